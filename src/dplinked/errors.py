@@ -1,0 +1,38 @@
+"""What can go wrong, each with the exit code the command line gives it.
+
+Messages name the offending *setting*, what is allowed, and what to do next. They never hold
+anything computed from rows.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class DplinkedError(Exception):
+    """Base of every error this package raises on purpose."""
+
+    exit_code = 1
+
+
+class StudyError(DplinkedError, ValueError):
+    """The study, the schema or an argument is at fault. Nothing was spent."""
+
+    exit_code = 2
+
+
+class CalibrationError(StudyError):
+    """The requested noise would be less than the stated privacy needs."""
+
+
+class ReleaseError(DplinkedError):
+    """The release failed after its budget was charged; the charge stays."""
+
+    exit_code = 5
+
+
+def suggest(name: str, known: Iterable[str]) -> str:
+    """Return `` Did you mean …?`` for a close match, else nothing."""
+    close = difflib.get_close_matches(name, list(known), n=1)
+    return f" Did you mean {close[0]!r}?" if close else ""

@@ -1,0 +1,1 @@
+"""From released sums to coefficients: post-processing only."""

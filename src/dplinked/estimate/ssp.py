@@ -1,0 +1,164 @@
+"""Coefficients from noisy sums, met with shrinkage where the noisy matrix is weak.
+
+Nothing here sees data. ``β = H⁻¹b`` is fine where H stands clear of its noise. Where it does not, the
+inverse explodes; a floor under the eigenvalues or a redraw would be no better. Instead coefficients get a normal
+prior of unknown variance, whose size is weighed by how well it explains the released b (an average over
+ridges, weighted by marginal likelihood). With strong sums the prior vanishes, with none the estimate is 0.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dplinked.privacy.mechanism import ReleasedSums
+
+Floats = NDArray[np.float64]
+
+_PRIOR_SIZES = np.geomspace(0.05, 10.0, 31)
+_EIGEN_FLOOR = 0.5  # of the noise's own spectral size: below it an eigenvalue is noise
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """Coefficients on the scaled columns, and what privacy noise does to them.
+
+    Attributes
+    ----------
+    beta
+        Coefficients (p).
+    covariance
+        Covariance due to privacy noise, and to shrinkage where there is some (p×p).
+    plain_error
+        Standard deviation by privacy noise without any shrinkage (p); infinite if unbounded.
+    """
+
+    beta: Floats
+    covariance: Floats
+    plain_error: Floats
+
+
+@dataclass(frozen=True)
+class _Core:
+    """The slopes' equations with the intercept eliminated: ``b = Cβ + noise``."""
+
+    matrix: Floats
+    vector: Floats
+    matrix_scale: float
+    vector_variance: float
+
+
+def solve_sums(
+    released: ReleasedSums,
+    *,
+    intercept: bool,
+    prior_scale: float,
+    ridge: float | None = None,
+    only_if_weak: bool = False,
+) -> Estimate:
+    """Solve released sums for the coefficients.
+
+    Parameters
+    ----------
+    intercept
+        Whether the first column is the intercept, whose matrix entry is public.
+    prior_scale
+        Size of a coefficient's prior variance around which the search runs.
+    ridge
+        A declared penalty added to the slopes' matrix instead of shrinkage.
+    only_if_weak
+        Leave ``H⁻¹b`` alone unless the smallest eigenvalue is within its noise (the paper's estimator).
+    """
+    first = int(intercept)
+    core = _eliminate_intercept(released) if intercept else _plain_core(released)
+    d = core.vector.size
+    slopes, covariance, plain = np.zeros(0), np.zeros((0, 0)), np.zeros(0)
+    if d:
+        basis_left, s, basis_right = _decompose(core.matrix, released.symmetric)
+        floor = _EIGEN_FLOOR * core.matrix_scale * math.sqrt(2.0 * d)
+        weak = bool(s.min() <= 4.0 * core.matrix_scale * math.sqrt(2.0 * d))
+        if ridge is not None:
+            slopes = np.asarray(np.linalg.lstsq(core.matrix + ridge * np.eye(d), core.vector, rcond=None)[0], np.float64)
+            factors = s / (np.maximum(s, 0.0) + ridge + np.finfo(float).tiny) / np.where(s == 0, 1.0, s)
+            variance = _noise_variance(core, slopes)
+            covariance = (basis_right * (factors**2 * variance)) @ basis_right.T
+        elif only_if_weak and not weak:
+            slopes = np.asarray(np.linalg.solve(core.matrix, core.vector), np.float64)
+            covariance = (basis_right * (_noise_variance(core, slopes) / s**2)) @ basis_right.T
+        else:
+            slopes, covariance = _shrink(core, basis_left, np.maximum(s, floor), basis_right, prior_scale)
+        with np.errstate(divide="ignore"):
+            spread = _noise_variance(core, slopes) / np.maximum(s, floor) ** 2
+        plain = np.sqrt((basis_right**2) @ spread)
+    if not intercept:
+        return Estimate(slopes, covariance, plain)
+    n, s_x = released.matrix[0, 0], released.matrix[0, 1:]
+    level = (released.vector[0] - s_x @ slopes) / n
+    noise_level = (
+        released.vector_scale[0] ** 2
+        + (released.matrix_scale[0, 1:] * slopes) @ (released.matrix_scale[0, 1:] * slopes)
+    ) / n**2
+    into_level = -s_x / n
+    full = np.zeros((d + first, d + first))
+    full[1:, 1:] = covariance
+    full[0, 1:] = full[1:, 0] = into_level @ covariance
+    full[0, 0] = noise_level + into_level @ covariance @ into_level
+    errors = np.concatenate([[math.sqrt(noise_level + float(((into_level * plain) ** 2).sum()))], plain])
+    return Estimate(np.concatenate([[level], slopes]), full, errors)
+
+
+def _plain_core(released: ReleasedSums) -> _Core:
+    d = released.vector.size
+    scale = float(np.sqrt((released.matrix_scale**2).sum() / max(d * d, 1)))
+    return _Core(released.matrix, released.vector, scale, float((released.vector_scale**2).mean()))
+
+
+def _eliminate_intercept(released: ReleasedSums) -> _Core:
+    """Subtract the intercept's equation; its noise enters through the (small) means of h and x."""
+    M, b, n = released.matrix, released.vector, released.matrix[0, 0]
+    d = b.size - 1
+    if d == 0:
+        return _Core(np.zeros((0, 0)), np.zeros(0), 0.0, 0.0)
+    mean_h, level = M[1:, 0] / n, b[0] / n
+    matrix = M[1:, 1:] - np.outer(mean_h, M[0, 1:])
+    if released.symmetric:
+        matrix = (matrix + matrix.T) / 2.0
+    scale = float(np.sqrt((released.matrix_scale[1:, 1:] ** 2).mean()))
+    variance = released.vector_scale[1:] ** 2 + (mean_h * released.vector_scale[0]) ** 2
+    variance = variance + (released.matrix_scale[1:, 0] * level) ** 2
+    return _Core(matrix, b[1:] - mean_h * b[0], scale, float(variance.mean()))
+
+
+def _decompose(matrix: Floats, symmetric: bool) -> tuple[Floats, Floats, Floats]:
+    if symmetric:
+        values, vectors = np.linalg.eigh(matrix)
+        return vectors, values, vectors
+    left, s, right = np.linalg.svd(matrix)
+    return left, s, right.T
+
+
+def _noise_variance(core: _Core, slopes: Floats) -> float:
+    """Variance of the noise in ``b - Cβ``, per entry."""
+    return core.vector_variance + core.matrix_scale**2 * float(slopes @ slopes)
+
+
+def _shrink(core: _Core, left: Floats, s: Floats, right: Floats, prior_scale: float) -> tuple[Floats, Floats]:
+    """Average ridges over prior variances, weighted by the marginal likelihood of the released vector."""
+    d = s.size
+    rotated = left.T @ core.vector
+    prior = _PRIOR_SIZES * prior_scale
+    noise = core.vector_variance + core.matrix_scale**2 * d * prior
+    noise = np.maximum(noise, np.finfo(float).tiny)
+    total = noise[:, None] + np.outer(prior, s**2)
+    log_weight = -0.5 * (np.log(total) + rotated**2 / total).sum(axis=1)
+    weight = np.exp(log_weight - log_weight.max())
+    weight /= weight.sum()
+    means = np.outer(prior, s) / total * rotated
+    mean = weight @ means
+    variances = prior[:, None] * noise[:, None] / total
+    centred = means - mean
+    inner = np.diag(weight @ variances) + (centred * weight[:, None]).T @ centred
+    return right @ mean, right @ inner @ right.T

@@ -1,0 +1,5 @@
+"""How the rows were linked, and what one person can change about it."""
+
+from dplinked.linkage.model import ELE, Exact, Linkage, LinkageExposure, Matching, PrivacyUnit
+
+__all__ = ["ELE", "Exact", "Linkage", "LinkageExposure", "Matching", "PrivacyUnit"]

@@ -1,0 +1,350 @@
+"""Linkage models: which response may sit on which row, and how far one person can move that.
+
+A linker hands over rows ``(x_i, z_i)`` where ``z`` is a permutation of the true responses ``y`` and
+``P(z_i = y_j) = q_ij``. The three models below say what ``Q`` is. Each also says, for a privacy unit,
+how far ``Q`` and the links can differ between neighbours (:class:`LinkageExposure`), which is all the
+sensitivities need to know about linkage.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Hashable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dplinked.errors import StudyError
+
+Floats = NDArray[np.float64]
+
+_STOCHASTIC_TOLERANCE = 1e-5
+
+
+@dataclass(frozen=True)
+class PrivacyUnit:
+    """What one individual can change, beyond their own x and y.
+
+    Parameters
+    ----------
+    moves_block
+        Whether the person's identifiers may put them into another block.
+    displaced_links
+        How many rows, other than the person's own row and the row that holds the person's response,
+        may receive another response because this person's identifiers changed (k).
+    linkage_change
+        How far the matching matrix may change, ``‖Q - Q'‖₁`` entrywise (the paper's M).
+
+    Notes
+    -----
+    The default protects x and y with links and blocks held fixed. What identifiers do to the linkage
+    is then *not* protected, and every release says so. An explicit matching matrix
+    (:class:`Matching`) cannot derive the last two, so there they must be stated.
+    """
+
+    moves_block: bool = False
+    displaced_links: int | None = None
+    linkage_change: float | None = None
+
+    def __post_init__(self) -> None:
+        k, change = self.displaced_links, self.linkage_change
+        if k is not None and (isinstance(k, bool) or not isinstance(k, int) or k < 0):
+            raise StudyError(f"displaced_links must be a whole number, 0 or more, not {k!r}.")
+        if change is not None and not (math.isfinite(change) and change >= 0):
+            raise StudyError(f"linkage_change must be a finite number, 0 or more, not {change!r}.")
+
+    def describe(self) -> str:
+        """Say in one sentence who is protected against what."""
+        moves = "may" if self.moves_block else "may not"
+        k, change = self.displaced_links or 0, self.linkage_change or 0.0
+        protected = "one individual, present once in both files: any change of their x and y"
+        if not (self.moves_block or k or change):
+            return f"{protected}. Links and blocks are held fixed: what identifiers do to the linkage is not protected."
+        return (
+            f"{protected}, and of their identifiers as far as they displace at most {k} further link(s), change the "
+            f"matching matrix by at most {change:g} (entrywise l1), and {moves} move the person to another block."
+        )
+
+
+@dataclass(frozen=True)
+class LinkageExposure:
+    """What the sensitivities need to know: how far linkage can differ between neighbours.
+
+    Attributes
+    ----------
+    exact
+        Links are a join on a unique key: a person's response always sits on the person's row.
+    symmetric
+        Q is symmetric, so that ``x'Qx`` is too.
+    accuracy_min
+        Smallest ``q_jj`` that any record may have, from declared values only.
+    column_sum
+        Largest sum of a column of Q (1 if doubly stochastic).
+    matrix_change
+        M: largest ``‖Q - Q'‖₁`` between neighbours, links unpermuted.
+    displaced
+        k': rows besides the person's two whose response may change.
+    """
+
+    exact: bool
+    symmetric: bool
+    accuracy_min: float
+    column_sum: float
+    matrix_change: float
+    displaced: int
+
+    @property
+    def permuted_change(self) -> float:
+        """M for ``W'W`` and ``W'z``, which do not change when rows of z and Q are permuted together.
+
+        A displaced link is then booked as one more permuted row of Q, at l1 distance 2 at most.
+        """
+        return self.matrix_change + 2.0 * self.displaced
+
+
+def _checked_accuracy(value: Any, what: str) -> float:
+    try:
+        number = float(value)
+    except (TypeError, ValueError):
+        raise StudyError(f"{what} must be a number in (0, 1], not {value!r}.") from None
+    if not 0.0 < number <= 1.0:
+        raise StudyError(f"{what} must lie in (0, 1], not {number!r}.")
+    return number
+
+
+def _accuracy_from_table(table: Any, block: str) -> dict[Hashable, float]:
+    """Read ``{block: accuracy}`` from any table with the block column and a column ``accuracy``."""
+    import narwhals as nw
+
+    frame = nw.from_native(table, eager_only=True)
+    missing = [name for name in (block, "accuracy") if name not in frame.columns]
+    if missing:
+        raise StudyError(f"The accuracy table needs the columns {block!r} and 'accuracy'; missing: {missing}.")
+    keys = frame.get_column(block).to_list()
+    if len(set(keys)) != len(keys):
+        raise StudyError(f"The accuracy table names a block twice in {block!r}. Give each block one row.")
+    return dict(zip(keys, frame.get_column("accuracy").to_list(), strict=True))
+
+
+@dataclass(frozen=True)
+class Exact:
+    """Rows were joined on a unique key: every link is right by construction.
+
+    Not the same as ``ELE(accuracy=1)``. A perfect accuracy is a statistical claim about links that may
+    still be wrong, and needs more noise; a join on a unique key cannot put a response on another row.
+    """
+
+    block: None = field(default=None, init=False)
+
+    def exposure(self, unit: PrivacyUnit) -> LinkageExposure:
+        """See :class:`LinkageExposure`."""
+        if unit.moves_block or unit.displaced_links or unit.linkage_change:
+            raise StudyError(
+                "Exact() is a join on a unique key: identifiers cannot displace links. "
+                "Use PrivacyUnit() with it, or ELE(accuracy=…) for links that can be wrong."
+            )
+        return LinkageExposure(True, True, 1.0, 1.0, 0.0, 0)
+
+    def describe(self) -> dict[str, Any]:
+        """Return what is declared, for the release."""
+        return {"model": "Exact"}
+
+
+@dataclass(frozen=True, init=False)
+class ELE:
+    """Exchangeable linkage errors within blocks.
+
+    In a block of m rows with accuracy γ a link is right with probability γ and falls on each other row
+    with probability ``(1-γ)/(m-1)``. A block of one row is right.
+
+    Parameters
+    ----------
+    accuracy
+        One number for all blocks, a mapping ``{block: number}``, or a table with the block column and
+        a column ``accuracy``. Must be public or already released.
+    block
+        Name of the block column; without it all rows form one block.
+    other
+        Accuracy of the one block that null keys and keys absent from the mapping form. With a single
+        number as accuracy, null keys form one block with that number unless `other` is given.
+    """
+
+    accuracy: float | Mapping[Hashable, float]
+    block: str | None
+    other: float | None
+
+    def __init__(self, accuracy: Any, block: str | None = None, *, other: float | None = None) -> None:
+        if other is not None:
+            other = _checked_accuracy(other, "accuracy of other blocks")
+        if isinstance(accuracy, (int, float, np.number)):
+            declared: float | Mapping[Hashable, float] = _checked_accuracy(accuracy, "accuracy")
+        else:
+            if block is None:
+                raise StudyError("Accuracy per block needs the name of the block column: ELE(accuracy=…, block=…).")
+            table = accuracy if isinstance(accuracy, Mapping) else _accuracy_from_table(accuracy, block)
+            if not table:
+                raise StudyError("The accuracy table is empty. Give at least one block.")
+            declared = {key: _checked_accuracy(value, f"accuracy of block {key!r}") for key, value in table.items()}
+        object.__setattr__(self, "accuracy", declared)
+        object.__setattr__(self, "block", block)
+        object.__setattr__(self, "other", other)
+
+    @property
+    def declared(self) -> tuple[float, ...]:
+        """All accuracies that a block may have, as declared."""
+        listed = tuple(self.accuracy.values()) if isinstance(self.accuracy, Mapping) else (self.accuracy,)
+        return listed if self.other is None else (*listed, self.other)
+
+    def accuracy_of(self, key: Hashable) -> float | None:
+        """Return the accuracy of a block key; None when it belongs to the `other` block."""
+        if key is None or key != key:
+            return None
+        if not isinstance(self.accuracy, Mapping):
+            return self.accuracy
+        found = self.accuracy.get(key)
+        return self.accuracy.get(str(key)) if found is None else found
+
+    @property
+    def other_accuracy(self) -> float | None:
+        """Accuracy of the block of null and undeclared keys, if one is declared."""
+        if self.other is not None or isinstance(self.accuracy, Mapping):
+            return self.other
+        return self.accuracy
+
+    def exposure(self, unit: PrivacyUnit) -> LinkageExposure:
+        """See :class:`LinkageExposure`.
+
+        Notes
+        -----
+        A move from a block with accuracy γ to one with γ' changes Q by
+        ``3(2-γ-γ') + |γ-γ'| ≤ 6(1-γ_min)`` whatever the block sizes, blocks of one included, and
+        rewires one further row: the row that held the mover's response takes another.
+        """
+        smallest = min(self.declared)
+        move = 6.0 * (1.0 - smallest) if unit.moves_block else 0.0
+        if unit.moves_block and self.block is None:
+            raise StudyError("moves_block=True needs a block column: ELE(accuracy=…, block=…).")
+        if unit.moves_block and self.other_accuracy is None:
+            raise StudyError(
+                "No accuracy for other blocks. With moves_block=True any key may turn up: "
+                "declare ELE(…, other=…) for null and unlisted keys."
+            )
+        return LinkageExposure(
+            exact=False,
+            symmetric=True,
+            accuracy_min=smallest,
+            column_sum=1.0,
+            matrix_change=(unit.linkage_change or 0.0) + move,
+            displaced=(unit.displaced_links or 0) + int(unit.moves_block),
+        )
+
+    def describe(self) -> dict[str, Any]:
+        """Return what is declared, for the release."""
+        table = self.accuracy
+        accuracy = {str(key): value for key, value in table.items()} if isinstance(table, Mapping) else table
+        return {"model": "ELE", "accuracy": accuracy, "block": self.block, "other": self.other}
+
+
+@dataclass(frozen=True, init=False, repr=False)
+class Matching:
+    """An explicit sparse matching matrix Q, rows summing to one.
+
+    Parameters
+    ----------
+    pairs
+        A SciPy sparse matrix (n×n), or a table with the columns `row` (position of the linked row),
+        `match` (position of the row whose response it may carry) and `probability`.
+    column_sum
+        Largest column sum Q may have, declared: 1 for one-to-one links (doubly stochastic), more for
+        one-to-many.
+    accuracy_min
+        Smallest diagonal entry that Q may have, declared; 0 if nothing is known.
+
+    Notes
+    -----
+    Neighbours range over matrices that satisfy the two declarations, and this is checked here, where
+    the steward builds the matrix. How far one person can move Q cannot be read off one Q, so
+    ``PrivacyUnit(linkage_change=…, displaced_links=…)`` must state both.
+    """
+
+    matrix: Any
+    column_sum: float
+    accuracy_min: float
+    block: None
+
+    def __init__(self, pairs: Any, *, column_sum: float = 1.0, accuracy_min: float = 0.0) -> None:
+        if not (math.isfinite(column_sum) and column_sum >= 1.0):
+            raise StudyError(f"column_sum must be a finite number, 1 or more, not {column_sum!r}.")
+        if not 0.0 <= accuracy_min <= 1.0:
+            raise StudyError(f"accuracy_min must lie in [0, 1], not {accuracy_min!r}.")
+        matrix = _stochastic_matrix(pairs)
+        if matrix.sum(axis=0).max() > column_sum + _STOCHASTIC_TOLERANCE:
+            raise StudyError(
+                f"A column of the matching matrix sums to more than column_sum={column_sum:g}. Balance the "
+                "probabilities (Sinkhorn), or declare a larger column_sum for one-to-many links."
+            )
+        if matrix.diagonal().min() < accuracy_min - _STOCHASTIC_TOLERANCE:
+            raise StudyError(f"A diagonal entry of the matching matrix is below accuracy_min={accuracy_min:g}.")
+        object.__setattr__(self, "matrix", matrix)
+        object.__setattr__(self, "column_sum", float(column_sum))
+        object.__setattr__(self, "accuracy_min", float(accuracy_min))
+        object.__setattr__(self, "block", None)
+
+    def __repr__(self) -> str:
+        return f"Matching(column_sum={self.column_sum:g}, accuracy_min={self.accuracy_min:g})"
+
+    def exposure(self, unit: PrivacyUnit) -> LinkageExposure:
+        """See :class:`LinkageExposure`."""
+        if unit.linkage_change is None or unit.displaced_links is None:
+            raise StudyError(
+                "An explicit matching matrix does not say how far one person can change it. State both: "
+                "PrivacyUnit(linkage_change=…, displaced_links=…)."
+            )
+        if unit.moves_block:
+            raise StudyError("A matching matrix has no blocks. Put what a move changes into linkage_change.")
+        return LinkageExposure(
+            exact=False,
+            symmetric=False,
+            accuracy_min=max(0.0, self.accuracy_min - _STOCHASTIC_TOLERANCE),
+            column_sum=self.column_sum + _STOCHASTIC_TOLERANCE,
+            matrix_change=unit.linkage_change,
+            displaced=unit.displaced_links,
+        )
+
+    def describe(self) -> dict[str, Any]:
+        """Return what is declared, for the release."""
+        return {"model": "Matching", "column_sum": self.column_sum, "accuracy_min": self.accuracy_min}
+
+
+Linkage = Exact | ELE | Matching
+
+
+def _stochastic_matrix(pairs: Any) -> Any:
+    """Build the sparse matrix, check it and make its rows sum to one exactly."""
+    import scipy.sparse as sp
+
+    if sp.issparse(pairs):
+        matrix = sp.csr_array(pairs, dtype=np.float64)
+    else:
+        import narwhals as nw
+
+        frame = nw.from_native(pairs, eager_only=True)
+        missing = [name for name in ("row", "match", "probability") if name not in frame.columns]
+        if missing:
+            raise StudyError(f"The pairs need the columns 'row', 'match' and 'probability'; missing: {missing}.")
+        rows, matches = (frame.get_column(name).to_numpy().astype(np.int64) for name in ("row", "match"))
+        if rows.size == 0 or min(rows.min(), matches.min()) < 0:
+            raise StudyError("The pairs' positions must be whole numbers from 0, and there must be some.")
+        size = int(max(rows.max(), matches.max())) + 1
+        values = frame.get_column("probability").to_numpy().astype(np.float64)
+        matrix = sp.coo_array((values, (rows, matches)), shape=(size, size)).tocsr()
+    if matrix.shape[0] != matrix.shape[1]:
+        raise StudyError(f"The matching matrix must be square, not {matrix.shape}.")
+    if not (np.isfinite(matrix.data).all() and (matrix.data >= 0).all()):
+        raise StudyError("Matching probabilities must be finite and not negative.")
+    sums = matrix.sum(axis=1)
+    if not (np.abs(sums - 1.0) <= _STOCHASTIC_TOLERANCE).all():
+        raise StudyError("Each row of the matching matrix must sum to 1.")
+    return sp.csr_array(sp.diags_array(1.0 / sums) @ matrix)

@@ -1,0 +1,382 @@
+"""The one door between private values and released ones.
+
+Everything that leaves passes through :func:`release_sums`, :func:`release_paper_sums`,
+:func:`release_descent` or :func:`release_ranges`. Each first lays down, from public values alone, what it
+will release and with how much noise (:class:`NoisePlan`), and then draws once per planned call.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dplinked.design import Design
+from dplinked.errors import StudyError
+from dplinked.linkage import LinkageExposure
+from dplinked.privacy import noise
+from dplinked.privacy import sensitivity as sens
+from dplinked.sums.sums import PrivateCounts, PrivateSums, rounding_slack
+
+Floats = NDArray[np.float64]
+
+# Public guesses that divide the budget between parts; they affect precision only. On the scale where
+# responses lie in [-1, 1]: size of the slopes, size of the intercept, and how much an error in the
+# intercept's own equation matters for the slopes.
+SLOPE_GUESS = 0.5
+INTERCEPT_GUESS = 0.5
+INTERCEPT_EQUATION = 0.25
+
+RANGE_SHARE = 0.05  # of μ², for private ranges
+RANGE_STEPS = 12
+RANGE_LEVELS = (0.15, 0.85)
+
+
+@dataclass(frozen=True)
+class Part:
+    """A group of released entries that share a sensitivity and a noise scale.
+
+    `importance` weighs the variance of this part's noise in the error of the estimate.
+    """
+
+    name: str
+    entries: int
+    sensitivity: float
+    importance: float
+    scale: float = math.nan
+
+
+@dataclass(frozen=True)
+class NoisePlan:
+    """What one draw will release, from public values alone: its parts, and μ of the whole."""
+
+    parts: tuple[Part, ...]
+    mu: float
+
+    def scale(self, name: str) -> float:
+        """Noise scale of a part; 0 if the plan has no such part."""
+        return next((part.scale for part in self.parts if part.name == name), 0.0)
+
+    def scales(self) -> Floats:
+        """Noise scale of each entry, in the order of the draw."""
+        return np.concatenate([np.full(part.entries, part.scale) for part in self.parts])
+
+
+@dataclass(frozen=True)
+class ReleasedSums:
+    """Noisy sums: released, so anything may be done with them.
+
+    Attributes
+    ----------
+    matrix, vector
+        Noisy ``h'QX`` (p×p) and ``h'z`` (p), or ``W'W`` and ``W'z``.
+    matrix_scale, vector_scale
+        Standard deviation of the noise in each entry; 0 where an entry is public.
+    symmetric
+        Whether the matrix and its noise are symmetric.
+    """
+
+    matrix: Floats
+    vector: Floats
+    matrix_scale: Floats
+    vector_scale: Floats
+    symmetric: bool
+    count: int
+    plan: NoisePlan
+
+
+@dataclass(frozen=True)
+class Descent:
+    """Settings of noisy gradient descent, all public.
+
+    Parameters
+    ----------
+    radius
+        C: coefficients are kept within this l2 norm (on the scaled columns; in the user's units with
+        ``calibration="paper"``).
+    iterations
+        T: number of steps, 2 to 4 is best with ``calibration="tight"``.
+    step
+        η: step size; by default from the second moment that the declared typical ranges imply.
+    """
+
+    radius: float = 1.0
+    iterations: int = 3
+    step: float | None = None
+
+    def __post_init__(self) -> None:
+        if not (math.isfinite(self.radius) and self.radius > 0):
+            raise StudyError(f"The descent's radius must be a finite number above 0, not {self.radius!r}.")
+        if isinstance(self.iterations, bool) or not isinstance(self.iterations, int) or self.iterations < 1:
+            raise StudyError(f"The descent's iterations must be a whole number above 0, not {self.iterations!r}.")
+        if self.step is not None and not (math.isfinite(self.step) and self.step > 0):
+            raise StudyError(f"The descent's step must be a finite number above 0, not {self.step!r}.")
+
+
+@dataclass(frozen=True)
+class ReleasedDescent:
+    """The transcript of a noisy gradient descent.
+
+    Attributes
+    ----------
+    path
+        Iterates β⁰ … β^T ((T+1)×p); gradients (T×p) are the noisy gradient sums that led from one to the next.
+    scale
+        Standard deviation of the noise in each entry of a gradient sum.
+    """
+
+    path: Floats
+    gradients: Floats
+    steps: Floats
+    scale: float
+    count: int
+    plan: NoisePlan
+
+
+# --- plans: public values only ---------------------------------------------------------------------
+
+
+def is_symmetric(design: Design, links: LinkageExposure) -> bool:
+    """Whether ``h'QX`` is symmetric: the instrument is x itself and Q symmetric."""
+    return design.halves is None and links.symmetric
+
+
+def instrument_parts(design: Design, links: LinkageExposure, count: int) -> list[Part]:
+    """Parts of (H, b) with their sensitivities (MATH 4b), rounding included. Responses lie within ±1."""
+    d, E, h = len(design.columns), design.radius, design.instrument_radius
+    R = design.response.peak
+
+    def part(name: str, entries: int, sensitivity: float, importance: float, largest: float) -> Part:
+        return Part(name, entries, sensitivity + rounding_slack(count, largest, entries), importance)
+
+    slope, intercept, equation = SLOPE_GUESS**2, INTERCEPT_GUESS**2, INTERCEPT_EQUATION**2
+    parts = []
+    if design.intercept:
+        parts.append(part("response total", 1, sens.response_total_sensitivity(R, links), equation, R))
+    if d == 0:
+        return parts
+    parts.append(part("instrument × response", d, sens.instrument_response_sensitivity(R, h, links), 1.0, h * R))
+    if is_symmetric(design, links):
+        if design.intercept:
+            parts.append(part("regressor totals", d, sens.regressor_total_sensitivity(E, links), intercept, E))
+        core = sens.symmetric_matrix_sensitivity(E, links)
+        parts.append(part("symmetric matrix", d * (d + 1) // 2, core, slope / 2.0, math.sqrt(2.0) * E * E))
+        return parts
+    if design.intercept:
+        total = sens.regressor_total_sensitivity(E, links)
+        parts.append(part("regressor totals", d, total, equation * slope, E * links.column_sum))
+        parts.append(part("instrument totals", d, sens.instrument_total_sensitivity(h), intercept, h))
+    core = sens.instrument_matrix_sensitivity(h, E, links)
+    parts.append(part("instrument × regressors", d * d, core, slope, h * E * links.column_sum))
+    return parts
+
+
+def allocate(parts: Sequence[Part], mu: float) -> NoisePlan:
+    """Divide μ between parts so that ``Σ importance·scale²`` is least at ``Σ (Δ/scale)² = μ²``.
+
+    Notes
+    -----
+    By Lagrange ``scale² = Δ/√importance · Σ Δ√importance / μ²``.
+    """
+    total = sum(part.sensitivity * math.sqrt(part.importance) for part in parts)
+    scaled = [
+        replace(part, scale=math.sqrt(part.sensitivity / math.sqrt(part.importance) * total) / mu) for part in parts
+    ]
+    return NoisePlan(tuple(scaled), mu)
+
+
+def plan_sums(design: Design, links: LinkageExposure, count: int, mu: float) -> NoisePlan:
+    """Noise of the tight sufficient-statistics release, from public values only."""
+    plan = allocate(instrument_parts(design, links, count), mu)
+    if links.exact and is_symmetric(design, links) and design.columns:
+        plan = _use_joint_distance(design, plan)
+    largest = 2.0 * links.column_sum * max(1.0, design.radius) * max(1.0, design.instrument_radius)
+    return _make_room_for_draw(plan, count * largest)
+
+
+def _use_joint_distance(design: Design, plan: NoisePlan) -> NoisePlan:
+    """For an exact join, matrix and vector cannot both move maximally: shrink all scales accordingly."""
+    matrix, vector = plan.scale("symmetric matrix"), plan.scale("instrument × response")
+    joint = sens.joint_distance(design.radius, design.response.peak, matrix, vector)
+    # Rounding was added to each part's sensitivity; keep it by scaling the closed form up with it.
+    ideal = {
+        "symmetric matrix": math.sqrt(2.0) * design.radius**2,
+        "instrument × response": 2.0 * design.radius * design.response.peak,
+    }
+    rounding = max(part.sensitivity / ideal[part.name] for part in plan.parts if part.name in ideal)
+    others = sum((part.sensitivity / part.scale) ** 2 for part in plan.parts if part.name not in ideal)
+    factor = min(1.0, math.sqrt((joint * rounding) ** 2 + others) / plan.mu)
+    return NoisePlan(tuple(replace(part, scale=part.scale * factor) for part in plan.parts), plan.mu)
+
+
+def _make_room_for_draw(plan: NoisePlan, largest: float) -> NoisePlan:
+    """Widen all scales by what grid and quotient rounding can add (`noise.draw_slack`)."""
+    entries = sum(part.entries for part in plan.parts)
+    slack = noise.draw_slack(entries, largest / min(part.scale for part in plan.parts))
+    if not slack < plan.mu / 2.0:
+        raise StudyError("The budget is too small, or the data too many, for noise on this machine's numbers.")
+    factor = plan.mu / (plan.mu - slack)
+    return NoisePlan(tuple(replace(part, scale=part.scale * factor) for part in plan.parts), plan.mu)
+
+
+def plan_paper_sums(p: int, sensitivity: float, multiplier: float, count: int, largest: float) -> NoisePlan:
+    """Noise of Algorithm 2: one scale for the upper triangle of W'W and for W'z."""
+    entries = p * (p + 1) // 2 + p
+    total = sensitivity + rounding_slack(count, largest, entries)
+    part = Part("W'W and W'z", entries, total, 1.0, total * multiplier)
+    return _make_room_for_draw(NoisePlan((part,), 1.0 / multiplier), count * largest)
+
+
+def plan_descent(
+    p: int, sensitivity: float, multiplier: float, descent: Descent, count: int, largest: float
+) -> NoisePlan:
+    """Noise of T gradient sums: T adaptive steps cost one Gaussian release with √T the sensitivity."""
+    total = sensitivity + rounding_slack(count, largest, p)
+    T = descent.iterations
+    step = Part("gradient", p, total, 1.0, total * multiplier * math.sqrt(T))
+    room = _make_room_for_draw(NoisePlan((step,), 1.0 / (multiplier * math.sqrt(T))), count * largest)
+    return NoisePlan(room.parts, 1.0 / multiplier)
+
+
+def descent_sensitivity(design: Design, links: LinkageExposure, descent: Descent) -> float:
+    """Sensitivity of a gradient sum ``Hβ - b`` with ``‖β‖ ≤ C``: ``Δ_b + CΔ_H``, h = x (MATH 4b).
+
+    The intercept's own entry of H is n, public; its row and column are counted once each.
+    """
+    E, R = design.radius, design.response.peak
+    b = [sens.instrument_response_sensitivity(R, E, links)]
+    if links.symmetric:
+        H = [sens.symmetric_matrix_sensitivity(E, links)]
+    else:
+        H = [sens.instrument_matrix_sensitivity(E, E, links)]
+    if design.intercept:
+        b.append(sens.response_total_sensitivity(R, links))
+        H += [sens.regressor_total_sensitivity(E, links), sens.instrument_total_sensitivity(E)]
+    return math.hypot(*b) + descent.radius * math.hypot(*H)
+
+
+# --- releases --------------------------------------------------------------------------------------
+
+
+def release_sums(sums: PrivateSums, design: Design, links: LinkageExposure, mu: float) -> ReleasedSums:
+    """Release (H, b) of the bounded instrument.
+
+    Privacy
+    -------
+    μ-GDP for the unit behind `links`: one Gaussian draw of all parts, each scaled so that
+    ``Σ (Δ/scale)² ≤ μ²``; for an exact join with h = x the joint distance of the parts is used.
+    """
+    plan = plan_sums(design, links, sums.count, mu)
+    d, first = len(design.columns), int(design.intercept)
+    symmetric = is_symmetric(design, links)
+    core = sums.matrix[first:, first:]
+    upper = np.triu_indices(d)
+    weight = np.where(upper[0] == upper[1], 1.0, math.sqrt(2.0))
+    values = {
+        "response total": sums.vector[:first],
+        "instrument × response": sums.vector[first:],
+        "regressor totals": sums.matrix[0, first:],
+        "instrument totals": sums.matrix[first:, 0],
+        "symmetric matrix": core[upper] * weight,
+        "instrument × regressors": core.ravel(),
+    }
+    drawn = noise.add_gaussian(np.concatenate([values[part.name] for part in plan.parts]), plan.scales())
+    pieces = np.split(drawn, np.cumsum([part.entries for part in plan.parts])[:-1])
+    noisy = dict(zip((part.name for part in plan.parts), pieces, strict=True))
+
+    matrix, matrix_scale = np.zeros_like(sums.matrix), np.zeros_like(sums.matrix)
+    vector, vector_scale = np.zeros_like(sums.vector), np.zeros_like(sums.vector)
+    if first:
+        matrix[0, 0] = sums.count
+        vector[0], vector_scale[0] = noisy["response total"][0], plan.scale("response total")
+    if d:
+        vector[first:], vector_scale[first:] = noisy["instrument × response"], plan.scale("instrument × response")
+        inner = (slice(first, None), slice(first, None))
+        if symmetric:
+            matrix[inner], matrix_scale[inner] = (
+                _unpack_symmetric(noisy["symmetric matrix"] / weight, upper, d),
+                (_unpack_symmetric(plan.scale("symmetric matrix") / weight, upper, d)),
+            )
+        else:
+            matrix[inner] = noisy["instrument × regressors"].reshape(d, d)
+            matrix_scale[inner] = plan.scale("instrument × regressors")
+        if first:
+            rows, columns = "regressor totals", "regressor totals" if symmetric else "instrument totals"
+            matrix[0, 1:], matrix_scale[0, 1:] = noisy[rows], plan.scale(rows)
+            matrix[1:, 0], matrix_scale[1:, 0] = noisy[columns], plan.scale(columns)
+    return ReleasedSums(matrix, vector, matrix_scale, vector_scale, symmetric, sums.count, plan)
+
+
+def release_paper_sums(sums: PrivateSums, sensitivity: float, multiplier: float, largest: float) -> ReleasedSums:
+    """Release (W'W, W'z) as Algorithm 2 of [LPK24] does: the same noise in every entry.
+
+    Privacy
+    -------
+    ``1/multiplier``-GDP, hence (ε, δ) for a multiplier from :func:`~dplinked.privacy.calibration.noise_multiplier`,
+    given ‖x‖ ≤ c and |z| ≤ R, which the sums enforce by clipping. Unlike the paper, noise is never redrawn.
+    """
+    p = sums.vector.size
+    plan = plan_paper_sums(p, sensitivity, multiplier, sums.count, largest)
+    upper = np.triu_indices(p)
+    drawn = noise.add_gaussian(np.concatenate([sums.matrix[upper], sums.vector]), plan.scales())
+    scale = plan.parts[0].scale
+    matrix = _unpack_symmetric(drawn[:-p], upper, p)
+    return ReleasedSums(matrix, drawn[-p:], np.full((p, p), scale), np.full(p, scale), True, sums.count, plan)
+
+
+def release_descent(sums: PrivateSums, plan: NoisePlan, descent: Descent, steps: Floats) -> ReleasedDescent:
+    """Noisy gradient descent on the sums: ``β ← Π_C(β - η/n · (Hβ - b + noise))`` from β = 0.
+
+    Privacy
+    -------
+    Each step is one Gaussian draw with sensitivity at most the plan's (‖β‖ ≤ C holds throughout), so T
+    steps are μ-GDP with the plan's μ, whatever the iterates.
+    """
+    path, gradients = [np.zeros_like(sums.vector)], []
+    for _ in range(descent.iterations):
+        gradient = noise.add_gaussian(sums.matrix @ path[-1] - sums.vector, plan.scales())
+        moved = path[-1] - steps * gradient / sums.count
+        norm = float(np.linalg.norm(moved))
+        path.append(moved * min(1.0, descent.radius * (1.0 - 1e-12) / norm) if norm > 0 else moved)
+        gradients.append(gradient)
+    return ReleasedDescent(np.array(path), np.array(gradients), steps, plan.parts[0].scale, sums.count, plan)
+
+
+def plan_ranges(queries: int, count: int, mu: float) -> tuple[float, float] | None:
+    """Share of μ and noise scale for private ranges; None where so noisy a search could only mislead."""
+    share = mu * math.sqrt(RANGE_SHARE)
+    scale = sens.counts_sensitivity(queries) * math.sqrt(RANGE_STEPS) / share * (1.0 + 1e-6)
+    return (share, scale) if queries and scale < count / 10.0 else None
+
+
+def release_ranges(counts: PrivateCounts, scale: float) -> NDArray[np.float64]:
+    """Find the middle 70 % of each column by noisy bisection; returns (low, high) as shares of the bounds.
+
+    Privacy
+    -------
+    RANGE_STEPS draws of two counts per column. Each count moves by at most 1 between neighbours, so all
+    steps together are μ-GDP with ``μ = √(steps · queries)/scale``. Linkage does not enter: only x is counted.
+    """
+    below = np.concatenate([np.zeros((len(counts.counts), 1), dtype=np.int64), counts.counts.cumsum(axis=1)], axis=1)
+    total, columns = counts.counts[0].sum(), np.arange(len(counts.counts))
+    bins = counts.counts.shape[1]
+    low = np.zeros((len(columns), 2), dtype=np.int64)
+    high = np.full((len(columns), 2), bins, dtype=np.int64)
+    for _ in range(RANGE_STEPS):
+        middle = (low + high) // 2
+        asked = below[columns[:, None], middle].astype(np.float64)
+        drawn = noise.add_gaussian(asked, scale)
+        under = drawn < np.asarray(RANGE_LEVELS) * total
+        low, high = np.where(under, middle, low), np.where(under, high, middle)
+    found = np.sort(low, axis=1) + np.array([0, 1])
+    return np.asarray(found / bins, np.float64)
+
+
+def _unpack_symmetric(values: Floats, upper: tuple[NDArray[np.intp], NDArray[np.intp]], size: int) -> Floats:
+    matrix = np.zeros((size, size))
+    matrix[upper] = values
+    matrix.T[upper] = values
+    return matrix

@@ -1,0 +1,177 @@
+"""How far one person can move each released quantity: l2 sensitivities, with their proofs.
+
+Throughout, neighbours have the same number of rows. One person's regressors (row j) and response may
+change; their response sits on some row p, which is j itself only for an exact join. ``R`` bounds
+``|z|``, ``E`` the norm of a row of regressors (without the intercept's 1), ``h`` the norm of a row of
+instruments. :class:`~dplinked.linkage.LinkageExposure` says what else may change: the matching matrix
+by M in entrywise l1 norm, and k further rows' responses. No argument may come from the data.
+"""
+
+from __future__ import annotations
+
+import math
+
+from dplinked.linkage import LinkageExposure
+
+# --- the bounded instrument: b = h'z and H = h'QX --------------------------------------------------
+
+
+def response_total_sensitivity(R: float, links: LinkageExposure) -> float:
+    """Sensitivity of ``Σ z_i``, the intercept's entry of b.
+
+    Proof. One row's response (row p) changes by at most 2R, and each displaced link changes one more.
+    """
+    return 2.0 * R * (1 + links.displaced)
+
+
+def instrument_response_sensitivity(R: float, h: float, links: LinkageExposure) -> float:
+    """Sensitivity of ``Σ h_i z_i``.
+
+    Proof. Exact join: row j goes from ``h z`` to ``h' z'``, each of norm at most hR: 2hR. Otherwise row
+    j's instrument changes under a response that stays, ``‖(h' - h) z_j‖ ≤ 2hR``, and row p's response
+    changes under an instrument that stays, ``‖h_p (z' - z)‖ ≤ 2hR``; j = p is the exact case and smaller.
+    Each displaced link changes one more row's response: 2hR. Q does not enter.
+    """
+    own = 2.0 if links.exact else 4.0
+    return h * R * (own + 2.0 * links.displaced)
+
+
+def instrument_total_sensitivity(h: float) -> float:
+    """Sensitivity of ``Σ h_i``, the intercept's column of H.
+
+    Proof. ``h'Q1 = h'1`` since rows of Q sum to one; only row j's instrument changes, by at most 2h.
+    """
+    return 2.0 * h
+
+
+def regressor_total_sensitivity(E: float, links: LinkageExposure) -> float:
+    """Sensitivity of ``1'QX``, the intercept's row of H.
+
+    Proof. ``1'QX = Σ_j s_j x_j`` with s the column sums of Q. Doubly stochastic: s = 1 for both
+    neighbours whatever happens to Q, and only x_j changes, by at most 2E. With column sums up to S the
+    change of x_j weighs S, and a change of Q by M in l1 adds at most ME.
+    """
+    if links.column_sum == 1.0:
+        return 2.0 * E
+    return 2.0 * E * links.column_sum + links.matrix_change * E
+
+
+def instrument_matrix_sensitivity(h: float, E: float, links: LinkageExposure) -> float:
+    """Frobenius sensitivity of the core of ``H = h'QX``.
+
+    Proof. Let Q stay first. Only row j's (h_j, x_j) change, and with ``γ = q_jj``,
+    ``u = Σ_{i≠j} q_ij h_i``, ``v = Σ_{l≠j} q_jl x_l`` the part of H that changes is
+    ``γ h_j x_j' + u x_j' + h_j v'``. Doubly stochastic: ``‖u‖ ≤ (1-γ)h``, ``‖v‖ ≤ (1-γ)E``.
+    For γ ≥ 1/2 that is ``γ(p q' - const)`` with ``p = h_j + u/γ``, ``q = x_j + v/γ``, and the largest
+    distance of two such matrices is 2hE (reached at u = v = 0 by a change of sign; searched adversarially); for γ < 1/2
+    the two linear terms dominate, 4(1-γ)hE. Both are ``2hE·max(1, 2(1-γ))``, decreasing in γ, so the
+    smallest declared accuracy counts. With column sums up to S, by the triangle inequality
+    ``‖ΔH‖ ≤ γ·2hE + (S-γ)·2hE + (1-γ)·2hE = 2hE(1 + S - γ)``.
+    If Q changes as well, ``‖h'(Q - Q')X‖_F ≤ Σ|q_ij - q'_ij|·‖h_i‖‖x_j‖ ≤ M hE``.
+    """
+    if links.exact:
+        return 2.0 * h * E
+    if links.column_sum == 1.0:
+        factor = 2.0 * max(1.0, 2.0 * (1.0 - links.accuracy_min))
+    else:
+        factor = 2.0 * (1.0 + links.column_sum - links.accuracy_min)
+    return h * E * (factor + links.matrix_change)
+
+
+def symmetric_matrix_sensitivity(E: float, links: LinkageExposure) -> float:
+    """Frobenius sensitivity of ``X'QX`` for a symmetric doubly stochastic Q (the instrument h = x).
+
+    Proof. With Q fixed the change is ``γ(pp' - rr')``, p and r in a ball of radius E around
+    ``u/γ``, ``‖u‖ ≤ (1-γ)E``: :func:`rank_one_range` at κ = γ. M adds at most M·E².
+    """
+    return E**2 * (rank_one_range(links.accuracy_min) + links.matrix_change)
+
+
+def rank_one_range(kappa: float) -> float:
+    """g(κ): largest ``κ‖pp' - rr'‖_F`` for p, r in the unit ball around a point at distance (1-κ)/κ.
+
+    Proof. ``‖pp' - rr'‖_F² = ‖p‖⁴ + ‖r‖⁴ - 2(p·r)²``. Put the centre on an axis at distance
+    ``c = (1-κ)/κ`` and take p, r on the sphere, in the plane of the axis (other components only shorten
+    the difference): ``p = (c + cos s, sin s)``. Opposite points, p = c+1 and r = c-1 on the axis, give
+    4c; points mirrored in the axis with ``e = cos s`` give ``√8·(c+e)√(1-e²)``, largest at
+    ``e = (√(c²+8) - c)/4``; between them, points with p·r = 0 give ``2(1+c²)`` where they exist,
+    1/3 ≤ c² < 1. Adversarial search over real blocks reaches each branch to four digits.
+    Decreasing in κ, from 4 at κ = 0 to √2 at κ = 1.
+    """
+    if kappa <= 0.0:
+        return 4.0
+    c = (1.0 - kappa) / kappa
+    if c >= 1.0:
+        return 4.0 * (1.0 - kappa)
+    if 3.0 * c * c >= 1.0:
+        return 2.0 * kappa * (1.0 + c * c)
+    e = (math.sqrt(c * c + 8.0) - c) / 4.0
+    return kappa * math.sqrt(8.0 * (1.0 - e * e)) * (c + e)
+
+
+def joint_distance(E: float, R: float, matrix_scale: float, vector_scale: float) -> float:
+    """Largest joint distance of ``(svec X'X, X'z)`` in units of their noise, for an exact join.
+
+    Proof. For fixed ``t = -x·x'`` both squared changes grow with the norms, so ‖x‖ = ‖x'‖ = E, |z| = |z'| = R:
+    ``‖xx' - x'x''‖_F² = 2E⁴ - 2t²`` and ``‖xz - x'z'‖² ≤ 2R²E² + 2R²t``. The weighted sum is concave in t
+    and largest at ``t = min(R²B/2A, E²)`` with ``A = 1/matrix_scale²``, ``B = 1/vector_scale²``.
+    """
+    A, B = matrix_scale**-2, vector_scale**-2
+    t = min(R * R * B / (2.0 * A), E * E)
+    return math.sqrt(2.0 * A * (E**4 - t * t) + 2.0 * B * R * R * (E * E + t))
+
+
+# --- the paper's W = QX ----------------------------------------------------------------------------
+
+
+def gram_sensitivity(c: float, links: LinkageExposure, kappa: float = 0.0) -> float:
+    """Frobenius sensitivity of ``W'W``, rows of norm at most c.
+
+    Proof. The paper's: ``Σ‖w_i - w'_i‖ ≤ c(M + 2S)``, so ``‖ΔW'W‖ ≤ 2c²(M + 2S)``, a sum of rank-one
+    terms in which Frobenius and spectral norm agree. With Q fixed and ``κ ≤ Σ_i q_ij²`` the change is
+    ``κ(pp' - rr')`` with p, r in a ball of radius c around a point at distance at most (1-κ)c/κ, so at most
+    ``c² g(κ)``; a change of Q then adds 2c² per unit of M. The smaller of the two. Displaced links are
+    permuted rows of Q (W'W does not see permutations of rows): part of M.
+    """
+    M, S = links.permuted_change, links.column_sum
+    paper = 2.0 * c * c * (M + 2.0 * S)
+    if S != 1.0:
+        return paper
+    return min(paper, c * c * (rank_one_range(1.0 if links.exact else kappa) + 2.0 * M))
+
+
+def cross_sensitivity(c: float, R: float, links: LinkageExposure) -> float:
+    """Sensitivity of ``W'z``: ``Rc(M + 2S + 2)``; 2Rc for an exact join.
+
+    Proof. ``‖(W - W')'z‖ ≤ Rc(M + 2S)``, and one response changes by 2R on a row of norm at most c.
+    """
+    if links.exact:
+        return 2.0 * R * c
+    return R * c * (links.permuted_change + 2.0 * links.column_sum + 2.0)
+
+
+def paper_ngd_sensitivity(c: float, R: float, C: float, links: LinkageExposure) -> float:
+    """B of Theorem 4.1(i) of [LPK24]: ``Rc(M+4) + 2Cc²(M+2)``, for gradient sums with ‖β‖ ≤ C."""
+    M, S = links.permuted_change, links.column_sum
+    return R * c * (M + 2.0 + 2.0 * S) + 2.0 * C * c * c * (M + 2.0 * S)
+
+
+def paper_ssp_sensitivity(c: float, R: float, links: LinkageExposure) -> float:
+    """B of Theorem 4.1(ii) of [LPK24]: ``Rc(M+4) + max{2c²(M+2), 2R²}``.
+
+    It bounds a spectral norm; it is safe for the upper triangle of W'W and W'z as they are released,
+    since ``√(Δ_G² + Δ_b²) ≤ Δ_G + Δ_b``.
+    """
+    M, S = links.permuted_change, links.column_sum
+    return R * c * (M + 2.0 + 2.0 * S) + max(2.0 * c * c * (M + 2.0 * S), 2.0 * R * R)
+
+
+# --- counts ----------------------------------------------------------------------------------------
+
+
+def counts_sensitivity(queries: int) -> float:
+    """Sensitivity of `queries` counts "rows with x below a threshold".
+
+    Proof. One row's x changes; each count moves by at most 1. Linkage does not enter: x is not linked.
+    """
+    return math.sqrt(queries)

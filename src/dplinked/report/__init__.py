@@ -1,0 +1,1 @@
+"""Releases as people read them."""

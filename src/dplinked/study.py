@@ -1,0 +1,184 @@
+"""What the steward declares, all of it public: from arguments or a TOML file."""
+
+from __future__ import annotations
+
+import math
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from dplinked.design import Design, build_design
+from dplinked.errors import StudyError, suggest
+from dplinked.linkage import ELE, Exact, Linkage, LinkageExposure, Matching, PrivacyUnit
+from dplinked.privacy.calibration import check_budget
+from dplinked.privacy.mechanism import Descent
+
+_METHODS = ("ssp", "ngd")
+_CALIBRATIONS = ("tight", "paper")
+_RANGES = ("declared", "private")
+_LARGE_EPSILON = 10.0
+
+
+@dataclass(frozen=True)
+class Study:
+    """A study: model, bounds, linkage, privacy unit and budget. See :func:`dplinked.fit` for the parameters."""
+
+    formula: str
+    bounds: Mapping[str, Sequence[float]]
+    epsilon: float
+    delta: float
+    linkage: Linkage
+    unit: PrivacyUnit = field(default_factory=PrivacyUnit)
+    levels: Mapping[str, Sequence[Any]] = field(default_factory=dict)
+    method: str = "ssp"
+    calibration: str = "tight"
+    typical: Mapping[str, Sequence[float]] = field(default_factory=dict)
+    ranges: str = "declared"
+    fill: Mapping[str, float] = field(default_factory=dict)
+    descent: Descent | None = None
+    response_bound: float | None = None
+    row_norm: float | None = None
+    ridge: float | None = None
+    large_epsilon: bool = False
+    data: Path | None = None
+
+    def __post_init__(self) -> None:
+        check_budget(self.epsilon, self.delta)
+        if self.epsilon > _LARGE_EPSILON and not self.large_epsilon:
+            raise StudyError(
+                f"epsilon={self.epsilon:g} protects next to nothing. If that is meant, say large_epsilon=True; "
+                "usual values lie between 0.1 and 3."
+            )
+        for name, allowed in (("method", _METHODS), ("calibration", _CALIBRATIONS), ("ranges", _RANGES)):
+            if getattr(self, name) not in allowed:
+                raise StudyError(f"{name} must be one of {list(allowed)}, not {getattr(self, name)!r}.")
+        if not isinstance(self.linkage, (Exact, ELE, Matching)):
+            raise StudyError(
+                "Say how the rows were linked: linkage=dpl.ELE(accuracy=…, block=…) for links that can be wrong, "
+                "dpl.Exact() for a join on a unique key, dpl.Matching(…) for a matching matrix."
+            )
+        for name in ("response_bound", "row_norm"):
+            _check_positive(name, getattr(self, name))
+            if getattr(self, name) is not None and self.calibration != "paper":
+                raise StudyError(f"{name} belongs to calibration='paper'; the tight one clips to the declared bounds.")
+        if self.ridge is not None and not (math.isfinite(self.ridge) and self.ridge >= 0):
+            raise StudyError(f"ridge must be a finite number, 0 or more, not {self.ridge!r}.")
+        self._check_combination()
+
+    def _check_combination(self) -> None:
+        if self.method == "ngd" and self.calibration == "paper" and (self.descent is None or self.descent.step is None):
+            raise StudyError(
+                "Algorithm 1 needs declared settings: descent=dpl.Descent(radius=C, step=η, iterations=T). "
+                "Reading them off the data would not be private."
+            )
+        if self.method == "ngd" and self.ridge is not None:
+            raise StudyError("ridge belongs to method='ssp'.")
+        if self.method == "ssp" and self.descent is not None:
+            raise StudyError("descent belongs to method='ngd'.")
+        if self.ranges == "private" and (self.calibration == "paper" or self.method == "ngd"):
+            raise StudyError(
+                "ranges='private' aims the bounded instrument: use it with method='ssp', calibration='tight'."
+            )
+
+    def prepare(self) -> tuple[Design, LinkageExposure]:
+        """Check all declarations against each other; nothing of the data is needed."""
+        design = build_design(self.formula, self.bounds, self.levels, self.typical, self.fill)
+        return design, self.linkage.exposure(self.unit)
+
+    def check_count(self, count: int) -> None:
+        """Check the public number of rows against the budget."""
+        if count < 1:
+            raise StudyError("The data has no rows.")
+        if self.delta >= 1.0 / count:
+            raise StudyError(
+                f"delta={self.delta:g} is not below 1/n = {1.0 / count:.3g}: it would allow publishing one person's "
+                f"record outright. Use something like {0.1 / count:.1g} or smaller."
+            )
+
+    @classmethod
+    def from_toml(cls, path: str | Path) -> Study:
+        """Read a study file; a relative data path counts from the file's folder."""
+        path = Path(path)
+        try:
+            declared = tomllib.loads(path.read_text(encoding="utf-8"))
+        except (OSError, UnicodeDecodeError):
+            raise StudyError(f"The study file {path.name!r} cannot be read.") from None
+        except tomllib.TOMLDecodeError as fault:
+            raise StudyError(f"The study file {path.name!r} is not valid TOML: {fault}.") from None
+        return _study_from(declared, path.parent)
+
+
+_SECTIONS: dict[str, tuple[str, ...]] = {
+    "data": ("path",),
+    "model": ("formula", "method", "calibration", "ranges", "ridge"),
+    "bounds": (),
+    "levels": (),
+    "typical": (),
+    "fill": (),
+    "linkage": ("model", "accuracy", "block", "other"),
+    "unit": ("moves_block", "displaced_links", "linkage_change"),
+    "privacy": ("epsilon", "delta", "large_epsilon"),
+    "descent": ("radius", "step", "iterations"),
+    "paper": ("response_bound", "row_norm"),
+}
+
+
+def _study_from(declared: Mapping[str, Any], folder: Path) -> Study:
+    if "ledger" in declared:
+        raise StudyError("This version keeps no ledger, so the [ledger] section cannot be honoured. Remove it.")
+    for heading, values in declared.items():
+        if heading not in _SECTIONS:
+            raise StudyError(f"The study has an unknown section [{heading}].{suggest(heading, _SECTIONS)}")
+        if not isinstance(values, dict):
+            raise StudyError(f"The study's {heading!r} must be a section: write [{heading}].")
+        for key in values if _SECTIONS[heading] else ():
+            if key not in _SECTIONS[heading]:
+                raise StudyError(f"[{heading}] has an unknown key {key!r}.{suggest(key, _SECTIONS[heading])}")
+
+    def section(name: str, *required: str) -> dict[str, Any]:
+        values = dict(declared.get(name, {}))
+        for key in required:
+            if key not in values:
+                raise StudyError(f"The study lacks {key!r} in [{name}].")
+        return values
+
+    model, privacy = section("model", "formula"), section("privacy", "epsilon", "delta")
+    path = section("data").get("path")
+    try:
+        return Study(
+            bounds=section("bounds"),
+            linkage=_linkage_from(section("linkage", *([] if "linkage" in declared else ["accuracy"]))),
+            unit=PrivacyUnit(**section("unit")),
+            levels=section("levels"),
+            typical=section("typical"),
+            fill=section("fill"),
+            descent=Descent(**section("descent")) if "descent" in declared else None,
+            data=None if path is None else folder / path,
+            **model,
+            **privacy,
+            **section("paper"),
+        )
+    except TypeError:
+        raise StudyError(
+            "A value in the study file has the wrong type: numbers must be numbers, tables tables."
+        ) from None
+
+
+def _linkage_from(declared: dict[str, Any]) -> Linkage:
+    kind = declared.pop("model", "ele")
+    if kind == "exact":
+        if declared:
+            raise StudyError(f"[linkage] model = 'exact' takes no {sorted(declared)}.")
+        return Exact()
+    if kind != "ele":
+        raise StudyError(f"[linkage] model must be 'ele' or 'exact', not {kind!r}.")
+    if "accuracy" not in declared:
+        raise StudyError("The study lacks 'accuracy' in [linkage]. For a join on a unique key, write model = 'exact'.")
+    return ELE(**declared)
+
+
+def _check_positive(name: str, value: float | None) -> None:
+    if value is not None and not (math.isfinite(value) and value > 0):
+        raise StudyError(f"{name} must be a finite number above 0, not {value!r}.")

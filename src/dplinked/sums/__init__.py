@@ -1,0 +1,1 @@
+"""Linked rows to private sums: the only pass over data there is."""

@@ -1,0 +1,75 @@
+"""What a pass over linked rows leaves behind: a few small private arrays, and how exact they are."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float64]
+
+UNIT_ROUNDOFF = 2.0**-53
+TILE = 1 << 18  # rows summed before anything is merged
+
+
+@dataclass(frozen=True, repr=False)
+class PrivateSums:
+    """Sums over linked rows, before any noise. Nothing here may be shown.
+
+    Attributes
+    ----------
+    matrix
+        ``h'QX`` (p×p, intercept first), or ``W'W`` for the paper's estimators.
+    vector
+        ``h'z`` (p), or ``W'z``.
+    count
+        Number of rows, public.
+    """
+
+    matrix: Floats
+    vector: Floats
+    count: int
+
+    def __repr__(self) -> str:
+        return f"PrivateSums({self.matrix.shape[0]} columns, values withheld)"
+
+
+@dataclass(frozen=True, repr=False)
+class PrivateCounts:
+    """Histogram of each numeric column on a public grid of its bounds; row k counts column k (d×bins)."""
+
+    counts: NDArray[np.int64]
+
+    def __repr__(self) -> str:
+        return "PrivateCounts(values withheld)"
+
+
+def rounding_bound(count: int, largest: float) -> float:
+    """Largest distance of a computed sum entry from the exact sum of the same floating-point terms.
+
+    Parameters
+    ----------
+    count
+        Number of rows.
+    largest
+        Bound on the absolute value of one row's term.
+
+    Notes
+    -----
+    A tile of k rows is summed in any order (relative error at most k roundings of the sum of absolute
+    values), block totals add at most n/k tiles one after the other, and tiles of blocks are merged the
+    same way. A product of two block totals carries both errors, and
+    ``o·Σ|h|·Σ|x| ≤ 2m·largest`` for a block of m ≥ 2 rows since ``o ≤ 1/(m-1)``; the paper's
+    ``(2ao + mo²)ss'`` is at most three times that. Hence, with room to spare,
+
+        error ≤ 16 · (min(k, n) + n/k + 16) · 2⁻⁵³ · n · largest.
+    """
+    depth = min(TILE, count) + count / TILE + 16.0
+    return 16.0 * depth * UNIT_ROUNDOFF * count * largest
+
+
+def rounding_slack(count: int, largest: float, entries: int) -> float:
+    """What rounding adds to an l2 sensitivity: both neighbours may be off, in every entry."""
+    return 2.0 * math.sqrt(entries) * rounding_bound(count, largest)
