@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from importlib import metadata
@@ -119,7 +120,9 @@ def fit_study(study: Study, data: Any) -> Release:
     encoded = encode(rows, design, study.linkage, study.unit)
     run = {"paper": _run_paper, "tight": _run_descent if study.method == "ngd" else _run_sums}[study.calibration]
     try:
-        return run(study, encoded, links)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # a warning about a number is a message about rows
+            return run(study, encoded, links)
     except DplinkedError:
         raise
     except Exception:

@@ -1,0 +1,251 @@
+"""The same fit as a scikit-learn estimator."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Self
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+from sklearn.base import BaseEstimator, RegressorMixin
+from sklearn.utils.validation import check_consistent_length, check_is_fitted, column_or_1d, validate_data
+
+from dplinked.errors import StudyError, suggest
+from dplinked.fit import fit_study
+from dplinked.linkage import Linkage, PrivacyUnit
+from dplinked.privacy.mechanism import Descent
+from dplinked.release import Release
+from dplinked.study import Study
+
+Floats = NDArray[np.float64]
+
+_NUMBERS: dict[str, Any] = {"dtype": np.float64, "ensure_all_finite": False}
+
+
+class LinkedRegression(RegressorMixin, BaseEstimator):  # type: ignore[misc]
+    """Differentially private linear regression on linked rows, as a scikit-learn estimator.
+
+    Parameters
+    ----------
+    bounds
+        Public bounds of the features: ``{feature name or column number: (low, high)}``, or one pair for all.
+        Cells are clipped to them; a missing one is an error, never read from the data.
+    response_bounds
+        Public bounds ``(low, high)`` of the response.
+    epsilon, delta
+        The privacy budget that each call of :meth:`fit` spends.
+    linkage
+        How the rows were linked: :class:`ELE`, :class:`Exact` or :class:`Matching`. There is no default.
+    unit
+        What one individual can change besides their x and y; see :class:`PrivacyUnit`.
+    fit_intercept
+        Whether the model has an intercept.
+    method, calibration, ranges, descent, large_epsilon
+        As in :func:`dplinked.fit`.
+    typical
+        Public guess of each feature's middle, written like `bounds`. Affects precision only.
+
+    Attributes
+    ----------
+    coef_ : ndarray of shape (n_features,)
+        Slopes, in the user's units.
+    intercept_ : float
+        The intercept; 0.0 without one.
+    release_ : Release
+        The whole release: noise of each coefficient, privacy statement, released sums.
+    n_features_in_, feature_names_in_
+        Number of features, and their names where `X` has some.
+
+    Privacy
+    -------
+    Each call of :meth:`fit` is one release, (ε, δ)-differentially private for `unit` and the neighbours of
+    :func:`dplinked.fit`. All parameters, the number of rows, the feature names and, unless
+    ``unit.moves_block``, the block keys are public. :meth:`predict` is post-processing for an `X` that may be seen.
+
+    The promise is about `fit` alone, and scikit-learn makes it easy to leave it:
+
+    - k-fold cross-validation and searches over parameters fit many times; each fit spends (ε, δ) again.
+    - ``score``, and so every cross-validation result, is computed from held-out rows with no noise.
+    - Steps before this one in a pipeline must not learn from the rows (``StandardScaler`` does): what they learn
+      is not private, and lets one person change every row. Transform with public constants.
+
+    Examples
+    --------
+    >>> model = LinkedRegression(
+    ...     bounds={"income": (0, 120_000)}, response_bounds=(0, 90_000), linkage=ELE(accuracy=0.91, block="state")
+    ... )
+    >>> model.fit(rows[["income"]], rows["consumption"], blocks=rows["state"])  # doctest: +SKIP
+    """
+
+    coef_: Floats
+    intercept_: float
+    release_: Release
+    n_features_in_: int
+
+    def __init__(
+        self,
+        *,
+        bounds: Mapping[Any, Sequence[float]] | Sequence[float] | None = None,
+        response_bounds: Sequence[float] | None = None,
+        epsilon: float = 1.0,
+        delta: float = 1e-6,
+        linkage: Linkage | None = None,
+        unit: PrivacyUnit | None = None,
+        fit_intercept: bool = True,
+        method: str = "ssp",
+        calibration: str = "tight",
+        typical: Mapping[Any, Sequence[float]] | Sequence[float] | None = None,
+        ranges: str = "declared",
+        descent: Descent | None = None,
+        large_epsilon: bool = False,
+    ) -> None:
+        self.bounds = bounds
+        self.response_bounds = response_bounds
+        self.epsilon = epsilon
+        self.delta = delta
+        self.linkage = linkage
+        self.unit = unit
+        self.fit_intercept = fit_intercept
+        self.method = method
+        self.calibration = calibration
+        self.typical = typical
+        self.ranges = ranges
+        self.descent = descent
+        self.large_epsilon = large_epsilon
+
+    def fit(self, X: Any, y: Any, blocks: Any = None) -> Self:
+        """Release the coefficients.
+
+        Parameters
+        ----------
+        X
+            Features of the linked rows: array-like or DataFrame. Null and non-finite cells get the middle of
+            their bounds, here and in `y`.
+        y
+            Linked responses.
+        blocks
+            Block key of each row; needed if, and only if, `linkage` has a block column.
+
+        Privacy
+        -------
+        One (ε, δ)-differentially private release; see the class.
+        """
+        X, y = _read_numbers(self, X, y)
+        labels = [str(label) for label in getattr(self, "feature_names_in_", [f"x{k}" for k in range(X.shape[1])])]
+        if len({"Intercept", *labels}) <= len(labels):
+            raise StudyError("Feature names must differ from each other and from 'Intercept'. Rename the columns.")
+        # Feature names may be any text, a formula's may not. Inside, columns have names longer than the block's.
+        block = getattr(self.linkage, "block", None)
+        tail = "_" * len(block or "")
+        names = {f"x{k}{tail}": label for k, label in enumerate(labels)}
+        table = {name: pa.array(column) for name, column in zip(names, X.T, strict=True)}
+        study = self._declare(f"y{tail}", names)
+        try:
+            release = fit_study(
+                study, pa.table({f"y{tail}": pa.array(y), **table, **_read_blocks(block, blocks, len(y))})
+            )
+        except StudyError as fault:
+            shown = {f"y{tail}": "y", **names}
+            raise type(fault)(re.sub(r"'(\w+)'", lambda name: repr(shown.get(name[1], name[1])), str(fault))) from None
+        self.release_ = _rename(release, names)
+        self.coef_ = np.array([self.release_.coef[label] for label in labels])
+        self.intercept_ = self.release_.coef.get("Intercept", 0.0)
+        return self
+
+    def predict(self, X: Any) -> Floats:
+        """Return ``X @ coef_ + intercept_``. Nothing is clipped; a row with NaN gives NaN."""
+        check_is_fitted(self)
+        X = validate_data(self, X, reset=False, **_NUMBERS)
+        return np.asarray(X @ self.coef_ + self.intercept_)
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.allow_nan = True  # no cell may make a release fail
+        tags.non_deterministic = True  # releases cannot be seeded
+        tags.regressor_tags.poor_score = True  # scikit-learn tries 200 rows: there, noise drowns the model
+        return tags
+
+    def _declare(self, response: str, names: Mapping[str, str]) -> Study:
+        """The study behind the parameters; `names` maps inside names to feature names."""
+        bounds, typical = _by_column(self.bounds, names), _by_column(self.typical, names)
+        for name in names.keys() - bounds.keys():
+            known = map(str, self.bounds) if isinstance(self.bounds, Mapping) else ()
+            raise StudyError(
+                f"Feature {names[name]!r} has no declared bounds.{suggest(names[name], known)} Bounds are public and never "
+                f"read from the data: declare bounds={{{names[name]!r}: (low, high)}}, or one pair for all features."
+            )
+        if self.response_bounds is None:
+            raise StudyError(
+                "The response has no declared bounds. They are public: declare response_bounds=(low, high)."
+            )
+        if isinstance(self.typical, Mapping) and len(typical) < len(self.typical):
+            raise StudyError(
+                f"typical must name features, each once: {list(names.values())}, not {list(self.typical)}."
+            )
+        shared = ("epsilon", "delta", "linkage", "method", "calibration", "ranges", "descent", "large_epsilon")
+        return Study(
+            formula=" + ".join([f"{response} ~ {'1' if self.fit_intercept else '0'}", *names]),
+            bounds={response: self.response_bounds, **bounds},
+            typical=typical,
+            unit=self.unit or PrivacyUnit(),
+            **{setting: getattr(self, setting) for setting in shared},
+        )
+
+
+def _read_numbers(model: LinkedRegression, X: Any, y: Any) -> tuple[Floats, Floats]:
+    """Check shapes and take feature names. Messages are cut short: after a colon they quote cells."""
+    try:
+        X, y = validate_data(model, X, y, validate_separately=(_NUMBERS, {**_NUMBERS, "ensure_2d": False}))
+        y = column_or_1d(y, warn=True)
+        check_consistent_length(X, y)
+    except (TypeError, ValueError) as fault:
+        kind = TypeError if isinstance(fault, TypeError) else StudyError
+        raise kind(re.split(r":|\n", str(fault))[0]) from None
+    return X, y
+
+
+def _read_blocks(block: str | None, blocks: Any, count: int) -> dict[str, Any]:
+    """The block column, if there is one."""
+    if block is None and blocks is None:
+        return {}
+    if block is None:
+        raise StudyError("blocks are given, but the linkage has no block column: ELE(accuracy=…, block='…').")
+    if blocks is None:
+        raise StudyError(f"The linkage has the block column {block!r}. Pass its keys: fit(X, y, blocks=…).")
+    try:
+        keys = pa.array(blocks, from_pandas=True)
+    except (pa.ArrowException, TypeError, ValueError):
+        raise StudyError("blocks must be one key per row, all texts or all numbers.") from None
+    if len(keys) != count:
+        raise StudyError(f"blocks has {len(keys)} keys for {count} rows. Give one key per row.")
+    return {block: keys}
+
+
+def _by_column(declared: Any, names: Mapping[str, str]) -> dict[str, Any]:
+    """Pairs by inside name, from a mapping by feature name or column number, or from one pair for all."""
+    if not isinstance(declared, Mapping):
+        return {} if declared is None else dict.fromkeys(names, declared)
+    keys = [(name, key) for k, (name, label) in enumerate(names.items()) for key in (k, label)]
+    return {name: declared[key] for name, key in keys if key in declared}
+
+
+def _rename(release: Release, names: Mapping[str, str]) -> Release:
+    """The same release with feature names."""
+
+    def relabel(values: dict[str, Any]) -> dict[str, Any]:
+        return {names.get(name, name): value for name, value in values.items()}
+
+    terms = [label if label.isidentifier() else f"`{label}`" for label in names.values()]
+    columns = [{**column, "name": names[column["name"]]} for column in release.scaling["columns"]]
+    response = {**release.scaling["response"], "name": "y"}
+    return replace(
+        release,
+        formula="y ~ " + " + ".join(terms if release.scaling["intercept"] else ["0", *terms]),
+        coef=relabel(release.coef),
+        noise_std_err=relabel(release.noise_std_err),
+        identified=relabel(release.identified),
+        scaling={**release.scaling, "columns": columns, "response": response},
+    )

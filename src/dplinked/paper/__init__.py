@@ -1,1 +1,14 @@
-"""x"""
+"""The paper's experiments as they were run. Names ending in ``_not_private`` read the data unpaid.
+
+[LPK24] Shurong Lin, Elliot Paquette, Eric D. Kolaczyk, *Differentially Private Linear Regression with
+Linked Data*, Harvard Data Science Review, 2024.
+"""
+
+from dplinked.paper.algorithms import (
+    Constants,
+    constants_not_private,
+    ngd_not_private,
+    ssp_not_private,
+)
+
+__all__ = ["Constants", "constants_not_private", "ngd_not_private", "ssp_not_private"]

@@ -201,7 +201,7 @@ def scale_rows(x: Floats, row_norm: float) -> None:
     largest = np.abs(x).max(axis=0, initial=0.0)
     safe = np.where(largest > 0, largest, 1.0)  # 1e200 squared would overflow
     norms = safe * np.sqrt(np.einsum("ij,ij->j", x / safe, x / safe))
-    x *= np.minimum(1.0, row_norm / np.maximum(norms * (1.0 + 1e-15), np.finfo(float).tiny))
+    x *= row_norm / np.maximum(norms * (1.0 + 1e-12), row_norm)
 
 
 # --- counting, for private ranges ------------------------------------------------------------------

@@ -1,0 +1,104 @@
+"""Algorithms 1 and 2 of [LPK24] to the letter, for reproduction: NOT PRIVATE.
+
+Their constants come from the data (σ from the residuals, L from the eigenvalues of W'W, c from max‖x‖),
+their noise is NumPy's, and a singular noisy matrix is redrawn, which looks at the data again. None of this
+can make a Release; ``dplinked.fit(..., calibration="paper")`` is the private version of both.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Constants:
+    """R, c, L, and what the theorems derive from them: η = d/L, T = ⌈L² ln(c0² n)⌉, C."""
+
+    R: float
+    c: float
+    L: float
+    eta: float
+    T: int
+    C: float
+    M: float
+
+    @property
+    def ngd_sensitivity(self) -> float:
+        """B of Theorem 4.1(i)."""
+        return self.R * self.c * (self.M + 4.0) + 2.0 * self.C * self.c**2 * (self.M + 2.0)
+
+    @property
+    def ssp_sensitivity(self) -> float:
+        """B of Theorem 4.1(ii)."""
+        return self.R * self.c * (self.M + 4.0) + max(2.0 * self.c**2 * (self.M + 2.0), 2.0 * self.R**2)
+
+
+def constants_not_private(
+    X: Floats, W: Floats, sigma: float, *, M: float, c0: float, C: float | None = None, c: float | None = None
+) -> Constants:
+    """The constants as the paper sets them, from the data (Theorems 4.2 and 4.3).
+
+    Parameters
+    ----------
+    X, W
+        Design (n×d) and ``QX``.
+    sigma
+        Residual standard deviation: known in the simulations, from the MSE in the application.
+    M, c0
+        Bound on the change of Q, and on ‖β‖.
+    C, c
+        Projection radius (c0 unless given) and norm bound (max‖x‖ unless given).
+    """
+    n, d = X.shape
+    eigenvalues = d * np.linalg.eigvalsh(W.T @ W / n)
+    L = float(max(eigenvalues[-1], 1.0 / eigenvalues[0]))
+    return Constants(
+        R=sigma * math.sqrt(2.0 * math.log(n)),
+        c=float(np.linalg.norm(X, axis=1).max()) if c is None else c,
+        L=L,
+        eta=d / L,
+        T=math.ceil(L**2 * math.log(c0**2 * n)),
+        C=c0 if C is None else C,
+        M=M,
+    )
+
+
+def ssp_not_private(
+    gram: Floats, cross: Floats, constants: Constants, epsilon: float, delta: float, rng: np.random.Generator
+) -> Floats:
+    """Algorithm 2 on ``W'W`` and ``W'z*`` (z clipped to ±R by the caller), redraw included."""
+    d = cross.size
+    omega = constants.ssp_sensitivity * math.sqrt(2.0 * math.log(1.25 / delta)) / epsilon
+    while True:
+        U = np.triu(rng.normal(0.0, omega, (d, d)))
+        noisy = gram + U + np.triu(U, 1).T
+        u = rng.normal(0.0, omega, d)
+        if np.linalg.cond(noisy) < 1.0 / np.finfo(float).eps:
+            return np.asarray(np.linalg.solve(noisy, cross + u), np.float64)
+
+
+def ngd_not_private(
+    gram: Floats,
+    cross: Floats,
+    n: int,
+    constants: Constants,
+    epsilon: float,
+    delta: float,
+    rng: np.random.Generator,
+    repetitions: int = 1,
+) -> Floats:
+    """Algorithm 1 on the sums, `repetitions` runs at once (repetitions×d): a step costs d², not nd."""
+    k = constants
+    omega = 2.0 * k.eta * k.ngd_sensitivity * math.sqrt(k.T * math.log(1.0 / delta)) / (n * epsilon)
+    beta = np.zeros((repetitions, cross.size))
+    for _ in range(k.T):
+        beta = beta - k.eta / n * (beta @ gram - cross) + rng.normal(0.0, omega, beta.shape)
+        norms = np.linalg.norm(beta, axis=1, keepdims=True)
+        beta *= np.minimum(1.0, k.C / np.maximum(norms, np.finfo(float).tiny))
+    return beta

@@ -1,0 +1,194 @@
+"""One generator of neighbouring data for all privacy tests.
+
+A :class:`Pair` is two linked files that differ in one individual as far as its privacy unit allows: the
+person's regressors and response, where the response sits, and, if the unit says so, links, blocks and Q.
+Extremes are drawn often, since that is where sensitivities are reached.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+
+import dplinked as dpl
+
+BOUNDS = {"y": (-2.0, 6.0), "x": (0.0, 10.0), "w": (-3.0, 1.0)}
+LEVELS = {"g": ["a", "b", "c"]}
+NUMERIC = ("x", "w")
+WILD = (np.nan, np.inf, -np.inf, 1e300, -1e300, 1e9, -1e9)
+
+
+@dataclass(frozen=True)
+class Pair:
+    """Neighbouring data, the linkage of each, and the unit under which they are neighbours."""
+
+    data: dict[str, Any]
+    other: dict[str, Any]
+    linkage: Any
+    other_linkage: Any
+    unit: dpl.PrivacyUnit
+    note: str = ""
+    options: dict[str, Any] = field(default_factory=dict)
+
+
+def rows(rng: np.random.Generator, n: int, style: str) -> dict[str, np.ndarray]:
+    """Numeric cells: `aligned` puts all at one corner, `extreme` at random corners, `inside` anywhere, `wild` beyond."""
+    out = {}
+    for name, (low, high) in BOUNDS.items():
+        if style == "aligned":
+            values = np.full(n, rng.choice([low, high]))
+        elif style == "extreme":
+            values = rng.choice([low, high], n)
+        else:
+            values = rng.uniform(low, high, n)
+        if style == "wild":
+            chosen = rng.random(n) < 0.4
+            values[chosen] = rng.choice(WILD, chosen.sum())
+        out[name] = values
+    out["g"] = rng.choice(["a", "b", "c", "undeclared", None], n).astype(object)
+    return out
+
+
+def make_pair(rng: np.random.Generator, kind: str) -> Pair:
+    """Draw a pair for a linkage kind: exact, ele, ele-one, table, displaced, mover, paper-m, matching."""
+    n = int(rng.choice([4, 7, 12, 30]))
+    style = rng.choice(["aligned", "extreme", "inside", "wild"])
+    base = rows(rng, n, style)
+    blocks = rng.integers(0, max(1, n // 4), n)
+    holder = np.arange(n)  # holder[i]: whose response sits on row i
+    if kind != "exact":
+        for b in np.unique(blocks):
+            where = np.flatnonzero(blocks == b)
+            if rng.random() < 0.7:
+                holder[where] = rng.permutation(where)
+    y = base.pop("y")
+    data = {**base, "y": y[holder], "block": blocks.astype(np.int64)}
+
+    # The person: most often flips from corner to corner.
+    j = int(rng.integers(n))
+    p = int(np.flatnonzero(holder == j)[0])
+    other = {name: column.copy() for name, column in data.items()}
+    fresh = rows(rng, 1, rng.choice(["extreme", "extreme", "inside", "wild"]))
+    flip = rng.random() < 0.6
+    for name in NUMERIC:
+        low, high = BOUNDS[name]
+        value = low + high - np.clip(np.nan_to_num(data[name][j], nan=low), low, high) if flip else fresh[name][0]
+        other[name][j] = value
+    other["g"][j] = fresh["g"][0]
+    low, high = BOUNDS["y"]
+    other["y"][p] = low + high - np.clip(np.nan_to_num(data["y"][p], nan=low), low, high) if flip else fresh["y"][0]
+    if kind == "exact":
+        return Pair(data, other, dpl.Exact(), dpl.Exact(), dpl.PrivacyUnit(), style)
+    if kind == "matching":
+        return _matching_pair(rng, data, other, j, p, style)
+
+    unit, accuracy = dpl.PrivacyUnit(), float(rng.choice([0.35, 0.6, 0.8, 0.95, 1.0]))
+    linkage = dpl.ELE(max(accuracy, 0.5), block="block", other=0.5)
+    if kind == "ele-one":
+        linkage = dpl.ELE(1.0, block="block")
+    if kind == "table":
+        keys = np.unique(blocks)
+        linkage = dpl.ELE({int(k): float(rng.uniform(0.5, 1)) for k in [*keys[1:], -1]}, block="block", other=0.55)
+    if kind == "displaced":
+        unit = _displace(rng, other, {j, p})
+    if kind == "mover":
+        least = float(rng.choice([0.2, 0.9, 0.99]))
+        table = {int(k): float(rng.uniform(least, 1)) for k in np.unique(blocks)[::2]}
+        linkage = dpl.ELE(table, block="block", other=least)
+        if rng.random() < 0.5:
+            return _worst_move(data, linkage)
+        unit = _move(rng, data, other, j, p)
+    if kind == "paper-m":
+        return _changed_accuracy(rng, data, other, blocks)
+    return Pair(data, other, linkage, linkage, unit, style)
+
+
+def _displace(rng: np.random.Generator, other: dict[str, Any], person: set[int]) -> dpl.PrivacyUnit:
+    free = [i for i in range(len(other["y"])) if i not in person]
+    k = int(min(len(free), rng.integers(1, 4)))
+    chosen = rng.choice(free, k, replace=False) if k else []
+    low, high = BOUNDS["y"]
+    for i in chosen:  # a global linker may bring any response here, from other blocks too
+        other["y"][i] = low + high - np.clip(np.nan_to_num(other["y"][i], nan=low), low, high)
+    return dpl.PrivacyUnit(displaced_links=k)
+
+
+def _move(rng: np.random.Generator, data: dict[str, Any], other: dict[str, Any], j: int, p: int) -> dpl.PrivacyUnit:
+    """Person j moves to another block; row p takes what row j held, row r there gives its response to j."""
+    target = int(rng.integers(0, data["block"].max() + 2))
+    theirs = np.flatnonzero((data["block"] == target) & (np.arange(len(data["y"])) != j))
+    person_response = other["y"][p]
+    other["block"][j] = target
+    if p != j:
+        other["y"][p] = data["y"][j]
+    if len(theirs) and rng.random() < 0.8:
+        r = int(rng.choice(theirs))
+        if r != p:
+            other["y"][j], other["y"][r] = other["y"][r], person_response
+            return dpl.PrivacyUnit(moves_block=True)
+    other["y"][j] = person_response
+    return dpl.PrivacyUnit(moves_block=True)
+
+
+def _worst_move(data: dict[str, Any], linkage: Any) -> Pair:
+    """A move in which the mover's row, the row that held their response and the row that takes it all pull one way."""
+    n = len(data["y"])
+    j, p, r = 0, 1, 2
+    data = {name: column.copy() for name, column in data.items()}
+    data["block"][[j, p]], data["block"][r] = 0, 1
+    data["g"][:] = "a"
+    (low, high) = BOUNDS["y"]
+    data["y"][:n] = high
+    data["y"][p] = low
+    for name in NUMERIC:
+        data[name][[j, r]], data[name][p] = BOUNDS[name][1], BOUNDS[name][0]
+    other = {name: column.copy() for name, column in data.items()}
+    other["block"][j] = 1
+    for name in NUMERIC:
+        other[name][j] = BOUNDS[name][0]
+    other["y"][[j, p, r]] = data["y"][r], data["y"][j], low
+    return Pair(data, other, linkage, linkage, dpl.PrivacyUnit(moves_block=True), "worst move")
+
+
+def _changed_accuracy(rng: np.random.Generator, data: dict[str, Any], other: dict[str, Any], blocks: Any) -> Pair:
+    """The paper's model: Q changes by at most M, here through the accuracy of one block."""
+    table = {int(k): float(rng.uniform(0.55, 0.95)) for k in np.unique(blocks)}
+    changed, moved = dict(table), 0.0
+    if len(table) > 1:  # up here, down there: what is declared of the table (mean and minimum) is the same
+        change = float(rng.uniform(0, 0.05))
+        for key, sign in zip(rng.choice(list(table), 2, replace=False), (1, -1), strict=True):
+            size = int((blocks == key).sum())
+            changed[int(key)] = table[int(key)] + sign * change
+            moved += 2.0 * size * change if size > 1 else 0.0
+    unit = dpl.PrivacyUnit(linkage_change=moved + 1e-9)
+    return Pair(
+        data, other, dpl.ELE(table, block="block", other=0.5), dpl.ELE(changed, block="block", other=0.5), unit, "accuracy"
+    )
+
+
+def _matching_pair(rng: np.random.Generator, data: dict[str, Any], other: dict[str, Any], j: int, p: int, note: str) -> Pair:
+    n = len(data["y"])
+    Q = np.eye(n)
+    for _ in range(3):
+        Q = 0.6 * Q + 0.4 * Q[rng.permutation(n)]
+    Q2 = Q.copy()
+    t = 0.0
+    if n > 1:
+        a, b = rng.choice(n, 2, replace=False)
+        c, d = rng.choice(n, 2, replace=False)
+        t = float(min(Q2[a, c], Q2[b, d])) * rng.random()
+        Q2[a, c] -= t
+        Q2[b, d] -= t
+        Q2[a, d] += t
+        Q2[b, c] += t
+    unit = dpl.PrivacyUnit(linkage_change=4 * t + 1e-9, displaced_links=0)
+    if rng.random() < 0.5:
+        extra = _displace(rng, other, {j, p})
+        unit = dpl.PrivacyUnit(linkage_change=4 * t + 1e-9, displaced_links=extra.displaced_links)
+    return Pair(data, other, dpl.Matching(sp.csr_array(Q)), dpl.Matching(sp.csr_array(Q2)), unit, note)
+
+
+KINDS = ("exact", "ele", "ele-one", "table", "displaced", "mover", "paper-m", "matching")

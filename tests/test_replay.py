@@ -1,0 +1,216 @@
+"""Every release path under the replay check, with neighbours of every kind; and faults it must catch."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+
+import numpy as np
+import pytest
+from neighbours import BOUNDS, KINDS, LEVELS, Pair, make_pair
+from replay import Leak, replay
+
+import dplinked as dpl
+from dplinked.privacy import mechanism
+from dplinked.privacy import sensitivity as sens
+from dplinked.privacy.calibration import privacy_mu
+
+fit_module = importlib.import_module("dplinked.fit")  # the name dplinked.fit is the function
+EPSILON, DELTA = 1.0, 1e-5
+FORMULAS = ("y ~ x", "y ~ 0 + x + w", "y ~ x + C(g)", "y ~ x*w + I(x**2)", "y ~ 0 + C(g):x")
+PATHS = {
+    "ssp": {},
+    "typical": {"typical": {"x": (2.0, 4.0)}},
+    "private ranges": {"ranges": "private"},
+    "ngd": {"method": "ngd"},
+    "paper ssp": {"calibration": "paper", "epsilon": 0.9},
+    "paper ngd": {"calibration": "paper", "method": "ngd", "descent": dpl.Descent(2.0, 5, 0.01)},
+}
+
+
+def check(monkeypatch: pytest.MonkeyPatch, pair: Pair, formula: str, path: str, seed: int) -> float:
+    options = {"epsilon": EPSILON, **PATHS[path]}
+
+    def run(data, linkage):
+        release = dpl.fit(data, formula, bounds=BOUNDS, levels=LEVELS, linkage=linkage, unit=pair.unit, delta=DELTA, **options)
+        # What is declared may differ between the two (a changed Q); everything else may not.
+        return dataclasses.replace(release, linkage={})
+
+    mu = privacy_mu(options["epsilon"], DELTA)
+    return replay(monkeypatch, lambda: run(pair.data, pair.linkage), lambda: run(pair.other, pair.other_linkage), mu, seed)
+
+
+@pytest.fixture(autouse=True)
+def _private_ranges_at_any_size(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Small files would skip the private range search; here it must run."""
+    plan = mechanism.plan_ranges
+    monkeypatch.setattr(mechanism, "plan_ranges", lambda queries, count, mu: plan(queries, 10**9, mu))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("path", PATHS)
+def test_release_paths_replay(monkeypatch: pytest.MonkeyPatch, kind: str, path: str) -> None:
+    rng = np.random.default_rng([KINDS.index(kind), len(path)])
+    for seed in range(25):
+        check(monkeypatch, make_pair(rng, kind), FORMULAS[seed % len(FORMULAS)], path, seed)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("path", PATHS)
+def test_release_paths_replay_at_length(monkeypatch: pytest.MonkeyPatch, kind: str, path: str) -> None:
+    rng = np.random.default_rng([1000 + KINDS.index(kind), len(path)])
+    for seed in range(400):
+        check(monkeypatch, make_pair(rng, kind), FORMULAS[seed % len(FORMULAS)], path, seed)
+
+
+# --- faults that must be caught --------------------------------------------------------------------
+
+
+def caught(monkeypatch: pytest.MonkeyPatch, kind: str, path: str = "ssp", tries: int = 300, formula: str | None = None) -> bool:
+    rng = np.random.default_rng(5)
+    for seed in range(tries):
+        try:
+            check(monkeypatch, make_pair(rng, kind), formula or FORMULAS[seed % 2], path, seed)
+        except Leak:
+            return True
+    return False
+
+
+def test_without_faults_nothing_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert not caught(monkeypatch, "exact")
+    assert not caught(monkeypatch, "displaced")
+
+
+def test_catches_data_dependent_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
+    original = fit_module.encode
+
+    def from_data(rows, design, linkage, unit):
+        values = rows.numbers("x", 0, rows.count)
+        values = values[np.isfinite(values)]
+        top = float(np.clip(values.max(initial=1.0), 1.0, 10.0))
+        columns = tuple(dataclasses.replace(c, scale=c.scale * top / 10.0) for c in design.columns)
+        return original(rows, dataclasses.replace(design, columns=columns), linkage, unit)
+
+    monkeypatch.setattr(fit_module, "encode", from_data)
+    assert caught(monkeypatch, "exact")
+
+
+def test_catches_scaling_by_the_data(monkeypatch: pytest.MonkeyPatch) -> None:
+    original = fit_module.instrument_sums
+
+    def standardised(data):
+        sums = original(data)
+        spread = 1e-3 + np.abs(np.diag(sums.matrix)).max() / sums.count
+        return dataclasses.replace(sums, matrix=sums.matrix / spread)
+
+    monkeypatch.setattr(fit_module, "instrument_sums", standardised)
+    assert caught(monkeypatch, "exact")
+
+
+def test_catches_a_count_of_rows_that_were_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    original = fit_module.instrument_sums
+
+    def dropping(data):
+        kept = int(np.isfinite(data.rows.numbers("x", 0, data.rows.count)).sum())
+        return dataclasses.replace(original(data), count=max(1, kept))
+
+    monkeypatch.setattr(fit_module, "instrument_sums", dropping)
+    assert caught(monkeypatch, "exact")
+
+
+@pytest.mark.parametrize("path", ["ssp", "ngd", "paper ssp", "paper ngd", "private ranges"])
+def test_catches_half_the_noise(monkeypatch: pytest.MonkeyPatch, path: str) -> None:
+    """Pairs that reach the sensitivity: an exact join for the tight paths, whose bounds are attained."""
+    scales = mechanism.NoisePlan.scales
+    factor = 0.5 if path in ("ssp", "ngd") else 0.1  # the paper's calibration has that much to spare
+    if path == "private ranges":
+        original = mechanism.release_ranges
+        monkeypatch.setattr(mechanism, "release_ranges", lambda counts, scale: original(counts, scale * 0.02))
+    else:
+        monkeypatch.setattr(mechanism.NoisePlan, "scales", lambda plan: scales(plan) * factor)
+    assert caught(monkeypatch, "exact" if path in ("ssp", "private ranges") else "ele", path)
+
+
+def test_catches_a_redraw(monkeypatch: pytest.MonkeyPatch) -> None:
+    original = fit_module.door.release_sums
+
+    def until_it_looks_good(sums, design, links, mu):
+        released = original(sums, design, links, mu)
+        while abs(np.linalg.det(released.matrix)) < abs(np.linalg.det(sums.matrix)) * 0.5:
+            released = original(sums, design, links, mu)
+        return released
+
+    monkeypatch.setattr(fit_module.door, "release_sums", until_it_looks_good)
+    assert caught(monkeypatch, "exact")
+
+
+def test_catches_a_ridge_from_the_data(monkeypatch: pytest.MonkeyPatch) -> None:
+    original = fit_module.instrument_sums
+    seen = {}
+
+    def remember(data):
+        seen["sums"] = original(data)
+        return seen["sums"]
+
+    solve = fit_module.solve_sums
+    monkeypatch.setattr(fit_module, "instrument_sums", remember)
+    monkeypatch.setattr(
+        fit_module,
+        "solve_sums",
+        lambda released, **k: solve(released, **{**k, "ridge": abs(np.linalg.eigvals(seen["sums"].matrix)).min()}),
+    )
+    assert caught(monkeypatch, "exact")
+
+
+def test_catches_a_forgotten_displaced_link(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sens, "response_total_sensitivity", lambda R, links: 2.0 * R)
+    monkeypatch.setattr(sens, "instrument_response_sensitivity", lambda R, h, links: 4.0 * R * h)
+    assert caught(monkeypatch, "displaced")
+
+
+def test_catches_a_move_without_its_displaced_link(monkeypatch: pytest.MonkeyPatch) -> None:
+    exposure = dpl.ELE.exposure
+
+    def forgetful(self, unit):
+        return dataclasses.replace(exposure(self, unit), displaced=0)
+
+    monkeypatch.setattr(dpl.ELE, "exposure", forgetful)
+    assert caught(monkeypatch, "mover", tries=1500)
+
+
+def test_catches_perfect_link_noise_for_accuracy_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    exposure = dpl.ELE.exposure
+    monkeypatch.setattr(dpl.ELE, "exposure", lambda self, unit: dataclasses.replace(exposure(self, unit), exact=True))
+    assert caught(monkeypatch, "ele-one")
+
+
+def test_catches_a_sensitivity_with_the_lower_bound_used_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+    """diffprivlib 0.6.6: Σx² with bounds (0, b) had sensitivity 0, so it was released exactly."""
+    plan_sums = mechanism.plan_sums
+
+    def mistaken(design, links, count, mu):
+        plan = plan_sums(design, links, count, mu)
+        parts = []
+        for part in plan.parts:
+            low, _ = design.columns[0].interval
+            parts.append(dataclasses.replace(part, scale=max(abs(low) * abs(low), 1e-9)) if "matrix" in part.name else part)
+        return mechanism.NoisePlan(tuple(parts), plan.mu)
+
+    monkeypatch.setattr(mechanism, "plan_sums", mistaken)
+    assert caught(monkeypatch, "exact", formula="y ~ x")
+
+
+def test_replay_catches_nan_distances(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Result:
+        def to_json(self) -> str:
+            return ""
+
+    def run(value: float):
+        from dplinked.privacy import noise
+
+        noise.add_gaussian(np.array([value]), 1.0)
+        return Result()
+
+    with pytest.raises(Leak):
+        replay(monkeypatch, lambda: run(np.nan), lambda: run(0.0), 1.0)
