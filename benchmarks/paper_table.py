@@ -82,7 +82,9 @@ def main() -> int:
     parser.add_argument("--out", type=Path)
     parser.add_argument("--cells", type=int, default=len(CELLS))
     arguments = parser.parse_args()
-    table = [cell_errors(n, sigma, arguments.repetitions, seed) for seed, (n, sigma) in enumerate(CELLS[: arguments.cells])]
+    table = [
+        cell_errors(n, sigma, arguments.repetitions, seed) for seed, (n, sigma) in enumerate(CELLS[: arguments.cells])
+    ]
     heads = [f"n = {n:,}, σ = {sigma}" for n, sigma in CELLS[: arguments.cells]]
     versions = ", ".join(f"{name} {metadata.version(name)}" for name in ("dplinked", "numpy", "opendp"))
     lines = [
@@ -105,7 +107,10 @@ def main() -> int:
     room = 1.0 + 3.0 * 0.76 / math.sqrt(arguments.repetitions)
     misses = [
         name
-        for name, limit in (("RL-SSP tight, declared bounds alone", 0.032), ("RL-SSP tight, declared typical range", 0.028))
+        for name, limit in (
+            ("RL-SSP tight, declared bounds alone", 0.032),
+            ("RL-SSP tight, declared typical range", 0.028),
+        )
         if len(table) > 1 and not at_one[name] <= limit * room
     ]
     for name in misses:

@@ -206,7 +206,9 @@ def measure_memory(rows: int, name: str) -> float | None:
     if not Path("/proc/self/clear_refs").exists():
         return None
     command = [sys.executable, __file__, "--rows", str(rows), "--memory", name]
-    done = subprocess.run(command, capture_output=True, text=True, check=True, env={**os.environ, "PYTHONWARNINGS": "ignore"})
+    done = subprocess.run(
+        command, capture_output=True, text=True, check=True, env={**os.environ, "PYTHONWARNINGS": "ignore"}
+    )
     return float(done.stdout)
 
 
@@ -218,7 +220,9 @@ def describe_machine() -> str:
     model = platform.processor() or platform.machine()
     cpu = Path("/proc/cpuinfo")
     if cpu.exists():
-        model = next((line.split(":")[1].strip() for line in cpu.read_text().splitlines() if "model name" in line), model)
+        model = next(
+            (line.split(":")[1].strip() for line in cpu.read_text().splitlines() if "model name" in line), model
+        )
     names = ("dplinked", "numpy", "pyarrow", "scikit-learn")
     versions = ", ".join(f"{name} {metadata.version(name)}" for name in names)
     return f"Python {platform.python_version()}, {versions}; {model}, {os.cpu_count()} cores, {platform.system()}"

@@ -155,21 +155,28 @@ def _worst_move(data: dict[str, Any], linkage: Any) -> Pair:
 
 def _changed_accuracy(rng: np.random.Generator, data: dict[str, Any], other: dict[str, Any], blocks: Any) -> Pair:
     """The paper's model: Q changes by at most M, here through the accuracy of one block."""
-    table = {int(k): float(rng.uniform(0.55, 0.95)) for k in np.unique(blocks)}
+    table = {int(k): int(rng.integers(36, 60)) / 64 for k in np.unique(blocks)}  # binary fractions: their mean is exact
     changed, moved = dict(table), 0.0
     if len(table) > 1:  # up here, down there: what is declared of the table (mean and minimum) is the same
-        change = float(rng.uniform(0, 0.05))
+        change = int(rng.integers(1, 4)) / 64
         for key, sign in zip(rng.choice(list(table), 2, replace=False), (1, -1), strict=True):
             size = int((blocks == key).sum())
             changed[int(key)] = table[int(key)] + sign * change
             moved += 2.0 * size * change if size > 1 else 0.0
     unit = dpl.PrivacyUnit(linkage_change=moved + 1e-9)
     return Pair(
-        data, other, dpl.ELE(table, block="block", other=0.5), dpl.ELE(changed, block="block", other=0.5), unit, "accuracy"
+        data,
+        other,
+        dpl.ELE(table, block="block", other=0.5),
+        dpl.ELE(changed, block="block", other=0.5),
+        unit,
+        "accuracy",
     )
 
 
-def _matching_pair(rng: np.random.Generator, data: dict[str, Any], other: dict[str, Any], j: int, p: int, note: str) -> Pair:
+def _matching_pair(
+    rng: np.random.Generator, data: dict[str, Any], other: dict[str, Any], j: int, p: int, note: str
+) -> Pair:
     n = len(data["y"])
     Q = np.eye(n)
     for _ in range(3):

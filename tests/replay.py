@@ -25,7 +25,7 @@ class Call:
     output: np.ndarray
 
 
-class Leak(AssertionError):
+class Leak(AssertionError):  # noqa: N818
     """The check failed: something data-dependent reached the outside unpaid."""
 
 

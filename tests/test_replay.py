@@ -7,13 +7,13 @@ import importlib
 
 import numpy as np
 import pytest
-from neighbours import BOUNDS, KINDS, LEVELS, Pair, make_pair
-from replay import Leak, replay
 
 import dplinked as dpl
 from dplinked.privacy import mechanism
 from dplinked.privacy import sensitivity as sens
 from dplinked.privacy.calibration import privacy_mu
+from neighbours import BOUNDS, KINDS, LEVELS, Pair, make_pair
+from replay import Leak, replay
 
 fit_module = importlib.import_module("dplinked.fit")  # the name dplinked.fit is the function
 EPSILON, DELTA = 1.0, 1e-5
@@ -32,12 +32,16 @@ def check(monkeypatch: pytest.MonkeyPatch, pair: Pair, formula: str, path: str, 
     options = {"epsilon": EPSILON, **PATHS[path]}
 
     def run(data, linkage):
-        release = dpl.fit(data, formula, bounds=BOUNDS, levels=LEVELS, linkage=linkage, unit=pair.unit, delta=DELTA, **options)
+        release = dpl.fit(
+            data, formula, bounds=BOUNDS, levels=LEVELS, linkage=linkage, unit=pair.unit, delta=DELTA, **options
+        )
         # What is declared may differ between the two (a changed Q); everything else may not.
         return dataclasses.replace(release, linkage={})
 
     mu = privacy_mu(options["epsilon"], DELTA)
-    return replay(monkeypatch, lambda: run(pair.data, pair.linkage), lambda: run(pair.other, pair.other_linkage), mu, seed)
+    return replay(
+        monkeypatch, lambda: run(pair.data, pair.linkage), lambda: run(pair.other, pair.other_linkage), mu, seed
+    )
 
 
 @pytest.fixture(autouse=True)
@@ -67,7 +71,9 @@ def test_release_paths_replay_at_length(monkeypatch: pytest.MonkeyPatch, kind: s
 # --- faults that must be caught --------------------------------------------------------------------
 
 
-def caught(monkeypatch: pytest.MonkeyPatch, kind: str, path: str = "ssp", tries: int = 300, formula: str | None = None) -> bool:
+def caught(
+    monkeypatch: pytest.MonkeyPatch, kind: str, path: str = "ssp", tries: int = 300, formula: str | None = None
+) -> bool:
     rng = np.random.default_rng(5)
     for seed in range(tries):
         try:
@@ -194,7 +200,9 @@ def test_catches_a_sensitivity_with_the_lower_bound_used_twice(monkeypatch: pyte
         parts = []
         for part in plan.parts:
             low, _ = design.columns[0].interval
-            parts.append(dataclasses.replace(part, scale=max(abs(low) * abs(low), 1e-9)) if "matrix" in part.name else part)
+            parts.append(
+                dataclasses.replace(part, scale=max(abs(low) * abs(low), 1e-9)) if "matrix" in part.name else part
+            )
         return mechanism.NoisePlan(tuple(parts), plan.mu)
 
     monkeypatch.setattr(mechanism, "plan_sums", mistaken)

@@ -49,7 +49,7 @@ class Column:
         """Scaled values of one tile of rows."""
         if not self.numeric:
             inside = np.logical_and.reduce([codes[name] == level for name, level in self.cell])
-            return np.divide(np.subtract(inside, self.shift), self.scale)
+            return np.where(inside, (1.0 - self.shift) / self.scale, -self.shift / self.scale)
         product = evaluate(self.numeric[0], numbers)
         for factor in self.numeric[1:]:
             product = product * evaluate(factor, numbers)

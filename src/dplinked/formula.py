@@ -69,7 +69,7 @@ def parse_formula(text: str, levels: Sequence[str] = ()) -> ParsedFormula:
         ) from None
     if len(left) != 1 or len(left[0].factors) != 1:
         raise StudyError(f"The formula {text!r} must have one response on the left of '~'.")
-    response = _parse_factor(left[0].factors[0].expr, ())
+    response = _parse_factor(left[0].factors[0], ())
     if response.categorical:
         raise StudyError(f"The response {response.text!r} must be numeric.")
     terms, intercept = [], False
@@ -78,14 +78,17 @@ def parse_formula(text: str, levels: Sequence[str] = ()) -> ParsedFormula:
         if len(factors) == 1 and factors[0].expr == "1":
             intercept = True
             continue
-        terms.append(tuple(_parse_factor(factor.expr, levels) for factor in factors))
+        terms.append(tuple(_parse_factor(factor, levels) for factor in factors))
     if not terms and not intercept:
         raise StudyError(f"The formula {text!r} has no terms on the right of '~'.")
     return ParsedFormula(text, response, tuple(terms), intercept)
 
 
-def _parse_factor(text: str, levels: Sequence[str]) -> Factor:
-    """Check one factor against the allowed forms."""
+def _parse_factor(parsed: Any, levels: Sequence[str]) -> Factor:
+    """Check one factor against the allowed forms; formulaic tells a (quoted) column from an expression."""
+    text = parsed.expr
+    if parsed.eval_method.name == "LOOKUP":
+        return _column_factor(text, levels)
     quoted: dict[str, str] = {}
 
     def hide(match: re.Match[str]) -> str:
@@ -96,13 +99,8 @@ def _parse_factor(text: str, levels: Sequence[str]) -> Factor:
         tree = ast.parse(re.sub(r"`([^`]*)`", hide, text), mode="eval").body
     except SyntaxError:
         tree = None
-    if tree is None or not isinstance(tree, (ast.Name, ast.Call)):
-        # formulaic hands over backquoted column names bare; anything else that isn't a call is not ours.
-        if re.search(r"[()+*/{}\[\]]", text) and tree is not None:
-            raise StudyError(f"The formula term {text!r} is not supported. {_ALLOWED} Wrap arithmetic in I(…).")
-        return _column_factor(text, levels)
-    if isinstance(tree, ast.Name):
-        return _column_factor(quoted.get(tree.id, tree.id), levels)
+    if not isinstance(tree, ast.Call):
+        raise StudyError(f"The formula term {text!r} is not supported. {_ALLOWED} Wrap arithmetic in I(…).")
     call = tree.func.id if isinstance(tree.func, ast.Name) else ""
     if call == "C":
         if len(tree.args) != 1 or tree.keywords or not isinstance(tree.args[0], ast.Name):

@@ -80,11 +80,6 @@ class LinkedRegression(RegressorMixin, BaseEstimator):  # type: ignore[misc]
     >>> model.fit(rows[["income"]], rows["consumption"], blocks=rows["state"])  # doctest: +SKIP
     """
 
-    coef_: Floats
-    intercept_: float
-    release_: Release
-    n_features_in_: int
-
     def __init__(
         self,
         *,
@@ -141,14 +136,12 @@ class LinkedRegression(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         block = getattr(self.linkage, "block", None)
         tail = "_" * len(block or "")
         names = {f"x{k}{tail}": label for k, label in enumerate(labels)}
-        table = {name: pa.array(column) for name, column in zip(names, X.T, strict=True)}
+        cells = {name: pa.array(column) for name, column in zip([*names, f"y{tail}"], [*X.T, y], strict=True)}
         study = self._declare(f"y{tail}", names)
         try:
-            release = fit_study(
-                study, pa.table({f"y{tail}": pa.array(y), **table, **_read_blocks(block, blocks, len(y))})
-            )
+            release = fit_study(study, pa.table(cells | _read_blocks(block, blocks, len(y))))
         except StudyError as fault:
-            shown = {f"y{tail}": "y", **names}
+            shown = names | {f"y{tail}": "y"}
             raise type(fault)(re.sub(r"'(\w+)'", lambda name: repr(shown.get(name[1], name[1])), str(fault))) from None
         self.release_ = _rename(release, names)
         self.coef_ = np.array([self.release_.coef[label] for label in labels])
@@ -171,19 +164,18 @@ class LinkedRegression(RegressorMixin, BaseEstimator):  # type: ignore[misc]
     def _declare(self, response: str, names: Mapping[str, str]) -> Study:
         """The study behind the parameters; `names` maps inside names to feature names."""
         bounds, typical = _by_column(self.bounds, names), _by_column(self.typical, names)
-        for name in names.keys() - bounds.keys():
-            known = map(str, self.bounds) if isinstance(self.bounds, Mapping) else ()
+        missing = [label for name, label in names.items() if name not in bounds]
+        if missing:
+            hint = suggest(missing[0], map(str, self.bounds)) if isinstance(self.bounds, Mapping) else ""
             raise StudyError(
-                f"Feature {names[name]!r} has no declared bounds.{suggest(names[name], known)} Bounds are public and never "
-                f"read from the data: declare bounds={{{names[name]!r}: (low, high)}}, or one pair for all features."
+                f"Feature {missing[0]!r} has no declared bounds.{hint} Bounds are public and never read from the data: "
+                f"declare bounds={{{missing[0]!r}: (low, high)}}, or one pair for all features."
             )
         if self.response_bounds is None:
-            raise StudyError(
-                "The response has no declared bounds. They are public: declare response_bounds=(low, high)."
-            )
+            raise StudyError("The response has no declared bounds. Declare response_bounds=(low, high), public too.")
         if isinstance(self.typical, Mapping) and len(typical) < len(self.typical):
             raise StudyError(
-                f"typical must name features, each once: {list(names.values())}, not {list(self.typical)}."
+                f"typical must name features, each once ({list(names.values())}), not {list(self.typical)}."
             )
         shared = ("epsilon", "delta", "linkage", "method", "calibration", "ranges", "descent", "large_epsilon")
         return Study(
@@ -201,7 +193,7 @@ def _read_numbers(model: LinkedRegression, X: Any, y: Any) -> tuple[Floats, Floa
         X, y = validate_data(model, X, y, validate_separately=(_NUMBERS, {**_NUMBERS, "ensure_2d": False}))
         y = column_or_1d(y, warn=True)
         check_consistent_length(X, y)
-    except (TypeError, ValueError) as fault:
+    except (TypeError, ValueError, OverflowError) as fault:
         kind = TypeError if isinstance(fault, TypeError) else StudyError
         raise kind(re.split(r":|\n", str(fault))[0]) from None
     return X, y
@@ -216,7 +208,7 @@ def _read_blocks(block: str | None, blocks: Any, count: int) -> dict[str, Any]:
     if blocks is None:
         raise StudyError(f"The linkage has the block column {block!r}. Pass its keys: fit(X, y, blocks=…).")
     try:
-        keys = pa.array(blocks, from_pandas=True)
+        keys = pa.array(column_or_1d(blocks), from_pandas=True)
     except (pa.ArrowException, TypeError, ValueError):
         raise StudyError("blocks must be one key per row, all texts or all numbers.") from None
     if len(keys) != count:

@@ -59,6 +59,8 @@ class Study:
                 "Say how the rows were linked: linkage=dpl.ELE(accuracy=…, block=…) for links that can be wrong, "
                 "dpl.Exact() for a join on a unique key, dpl.Matching(…) for a matching matrix."
             )
+        if not isinstance(self.unit, PrivacyUnit):
+            raise StudyError(f"unit must be a dpl.PrivacyUnit, not {type(self.unit).__name__}.")
         for name in ("response_bound", "row_norm"):
             _check_positive(name, getattr(self, name))
             if getattr(self, name) is not None and self.calibration != "paper":

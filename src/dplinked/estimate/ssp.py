@@ -81,7 +81,9 @@ def solve_sums(
         floor = _EIGEN_FLOOR * core.matrix_scale * math.sqrt(2.0 * d)
         weak = bool(s.min() <= 4.0 * core.matrix_scale * math.sqrt(2.0 * d))
         if ridge is not None:
-            slopes = np.asarray(np.linalg.lstsq(core.matrix + ridge * np.eye(d), core.vector, rcond=None)[0], np.float64)
+            slopes = np.asarray(
+                np.linalg.lstsq(core.matrix + ridge * np.eye(d), core.vector, rcond=None)[0], np.float64
+            )
             factors = s / (np.maximum(s, 0.0) + ridge + np.finfo(float).tiny) / np.where(s == 0, 1.0, s)
             variance = _noise_variance(core, slopes)
             covariance = (basis_right * (factors**2 * variance)) @ basis_right.T
@@ -158,7 +160,8 @@ def _shrink(core: _Core, left: Floats, s: Floats, right: Floats, prior_scale: fl
     weight /= weight.sum()
     means = np.outer(prior, s) / total * rotated
     mean = weight @ means
-    variances = prior[:, None] * noise[:, None] / total
+    found = max(_noise_variance(core, mean), np.finfo(float).tiny)  # rotation keeps the norm
+    variances = prior[:, None] * found / (found + np.outer(prior, s**2))
     centred = means - mean
     inner = np.diag(weight @ variances) + (centred * weight[:, None]).T @ centred
     return right @ mean, right @ inner @ right.T

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from numbers import Real
 
 from dplinked.errors import CalibrationError, StudyError
 
@@ -42,10 +43,15 @@ def privacy_mu(epsilon: float, delta: float) -> float:
 
 def check_budget(epsilon: float, delta: float) -> None:
     """Refuse a budget that is not one."""
-    if not (isinstance(epsilon, (int, float)) and math.isfinite(epsilon) and epsilon > 0):
+    if not 0 < _number(epsilon) < math.inf:
         raise StudyError(f"epsilon must be a finite number above 0, not {epsilon!r}.")
-    if not (isinstance(delta, (int, float)) and 0 < delta < 1):
+    if not 0 < _number(delta) < 1:
         raise StudyError(f"delta must lie strictly between 0 and 1, not {delta!r}.")
+
+
+def _number(value: object) -> float:
+    """The value if it is a number, else NaN, which is in no range."""
+    return float(value) if isinstance(value, Real) and not isinstance(value, bool) else math.nan
 
 
 def _classic(epsilon: float, delta: float) -> float:

@@ -24,9 +24,7 @@ class Rows:
         if isinstance(data, (str, Path)):
             data = _read_file(Path(data), columns)
         elif isinstance(data, Mapping):
-            import pyarrow as pa
-
-            data = pa.table({name: pa.array(np.asarray(values)) for name, values in data.items()})
+            data = _table_of(data)
         try:
             frame = nw.from_native(data)
         except TypeError:
@@ -94,6 +92,16 @@ def _encode_objects(values: list[Any]) -> tuple[NDArray[np.int32], list[Any]]:
         key = value if isinstance(value, Hashable) else None
         codes[i] = places.setdefault(None if key != key else key, len(places))
     return codes, list(places)
+
+
+def _table_of(columns: Mapping[str, Any]) -> Any:
+    """An Arrow table over a mapping of arrays, without copying numbers; Arrow's errors quote cells."""
+    import pyarrow as pa
+
+    try:
+        return pa.table({name: pa.array(np.asarray(values)) for name, values in columns.items()})
+    except (pa.ArrowException, TypeError, ValueError):
+        raise StudyError("The columns must be arrays of one length, each of numbers or of text alone.") from None
 
 
 def _read_file(path: Path, columns: Sequence[str] | None) -> Any:

@@ -1,0 +1,40 @@
+# Two commands to start with: make demo, make test.
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+
+.PHONY: demo test test-all check format bench clean
+
+$(READY): pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
+	touch $@
+
+demo: $(READY)
+	$(BIN)/dplinked demo
+
+test: $(READY)
+	$(BIN)/python -m pytest -n 2
+
+test-all: $(READY)
+	$(BIN)/python -m pytest -n 2 -m "slow or not slow"
+
+check: $(READY)
+	$(BIN)/ruff check src tests benchmarks
+	$(BIN)/ruff format --check src tests benchmarks
+	$(BIN)/mypy
+	$(BIN)/lint-imports --no-cache
+
+format: $(READY)
+	$(BIN)/ruff check --fix src tests benchmarks
+	$(BIN)/ruff format src tests benchmarks
+
+# Measurements. Results are committed under benchmarks/results with versions and machine.
+bench: $(READY)
+	$(BIN)/python benchmarks/sums.py
+	$(BIN)/python benchmarks/paper_table.py --out benchmarks/results/paper_table.md
+	$(BIN)/python benchmarks/accuracy.py --peers
+
+clean:
+	rm -rf $(VENV) build dist demo

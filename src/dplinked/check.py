@@ -1,0 +1,110 @@
+"""The steward's look at the data before a release. NOT FOR PUBLICATION: it reads rows without noise."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from dplinked.errors import DplinkedError, StudyError
+from dplinked.linkage import ELE
+from dplinked.study import Study
+from dplinked.sums.rows import Rows
+
+WARNING = "FOR THE STEWARD ONLY, NOT FOR PUBLICATION: everything below is read from the rows without noise."
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing the steward should know: `fault` stops a release, otherwise it may bias it."""
+
+    fault: bool
+    text: str
+
+
+def check_study(study: Study, data: Any) -> list[Finding]:
+    """Look for what would stop a release, or bias it: nulls, clipping, unknown levels, odd blocks."""
+    findings: list[Finding] = []
+    try:
+        design, _ = study.prepare()
+        rows = Rows(data)
+        study.check_count(rows.count)
+        rows.require(design.variables, numeric=list(design.bounds))
+        if study.linkage.block is not None:
+            rows.require([study.linkage.block])
+    except StudyError as fault:
+        return [Finding(True, str(fault))]
+    findings.append(Finding(False, f"{rows.count:,} rows; all declared columns are there."))
+    for name, (low, high) in design.bounds.items():
+        try:
+            values = rows.numbers(name, 0, rows.count)
+        except DplinkedError as fault:
+            findings.append(Finding(True, f"{name}: {fault}"))
+            continue
+        finite = np.isfinite(values)
+        share = 100.0 / rows.count
+        missing, inside = (~finite).sum(), values[finite]
+        below, above = (inside < low).sum(), (inside > high).sum()
+        findings.append(
+            Finding(
+                False,
+                f"{name}: {missing * share:.2f} % null or not finite (replaced by {design.fill[name]:g}), "
+                f"{below * share:.2f} % below {low:g}, {above * share:.2f} % above {high:g} (clipped)",
+            )
+        )
+        if inside.size:
+            q = np.quantile(inside, [0.15, 0.85])
+            findings.append(Finding(False, f"{name}: the middle 70 % lie in ({q[0]:g}, {q[1]:g})"))
+    for name, levels in design.levels.items():
+        counts = _count_keys(rows, name)
+        unknown = {key: count for key, count in counts.items() if key not in levels}
+        findings.append(
+            Finding(
+                False,
+                f"{name}: {sum(unknown.values()):,} rows with {len(unknown)} undeclared or null level(s) "
+                f"count as the reference level {levels[0]!r}"
+                + (f": {', '.join(map(repr, list(unknown)[:5]))}" if unknown else ""),
+            )
+        )
+    if isinstance(study.linkage, ELE) and study.linkage.block is not None:
+        findings += _check_blocks(rows, study.linkage)
+    return findings
+
+
+def _count_keys(rows: Rows, name: str) -> Counter[Any]:
+    found: list[Any] = []
+
+    def place(distinct: list[Any]) -> list[int]:
+        found.extend(distinct)
+        return list(range(len(distinct)))
+
+    counts = np.bincount(rows.coded(name, place), minlength=len(found))
+    return Counter(dict(zip(found, counts.tolist(), strict=True)))
+
+
+def _check_blocks(rows: Rows, linkage: ELE) -> list[Finding]:
+    assert linkage.block is not None
+    counts = _count_keys(rows, linkage.block)
+    sizes = np.array(list(counts.values()))
+    findings = [
+        Finding(
+            False,
+            f"{linkage.block}: {len(counts):,} blocks of {sizes.min():,} to {sizes.max():,} rows, "
+            f"{int((sizes == 1).sum()):,} of one row",
+        )
+    ]
+    other = {key: count for key, count in counts.items() if linkage.accuracy_of(key) is None}
+    if other:
+        text = f"{linkage.block}: {sum(other.values()):,} rows have a null key or one without accuracy: "
+        fault = linkage.other_accuracy is None
+        text += "declare an accuracy for other blocks" if fault else "they form the one other block"
+        findings.append(Finding(fault, f"{text} ({', '.join(map(repr, list(other)[:5]))})"))
+    for key, count in counts.items():
+        accuracy = linkage.accuracy_of(key)
+        if accuracy is not None and count > 1 and accuracy * count < 1.0 - 1e-9:
+            findings.append(
+                Finding(True, f"{linkage.block}: block {key!r} has {count} rows but accuracy {accuracy:g} < 1/{count}")
+            )
+    return findings

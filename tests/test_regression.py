@@ -1,0 +1,334 @@
+"""The scikit-learn estimator: scikit-learn's own checks, and that it is the same fit as `dplinked.fit`."""
+
+from __future__ import annotations
+
+import pickle
+import subprocess
+import sys
+
+import numpy as np
+import pandas as pd
+import polars as pl
+import pytest
+from sklearn.base import clone
+from sklearn.linear_model import LinearRegression
+from sklearn.model_selection import cross_val_score
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import FunctionTransformer
+from sklearn.utils import estimator_checks, get_tags
+from sklearn.utils.estimator_checks import parametrize_with_checks
+
+import dplinked as dpl
+from dplinked import ELE, Exact, LinkedRegression, PrivacyUnit, StudyError
+from dplinked.privacy import noise
+
+PUBLIC = LinkedRegression(bounds=(-1000, 1000), response_bounds=(-1000, 1000), linkage=Exact())
+
+NOISE = "Fits twice and wants equal predictions; each fit draws its own noise, which cannot be seeded."
+EXPECTED_FAILURES = {
+    "check_fit_idempotent": NOISE,
+    "check_regressor_data_not_an_array": NOISE,
+    "check_regressors_int": NOISE,
+    "check_supervised_y_2d": NOISE,
+    "check_supervised_y_no_nan": "Wants an error for NaN in y; a release must not fail, or tell, because of a cell.",
+}
+
+
+@pytest.fixture
+def silent(monkeypatch):
+    """No noise: what is left must be exact."""
+    monkeypatch.setattr(noise, "add_gaussian", lambda values, scale: np.array(values, dtype=float))
+
+
+@pytest.fixture(scope="module")
+def rows():
+    """Linked rows: 2,000 in 20 blocks, within the bounds of `model`."""
+    rng = np.random.default_rng(7)
+    X = rng.uniform((0, -1), (10, 1), size=(2_000, 2))
+    y = 1.0 + X @ [0.5, -2.0] + rng.uniform(-1, 1, size=2_000)
+    return X, y, np.repeat([f"b{k:02}" for k in range(20)], 100)
+
+
+def model(**settings):
+    declared = {"bounds": {0: (0, 10), 1: (-1, 1)}, "response_bounds": (-5, 10), "linkage": Exact()}
+    return LinkedRegression(**{**declared, "epsilon": 1e4, "large_epsilon": True, **settings})
+
+
+# --- scikit-learn's checks -------------------------------------------------------------------------
+
+
+@parametrize_with_checks([PUBLIC], expected_failed_checks=lambda _: EXPECTED_FAILURES)
+def test_scikit_learn_check(estimator, check):
+    # Strict: an expected failure that passes fails here. Noise lets one pass in less than one of 10⁴ runs.
+    check(estimator)
+
+
+class Seedable(LinkedRegression):
+    """Without noise a fit is a function of its data, and scikit-learn may check it, and its score, as one."""
+
+    def __sklearn_tags__(self):
+        tags = super().__sklearn_tags__()
+        tags.non_deterministic = tags.regressor_tags.poor_score = False
+        return tags
+
+
+@pytest.mark.usefixtures("silent")
+def test_only_noise_is_behind_expected_failures_and_skipped_checks():
+    estimator = Seedable(bounds=(-5, 5), response_bounds=(-5, 5), linkage=Exact(), epsilon=1e4, large_epsilon=True)
+    failed = [
+        check["check_name"]
+        for check in estimator_checks.check_estimator(estimator, on_fail=None, on_skip=None)
+        if check["status"] == "failed"
+    ]
+    assert failed == ["check_supervised_y_no_nan"]
+
+
+def test_tags_say_what_noise_and_total_semantics_do():
+    tags = get_tags(PUBLIC)
+    assert tags.input_tags.allow_nan
+    assert tags.non_deterministic
+
+
+def test_parameters_are_kept_as_given():
+    given = {
+        "bounds": {"a": [0, 1]}, "linkage": ELE(0.9, block="b"), "unit": PrivacyUnit(displaced_links=1),
+        "epsilon": 0.5, "descent": dpl.Descent(iterations=3), "typical": (0, 1),
+    }  # fmt: skip
+    estimator = LinkedRegression(**given)
+    assert all(estimator.get_params(deep=False)[name] is value for name, value in given.items())
+    assert clone(estimator).get_params(deep=False) == estimator.get_params(deep=False)
+    assert estimator.set_params(epsilon=2.0, linkage=Exact()).epsilon == 2.0
+    assert estimator.linkage == Exact()
+
+
+def test_wrong_parameters_wait_for_fit(rows):
+    X, y, _ = rows
+    estimator = model(epsilon=-1.0)
+    with pytest.raises(StudyError, match="epsilon"):
+        estimator.fit(X, y)
+
+
+def test_pipeline_and_cross_validation(rows):
+    X, y, blocks = rows
+    public = FunctionTransformer(lambda cells: cells / [10.0, 1.0])
+    pipeline = make_pipeline(public, model(bounds=(-1, 1), linkage=ELE(0.95, block="b")))
+    pipeline.fit(X, y, linkedregression__blocks=blocks)
+    assert pipeline.score(X, y) > 0.8
+    scores = cross_val_score(pipeline, X, y, cv=3, params={"linkedregression__blocks": blocks})
+    assert scores.shape == (3,)
+    assert scores.min() > 0.8
+
+
+# --- the same fit ----------------------------------------------------------------------------------
+
+
+def test_at_huge_epsilon_equals_least_squares(rows):
+    X, y, _ = rows
+    fitted, exact = model().fit(X, y), LinearRegression().fit(X, y)
+    errors = np.array(list(fitted.release_.noise_std_err.values()))
+    assert errors.max() < 1e-3
+    # Six standard errors each: a false alarm about once in 10⁸ runs.
+    assert np.all(np.abs([fitted.intercept_, *fitted.coef_] - np.array([exact.intercept_, *exact.coef_])) < 6 * errors)
+    np.testing.assert_allclose(fitted.predict(X), exact.predict(X), atol=0.01)
+
+
+@pytest.mark.usefixtures("silent")
+@pytest.mark.parametrize("fit_intercept", [True, False])
+def test_without_noise_equals_least_squares(rows, fit_intercept):
+    X, y, _ = rows
+    fitted = model(fit_intercept=fit_intercept).fit(X, y)
+    exact = LinearRegression(fit_intercept=fit_intercept).fit(X, y)
+    np.testing.assert_allclose(fitted.coef_, exact.coef_, rtol=1e-4)
+    np.testing.assert_allclose(fitted.intercept_, exact.intercept_, rtol=1e-4)
+
+
+@pytest.mark.usefixtures("silent")
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {},
+        {"method": "ngd", "descent": dpl.Descent(iterations=20)},
+        {"calibration": "paper", "epsilon": 1.0},
+        {"ranges": "private"},
+        {"unit": PrivacyUnit(moves_block=True, displaced_links=1)},
+        {"typical": {"x0": (2, 8)}},
+    ],
+    ids=str,
+)
+def test_equals_the_functional_fit(rows, settings):
+    X, y, blocks = rows
+    linkage = ELE(0.9, block="state")
+    fitted = model(linkage=linkage, **settings).fit(X, y, blocks)
+    data = {"x0": X[:, 0], "x1": X[:, 1], "y": y, "state": blocks}
+    declared = {"bounds": {"x0": (0, 10), "x1": (-1, 1), "y": (-5, 10)}, "epsilon": 1e4, "large_epsilon": True}
+    release = dpl.fit(data, "y ~ x0 + x1", linkage=linkage, delta=1e-6, **{**declared, **settings})
+    assert fitted.release_ == release
+    assert list(fitted.coef_) == [release.coef["x0"], release.coef["x1"]]
+    assert fitted.intercept_ == release.coef["Intercept"]
+
+
+@pytest.mark.usefixtures("silent")
+def test_bounds_and_typical_by_name_number_and_one_pair_agree(rows):
+    X, y, _ = rows
+    frame = pd.DataFrame(X, columns=["a", "b"])
+    fits = [
+        model(bounds=bounds, typical=typical).fit(frame, y).coef_.tolist()
+        for bounds, typical in [
+            ((-1, 10), (0, 5)),
+            (np.array([-1, 10]), [0, 5]),
+            ({0: (-1, 10), 1: (-1, 10)}, {0: (0, 5), 1: (0, 5)}),
+            ({"b": (-1, 10), "a": (-1, 10), "unused": (0, 1)}, {"b": (0, 5), 0: (0, 5)}),
+        ]
+    ]
+    assert fits[1:] == fits[:1] * 3
+    assert model(bounds=(-1, 10)).fit(frame, y).coef_.tolist() != fits[0]
+
+
+@pytest.mark.usefixtures("silent")
+def test_cells_that_are_no_numbers_count_as_the_middle_of_their_bounds(rows):
+    X, y, _ = (array.copy() for array in rows)
+    middle_X, middle_y = X.copy(), y.copy()
+    X[3, 0], X[4, 1], y[5], y[6] = np.nan, np.inf, np.nan, -np.inf
+    middle_X[3, 0], middle_X[4, 1], middle_y[5:7] = 5.0, 0.0, 2.5
+    expected = model().fit(middle_X, middle_y).coef_.tolist()
+    assert model().fit(X, y).coef_.tolist() == expected
+    X[4, 1] = np.nan
+    frame = pl.DataFrame({"a": pl.Series(X[:, 0]).fill_nan(None), "b": pl.Series(X[:, 1]).fill_nan(None)})
+    assert model().fit(frame, y).coef_.tolist() == expected
+
+
+def test_fits_differ():
+    X = np.linspace(0, 1, 50)[:, None]
+    assert PUBLIC.fit(X, X[:, 0]).coef_[0] != clone(PUBLIC).fit(X, X[:, 0]).coef_[0]
+
+
+# --- names -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("frame", [pd.DataFrame, pl.DataFrame])
+def test_feature_names_come_back(rows, frame):
+    X, y, blocks = rows
+    features = frame({"x1": X[:, 0], "log(x1) `a|b`": X[:, 1]})
+    bounds = {"x1": (0, 10), "log(x1) `a|b`": (-1, 1)}
+    fitted = model(bounds=bounds, linkage=ELE(1.0, block="x1")).fit(features, y, blocks)
+    release = fitted.release_
+    assert list(fitted.feature_names_in_) == list(bounds)
+    assert fitted.n_features_in_ == 2
+    assert list(release.coef) == list(release.noise_std_err) == list(release.identified) == ["Intercept", *bounds]
+    assert list(fitted.coef_) == [release.coef[name] for name in bounds]
+    assert [column["name"] for column in release.scaling["columns"]] == list(bounds)
+    assert release.formula == "y ~ x1 + `log(x1) `a|b``"
+    assert release.linkage["block"] == "x1"
+    assert "the block keys (x1)" in release.privacy.assumed_public
+    assert dpl.Release.from_json(release.to_json()) == release
+    assert "log(x1)" in fitted.release_.summary()
+    np.testing.assert_array_equal(pickle.loads(pickle.dumps(fitted)).predict(features), fitted.predict(features))
+
+
+@pytest.mark.parametrize("block", ["x0", "y", "x1", "y__"])
+def test_a_block_column_may_have_any_name(rows, block):
+    X, y, blocks = rows
+    assert model(linkage=ELE(0.9, block=block)).fit(X, y, blocks).release_.linkage["block"] == block
+
+
+@pytest.mark.usefixtures("silent")
+def test_blocks_of_any_kind_agree(rows):
+    X, y, blocks = rows
+    numbers = np.char.lstrip(blocks, "b").astype(int)
+    accuracy = {**{f"b{k:02}": 0.8 + 0.01 * k for k in range(20)}, **{k: 0.8 + 0.01 * k for k in range(20)}}
+    kinds = [
+        blocks, list(blocks), pd.Series(blocks, index=range(2_000, 0, -1)), pd.Series(blocks, dtype="category"),
+        pl.Series(blocks), pd.DataFrame({"b": blocks}), numbers, numbers.astype(float), numbers.astype(object),
+    ]  # fmt: skip
+    fits = [model(linkage=ELE(accuracy, block="b")).fit(X, y, keys).coef_.tolist() for keys in kinds]
+    assert fits[1:] == fits[:1] * (len(kinds) - 1)
+    nulls = pd.Series(blocks).where(blocks != "b00")
+    assert model(linkage=ELE(accuracy, block="b", other=0.8)).fit(X, y, nulls).coef_ == pytest.approx(fits[0])
+
+
+def test_prediction_is_plain(rows):
+    X, y, _ = rows
+    fitted = model(fit_intercept=False).fit(X, y)
+    assert fitted.intercept_ == 0.0
+    assert "Intercept" not in fitted.release_.coef
+    far = np.array([[1e6, 1.0], [np.nan, 0.0]])
+    np.testing.assert_array_equal(fitted.predict(far), far @ fitted.coef_)
+
+
+# --- faults ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"linkage": None}, "Say how the rows were linked.*ELE.*Exact"),
+        ({"bounds": None}, "Feature 'x1' has no declared bounds. Bounds are public"),
+        ({"bounds": {"x1": (0, 10), "incme": (0, 1)}}, "Feature 'income' has no.* Did you mean 'incme'"),
+        ({"bounds": {0: (0, 10), 1: (1, 0)}}, "bounds of 'income' are .1, 0."),
+        ({"bounds": {0: (10, 0), 1: (0, 1)}}, "bounds of 'x1' are .10, 0."),
+        ({"bounds": (0, 1, 2)}, "bounds of 'x1' must be two numbers"),
+        ({"response_bounds": None}, "response_bounds="),
+        ({"response_bounds": (3, 3)}, "bounds of 'y'"),
+        ({"typical": {"incme": (0, 1)}}, "typical must name features"),
+        ({"typical": {"income": (0, 1), 1: (0, 1)}}, "each once"),
+        ({"typical": {"income": (0, 5)}}, "typical range of 'income'"),
+        ({"linkage": ELE(0.9, block="state")}, "block column 'state'.*blocks="),
+        ({"epsilon": 11, "large_epsilon": False}, "large_epsilon"),
+        ({"method": "ols"}, "method"),
+    ],
+)  # fmt: skip
+def test_faulty_settings(rows, settings, message):
+    X, y, _ = rows
+    with pytest.raises(StudyError, match=message):
+        model(**settings).fit(pd.DataFrame(X, columns=["x1", "income"]), y)
+
+
+@pytest.mark.parametrize(
+    ("linkage", "blocks", "message"),
+    [
+        (Exact(), ["a"] * 3, "no block column"),
+        (ELE(0.9), ["a"] * 3, "no block column"),
+        (ELE(0.9, block="b"), ["a"] * 4, "4 keys for 3 rows"),
+        (ELE(0.9, block="b"), np.array(["secret", 1, 2.0], dtype=object), "one key per row"),
+        (ELE({"a": 0.9}, block="b"), ["a", "a", "secret"], "No accuracy for other blocks"),
+    ],
+)
+def test_faulty_blocks(linkage, blocks, message):
+    with pytest.raises(StudyError, match=message) as fault:
+        model(linkage=linkage).fit(np.zeros((3, 2)), np.zeros(3), blocks)
+    assert "secret" not in str(fault.value)
+
+
+@pytest.mark.parametrize(
+    ("X", "y"),
+    [
+        (np.array([["731.25", "secret"]]), [1.0]),
+        (np.array([[731.25, "secret"]], dtype=object), [1.0]),
+        (np.array([[731.25, b"secret"]], dtype=object), [1.0]),
+        (pd.DataFrame({"a": [731.25], "b": pd.Categorical(["secret"])}), [1.0]),
+        ([[1.0, 2.0]], ["secret"]),
+        ([[1.0, 2.0]], [[731.25, 2.0]]),
+        ([731.25, 2.0], [1.0, 2.0]),
+        ([[731.25 + 1j, 2.0]], [1.0]),
+        ([[1.0, 2.0]], [731.25 + 1j]),
+        ([[10**400, 731.25]], [1.0]),
+    ],
+)
+def test_faults_of_the_data_quote_no_cells(X, y):
+    with pytest.raises((StudyError, TypeError)) as fault:
+        model().fit(X, y)
+    assert "secret" not in str(fault.value)
+    assert "731" not in str(fault.value)
+    assert fault.value.__suppress_context__
+
+
+@pytest.mark.parametrize("names", [["a", "a"], ["Intercept", "a"]])
+def test_feature_names_must_differ(names):
+    with pytest.raises(StudyError, match="names"):
+        model().fit(pd.DataFrame(np.zeros((3, 2)), columns=names), np.zeros(3))
+
+
+def test_importing_dplinked_loads_neither_scikit_learn_nor_pandas():
+    code = "import sys, dplinked; print({'sklearn', 'pandas'} & set(sys.modules)); print(dplinked.LinkedRegression())"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split("\n")[:2] == ["set()", "LinkedRegression()"]

@@ -1,0 +1,229 @@
+"""Sums against Q written out, row order, rounding, and cells no sum should trip over."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pandas as pd
+import polars as pl
+import pyarrow as pa
+import pytest
+import scipy.sparse as sp
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from test_sensitivity import ele_matrix
+
+import dplinked as dpl
+from dplinked.design import Design, build_design
+from dplinked.sums import memory
+from dplinked.sums.memory import Encoded, column_counts, encode, instrument_sums, paper_sums, scale_rows
+from dplinked.sums.rows import Rows
+from dplinked.sums.sums import rounding_bound
+
+BOUNDS = {"y": (-3.0, 3.0), "x": (-1.0, 1.0), "w": (0.0, 2.0)}
+LAYOUTS = {
+    "many small blocks": [2, 3, 5, 4] * 25,
+    "few large blocks": [130, 90, 140],
+    "blocks of one": [1] * 20 + [2] * 10 + [1, 7],
+    "one block": [60],
+}
+
+
+def make_rows(
+    sizes: list[int], seed: int = 0, shuffle: bool = True
+) -> tuple[dict[str, np.ndarray], dict[int, float], np.ndarray]:
+    """Data, accuracies, and the dense Q in the order of the rows."""
+    rng = np.random.default_rng(seed)
+    n = sum(sizes)
+    blocks = np.repeat(np.arange(len(sizes)), sizes)
+    gammas = [float(rng.uniform(max(0.5, 1 / m), 1)) for m in sizes]
+    Q = ele_matrix(sizes, gammas)
+    order = rng.permutation(n) if shuffle else np.arange(n)
+    data = {
+        "x": rng.uniform(-1, 1, n),
+        "w": rng.uniform(0, 2, n),
+        "y": rng.normal(size=n).clip(-3, 3),
+        "block": blocks[order],
+    }
+    return data, dict(enumerate(gammas)), Q[np.ix_(order, order)]
+
+
+def encoded(data, design: Design, linkage, unit=None) -> Encoded:
+    return encode(Rows(data), design, linkage, unit or dpl.PrivacyUnit())
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("formula", ["y ~ x + w", "y ~ 0 + x + w"])
+@pytest.mark.parametrize("typical", [None, {"x": (-0.4, 0.2)}])
+@pytest.mark.parametrize("explicit", [False, True])
+def test_instrument_sums_equal_dense_q(layout: str, formula: str, typical, explicit: bool) -> None:
+    data, accuracy, Q = make_rows(LAYOUTS[layout])
+    linkage = dpl.Matching(sp.csr_array(Q)) if explicit else dpl.ELE(accuracy, block="block")
+    design = build_design(formula, BOUNDS, None, typical)
+    sums = instrument_sums(encoded(data, design, linkage))
+    x = np.stack([(data[c.name] - c.shift) / c.scale for c in design.columns])
+    z = (data["y"] - design.response.shift) / design.response.scale
+    h = x if design.halves is None else np.clip(x / np.array(design.halves)[:, None], -1, 1)
+    if design.intercept:
+        x, h = (np.vstack([np.ones(len(z)), part]) for part in (x, h))
+    np.testing.assert_allclose(sums.matrix, h @ Q @ x.T, rtol=1e-9, atol=1e-9)
+    np.testing.assert_allclose(sums.vector, h @ z, rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("formula", ["y ~ x + w", "y ~ 0 + x"])
+@pytest.mark.parametrize("explicit", [False, True])
+def test_paper_sums_and_estimates_equal_dense_q(layout: str, formula: str, explicit: bool) -> None:
+    data, accuracy, Q = make_rows(LAYOUTS[layout])
+    linkage = dpl.Matching(sp.csr_array(Q)) if explicit else dpl.ELE(accuracy, block="block")
+    design = build_design(formula, BOUNDS).unscaled()
+    sums = paper_sums(encoded(data, design, linkage), 10.0, 10.0)
+    X = np.stack([data[c.name] for c in design.columns], axis=1)
+    if design.intercept:
+        X = np.c_[np.ones(len(X)), X]
+    W, z = Q @ X, data["y"]
+    np.testing.assert_allclose(sums.matrix, W.T @ W, rtol=1e-9, atol=1e-9)
+    np.testing.assert_allclose(sums.vector, W.T @ z, rtol=1e-9, atol=1e-9)
+    beta = np.linalg.solve(W.T @ W, W.T @ z)
+    fitted = dpl.baseline.lahiri_larsen(data, formula, linkage=linkage)
+    np.testing.assert_allclose(list(fitted.coef.values()), beta, rtol=1e-9, atol=1e-9)
+
+    residuals = z - W @ beta
+    A = sum(np.outer(X[j] - W[i], X[j] - W[i]) * Q[i, j] for i in range(len(z)) for j in np.flatnonzero(Q[i]))
+    sigma2 = max(0.0, (residuals @ residuals - beta @ A @ beta) / (len(z) - X.shape[1]))
+    np.testing.assert_allclose(fitted.covariance, dense_rl_covariance(X, Q, beta, sigma2), rtol=1e-8, atol=1e-9)
+
+
+def dense_rl_covariance(X: np.ndarray, Q: np.ndarray, beta: np.ndarray, sigma2: float) -> np.ndarray:
+    """Σ^RL from the double sum of Lemma 2.1, indices put right: Σ_u Σ_{v≠u} q_iu q_jv f_iu f_jv."""
+    W, n = Q @ X, len(X)
+    f = (X @ beta)[None, :] - (W @ beta)[:, None]
+    Sigma = np.zeros((n, n))
+    for i in range(n):
+        for j in range(n):
+            if i == j:
+                Sigma[i, i] = sigma2 + (Q[i] * f[i] ** 2).sum()
+            else:
+                a, b = Q[i] * f[i], Q[j] * f[j]
+                Sigma[i, j] = a.sum() * b.sum() - a @ b  # all pairs less those with u = v
+    bread = np.linalg.inv(W.T @ W)
+    return bread @ W.T @ Sigma @ W @ bread
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.integers(0, 10**6), st.permutations(range(40)))
+def test_row_order_changes_nothing_beyond_rounding(seed: int, order: list[int]) -> None:
+    data, accuracy, _ = make_rows([3, 5, 1, 11, 20], seed)
+    design = build_design("y ~ x + w", BOUNDS)
+    linkage = dpl.ELE(accuracy, block="block")
+    first = instrument_sums(encoded(data, design, linkage))
+    second = instrument_sums(encoded({k: v[order] for k, v in data.items()}, design, linkage))
+    bound = rounding_bound(40, 1.0)
+    assert np.abs(first.matrix - second.matrix).max() <= 2 * bound
+    assert np.abs(first.vector - second.vector).max() <= 2 * bound
+
+
+def test_rounding_bound_holds_against_exact_sums(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Small tiles, so that all merges happen; reference by math.fsum."""
+    monkeypatch.setattr(memory, "TILE", 64)
+    data, accuracy, _ = make_rows([50, 300, 1, 649], 3)
+    design = build_design("y ~ 0 + x", {"y": (-3, 3), "x": (-1, 1)})
+    sums = instrument_sums(encoded(data, design, dpl.ELE(accuracy, block="block")))
+    x, z = data["x"], data["y"] / 3.0
+    exact = math.fsum(x * z)
+    assert abs(sums.vector[0] - exact) <= rounding_bound(1000, 1.0)
+    gammas = np.array([1.0 if (data["block"] == b).sum() == 1 else g for b, g in accuracy.items()])
+    sizes = np.bincount(data["block"])
+    o = np.where(sizes > 1, (1 - gammas) / np.maximum(sizes - 1, 1), 0)
+    H = math.fsum(((gammas - o)[data["block"]] * x) * x) + math.fsum(
+        o[b] * math.fsum(x[data["block"] == b]) ** 2 for b in range(4)
+    )
+    assert abs(sums.matrix[0, 0] - H) <= rounding_bound(1000, 1.0)
+
+
+def test_tiles_and_lanes_do_not_matter(monkeypatch: pytest.MonkeyPatch) -> None:
+    data, accuracy, _ = make_rows(LAYOUTS["many small blocks"])
+    design = build_design("y ~ x + w", BOUNDS, None, {"x": (-0.5, 0.5)})
+    whole = instrument_sums(encoded(data, design, dpl.ELE(accuracy, block="block")))
+    monkeypatch.setattr(memory, "TILE", 16)
+    tiled = instrument_sums(encoded(data, design, dpl.ELE(accuracy, block="block")))
+    np.testing.assert_allclose(whole.matrix, tiled.matrix, atol=1e-10)
+    again = instrument_sums(encoded(data, design, dpl.ELE(accuracy, block="block")))
+    assert np.array_equal(tiled.matrix, again.matrix)
+
+
+@pytest.mark.parametrize("make", [pd.DataFrame, pl.DataFrame, pa.table, dict, lambda d: pl.DataFrame(d).lazy()])
+def test_all_tables_give_the_same_sums(make) -> None:
+    data, accuracy, _ = make_rows(LAYOUTS["blocks of one"])
+    linkage = dpl.ELE(accuracy, block="block")
+    design = build_design("y ~ x + w", BOUNDS)
+    reference = instrument_sums(encoded(data, design, linkage))
+    sums = instrument_sums(encoded(make(data), design, linkage))
+    assert np.array_equal(sums.matrix, reference.matrix)
+
+
+@pytest.mark.parametrize("make", [pd.DataFrame, pl.DataFrame, pa.table])
+def test_nulls_wild_cells_and_unknown_levels(make) -> None:
+    """Null and non-finite cells get the fill value, huge ones the bound, unknown levels the reference, no row is dropped."""
+    columns = {
+        "x": [0.5, None, float("nan"), float("inf"), 1e300, -1e300],
+        "y": [1.0, 2.0, None, -1e300, 0.0, 1.0],
+        "g": ["a", "b", None, "zzz", "b", "a"],
+    }
+    design = build_design("y ~ x + C(g)", {"x": (-1, 1), "y": (-3, 3)}, {"g": ["a", "b"]}, None, {"x": 0.25}).unscaled()
+    x, z = encoded(make(columns), design, dpl.Exact()).tile(0, 6)
+    np.testing.assert_array_equal(x[0], [0.5, 0.25, 0.25, 0.25, 1.0, -1.0])
+    np.testing.assert_array_equal(x[1], [0, 1, 0, 0, 1, 0])
+    np.testing.assert_array_equal(z, [1.0, 2.0, 0.0, -3.0, 0.0, 1.0])
+
+
+def test_null_and_undeclared_keys_form_one_block() -> None:
+    data = {"x": np.linspace(-1, 1, 6), "y": np.zeros(6), "k": np.array(["a", "a", None, "b", None, "c"], dtype=object)}
+    design = build_design("y ~ x", {"x": (-1, 1), "y": (-1, 1)})
+    blocks = encoded(data, design, dpl.ELE({"a": 0.9}, block="k", other=0.6)).blocks
+    assert blocks is not None
+    assert blocks.sizes.tolist() == [2, 4]
+    assert blocks.codes.tolist() == [0, 0, 1, 1, 1, 1]
+    single = encoded(data, design, dpl.ELE(0.8, block="k")).blocks
+    assert single is not None
+    assert sorted(single.sizes.tolist()) == [1, 1, 2, 2]
+
+
+def test_keys_of_other_types_match_their_names() -> None:
+    """Study files know only text keys; whole numbers in the data match them."""
+    data = {"x": np.zeros(4), "y": np.zeros(4), "k": np.array([1, 1, 2, 2])}
+    design = build_design("y ~ x", {"x": (-1, 1), "y": (-1, 1)})
+    blocks = encoded(data, design, dpl.ELE({"1": 0.9, "2": 0.7}, block="k")).blocks
+    assert blocks is not None
+    np.testing.assert_allclose(blocks.a + blocks.o, [0.9, 0.7])
+
+
+@given(st.lists(st.floats(-1e300, 1e300), min_size=3, max_size=3), st.floats(0.1, 10))
+def test_rows_are_scaled_to_the_norm(cells: list[float], norm: float) -> None:
+    x = np.array(cells)[:, None]
+    direction = x.copy()
+    scale_rows(x, norm)
+    largest = np.abs(x).max()
+    assert largest == 0 or largest * np.linalg.norm(x / largest) <= norm
+    assert np.all(np.sign(x) * np.sign(direction) >= 0)
+
+
+def test_counts_are_of_the_declared_grid() -> None:
+    data = {"x": np.array([-1.0, -0.99, 0.0, 0.99, 1.0, 5.0]), "y": np.zeros(6)}
+    design = build_design("y ~ x", {"x": (-1, 1), "y": (-1, 1)})
+    counts = column_counts(encoded(data, design, dpl.Exact()), 4).counts
+    assert counts.tolist() == [[2, 0, 1, 3]]
+
+
+def test_private_objects_do_not_show_their_values() -> None:
+    data, accuracy, _ = make_rows([5])
+    design = build_design("y ~ x", BOUNDS)
+    rows = encoded(data, design, dpl.ELE(accuracy, block="block"))
+    sums = instrument_sums(rows)
+    for secret in (sums, rows, rows.blocks, column_counts(rows, 4)):
+        text = repr(secret)
+        assert "array" not in text
+        assert "[" not in text
+    assert replace(sums, count=3).count == 3
