@@ -13,7 +13,6 @@ import pytest
 import scipy.sparse as sp
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from test_sensitivity import ele_matrix
 
 import dplinked as dpl
 from dplinked.design import Design, build_design
@@ -21,6 +20,7 @@ from dplinked.sums import memory
 from dplinked.sums.memory import Encoded, column_counts, encode, instrument_sums, paper_sums, scale_rows
 from dplinked.sums.rows import Rows
 from dplinked.sums.sums import rounding_bound
+from test_sensitivity import ele_matrix
 
 BOUNDS = {"y": (-3.0, 3.0), "x": (-1.0, 1.0), "w": (0.0, 2.0)}
 LAYOUTS = {

@@ -173,15 +173,13 @@ def _check_writable(path: Path) -> None:
 def main() -> None:
     """Run the command line; every error of ours becomes one line and its exit code."""
     try:
-        app(standalone_mode=False)
+        sys.exit(app(standalone_mode=False) or 0)
     except DplinkedError as error:
         typer.echo(f"dplinked: {error}", err=True)
         sys.exit(error.exit_code)
     except (KeyboardInterrupt, typer.Abort):
         typer.echo("dplinked: interrupted", err=True)
         sys.exit(130)
-    except typer.Exit as stop:
-        sys.exit(stop.exit_code)
     except Exception as error:
         usage = getattr(error, "format_message", None)  # click's own usage errors
         typer.echo(f"dplinked: {usage() if usage else 'unexpected error; please report it'}", err=True)

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from dplinked.design import Design
 from dplinked.errors import DplinkedError, ReleaseError
 from dplinked.estimate.ngd import last_iterate, public_steps
-from dplinked.estimate.planning import Plan, better_instrument, plan_errors
+from dplinked.estimate.planning import MIDDLE, Plan, better_instrument, plan_errors
 from dplinked.estimate.ssp import Estimate, solve_sums
 from dplinked.linkage import ELE, Linkage, LinkageExposure, PrivacyUnit
 from dplinked.privacy import mechanism as door
@@ -236,10 +236,12 @@ def plan_study(study: Study, count: int, epsilons: Sequence[float], r_squared: f
     study.check_count(count)
     response = design.response
     name = response.numeric[0].variables[0]
-    low, high = study.typical.get(name, response.interval) if response.name == name else response.interval
-    residual = (high - low) / (2.0 * math.sqrt(3.0) * response.scale) * math.sqrt(1.0 - r_squared)
+    typical = response.name == name and name in study.typical
+    low, high = study.typical[name] if typical else response.interval
+    level = ((low + high) / 2.0 - response.shift) / response.scale
+    deviation = (high - low) / (2.0 * math.sqrt(3.0) * response.scale * (MIDDLE if typical else 1.0))
     accuracy = _mean_accuracy(study.linkage)
-    rows = plan_errors(design, links, accuracy, count, epsilons, study.delta, residual)
+    rows = plan_errors(design, links, accuracy, count, epsilons, study.delta, (level, deviation), r_squared)
     return Plan(
         count,
         study.delta,

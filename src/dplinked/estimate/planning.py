@@ -16,7 +16,7 @@ from dplinked.privacy.mechanism import INTERCEPT_GUESS, SLOPE_GUESS, NoisePlan, 
 
 Floats = NDArray[np.float64]
 
-_MIDDLE = 0.7  # share of the rows that a typical range is meant to hold
+MIDDLE = 0.7  # share of the rows that a typical range is meant to hold
 
 
 @dataclass(frozen=True)
@@ -63,38 +63,53 @@ def plan_errors(
     count: int,
     epsilons: Sequence[float],
     delta: float,
-    residual: float,
+    response: tuple[float, float],
+    r_squared: float,
 ) -> tuple[PlannedError, ...]:
     """Expected standard errors of all coefficients for each ε.
 
-    `residual` is the guessed residual standard deviation on the scale where responses lie in [-1, 1].
+    `response` is the guessed mean and standard deviation of the response on its scaled column. Every column
+    is taken to explain an equal part of the variance.
     """
     to_user, _ = design.to_user()
+    level, deviation = response
+    d = max(1, len(design.columns))
+    guess = np.sqrt(r_squared * deviation**2 / (d * column_spread(design)))
+    residual = deviation * math.sqrt(1.0 - r_squared)
     rows = []
     for epsilon in epsilons:
         plan = plan_sums(design, links, count, privacy_mu(epsilon, delta))
-        privacy = np.sqrt(to_user**2 @ expected_noise(design, links, accuracy, count, plan) ** 2)
+        privacy = np.sqrt(to_user**2 @ expected_noise(design, links, accuracy, count, plan, guess, level) ** 2)
         sampling = np.sqrt(to_user**2 @ expected_sampling(design, accuracy, count, residual) ** 2)
         for name, s, p in zip(design.names, sampling, privacy, strict=True):
             rows.append(PlannedError(float(epsilon), name, float(s), float(p)))
     return tuple(rows)
 
 
-def expected_noise(design: Design, links: LinkageExposure, accuracy: float, count: int, plan: NoisePlan) -> Floats:
-    """Expected standard error by privacy noise on the scaled columns, slopes taken as uncorrelated."""
+def expected_noise(
+    design: Design,
+    links: LinkageExposure,
+    accuracy: float,
+    count: int,
+    plan: NoisePlan,
+    guess: Floats | float = SLOPE_GUESS,
+    level: float = INTERCEPT_GUESS,
+) -> Floats:
+    """Expected standard error by privacy noise on the scaled columns, slopes (`guess`) taken as uncorrelated."""
     d = len(design.columns)
     signal, _ = _moments(design)
+    slope = math.sqrt(float(np.sum(np.square(guess)))) if np.ndim(guess) else float(guess)
     if is_symmetric(design, links):
         core = plan.scale("symmetric matrix") / math.sqrt(2.0)
         border = plan.scale("regressor totals")
     else:
         core = plan.scale("instrument × regressors")
         border = plan.scale("instrument totals")
-    variance = plan.scale("instrument × response") ** 2 + (core * SLOPE_GUESS) ** 2
-    slopes = np.sqrt(variance + (border * INTERCEPT_GUESS) ** 2) / (count * accuracy * signal) if d else np.zeros(0)
+    variance = plan.scale("instrument × response") ** 2 + (core * slope) ** 2
+    slopes = np.sqrt(variance + (border * level) ** 2) / (count * accuracy * signal) if d else np.zeros(0)
     if not design.intercept:
         return slopes
-    own = math.hypot(plan.scale("response total"), plan.scale("regressor totals") * SLOPE_GUESS) / count
+    own = math.hypot(plan.scale("response total"), plan.scale("regressor totals") * slope) / count
     return np.concatenate([[own], slopes])
 
 
@@ -120,7 +135,7 @@ def _moments(design: Design) -> tuple[Floats, Floats]:
                 signal[k] = square[k] = (low * low + low * high + high * high) / 3.0
             else:
                 half = design.halves[k]
-                width = min(half / _MIDDLE, column.peak)
+                width = min(half / MIDDLE, column.peak)
                 inside = min(half, width)
                 signal[k] = (inside**3 / (3.0 * half) + (width**2 - inside**2) / 2.0) / width
                 square[k] = (inside**3 / (3.0 * half**2) + (width - inside)) / width
@@ -140,17 +155,17 @@ def better_instrument(aimed: Design, plain: Design, links: LinkageExposure, coun
         plan = plan_sums(design, links, count, mu)
         noise = expected_noise(design, links, 1.0, count, plan)
         if design is plain:  # the spread that the aimed design implies, under the other instrument
-            noise = noise * np.concatenate([np.ones(int(plain.intercept)), _moments(plain)[0] / _spread(aimed)])
+            noise = noise * np.concatenate([np.ones(int(plain.intercept)), _moments(plain)[0] / column_spread(aimed)])
         errors.append(float(np.log(noise[int(design.intercept) :]).mean()))
     return aimed if errors[0] <= errors[1] else plain
 
 
-def _spread(aimed: Design) -> Floats:
+def column_spread(design: Design) -> Floats:
     """``E[x²]`` per column (about its middle if there is an intercept), uniform around its declared middle."""
-    _, square = _moments(aimed)
+    _, square = _moments(design)
     spread = np.array(square)
-    for group in aimed.groups:
+    for group in design.groups:
         for k in range(group.start, group.stop):
-            if group.numeric and aimed.halves is not None:
-                spread[k] = min(aimed.halves[k] / _MIDDLE, aimed.columns[k].peak) ** 2 / 3.0
+            if group.numeric and design.halves is not None:
+                spread[k] = min(design.halves[k] / MIDDLE, design.columns[k].peak) ** 2 / 3.0
     return spread

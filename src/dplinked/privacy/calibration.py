@@ -51,7 +51,7 @@ def check_budget(epsilon: float, delta: float) -> None:
 
 def _number(value: object) -> float:
     """The value if it is a number, else NaN, which is in no range."""
-    return float(value) if isinstance(value, Real) and not isinstance(value, bool) else math.nan
+    return float(value) if isinstance(value, Real) else math.nan
 
 
 def _classic(epsilon: float, delta: float) -> float:

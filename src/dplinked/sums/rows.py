@@ -21,8 +21,9 @@ class Rows:
     def __init__(self, data: Any, columns: Sequence[str] | None = None) -> None:
         import narwhals as nw
 
+        known = None
         if isinstance(data, (str, Path)):
-            data = _read_file(Path(data), columns)
+            data, known = _read_file(Path(data), columns)
         elif isinstance(data, Mapping):
             data = _table_of(data)
         try:
@@ -33,7 +34,7 @@ class Rows:
                 "of arrays, or the path of a Parquet or CSV file."
             ) from None
         self._frame = frame.collect() if isinstance(frame, nw.LazyFrame) else frame
-        self.columns: tuple[str, ...] = tuple(self._frame.columns)
+        self.columns: tuple[str, ...] = tuple(known or self._frame.columns)
         self.count: int = len(self._frame)
 
     def __repr__(self) -> str:
@@ -104,8 +105,8 @@ def _table_of(columns: Mapping[str, Any]) -> Any:
         raise StudyError("The columns must be arrays of one length, each of numbers or of text alone.") from None
 
 
-def _read_file(path: Path, columns: Sequence[str] | None) -> Any:
-    """Read a Parquet or CSV file; parser errors are replaced, since they quote cells."""
+def _read_file(path: Path, columns: Sequence[str] | None) -> tuple[Any, list[str]]:
+    """Read a Parquet or CSV file, and the names of all its columns; parser errors are replaced, since they quote cells."""
     import pyarrow as pa
 
     suffix = path.suffix.lower()
@@ -117,11 +118,13 @@ def _read_file(path: Path, columns: Sequence[str] | None) -> Any:
         if suffix == ".csv":
             import pyarrow.csv
 
-            return pyarrow.csv.read_csv(path)
+            table = pyarrow.csv.read_csv(path)
+            return table, table.column_names
         import pyarrow.parquet
 
         known = pyarrow.parquet.read_schema(path).names
-        return pyarrow.parquet.read_table(path, columns=None if columns is None else [c for c in columns if c in known])
+        wanted = None if columns is None else [name for name in columns if name in known]
+        return pyarrow.parquet.read_table(path, columns=wanted), known
     except (pa.ArrowException, OSError, UnicodeDecodeError):
         raise StudyError(
             f"{path.name!r} cannot be read as {suffix[1:]}. The steward's 'check' shows the details."

@@ -1,0 +1,145 @@
+"""The command line: the main job, and exit codes of what goes wrong."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+import dplinked as dpl
+from dplinked.cli import DEMO_STUDY
+from dplinked.simulate import linked_households
+
+
+def run(*arguments: object, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "dplinked.cli", *map(str, arguments)],
+        capture_output=True, text=True, cwd=cwd, env={**os.environ, "COLUMNS": "100"}, check=False,
+    )  # fmt: skip
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    table = pa.table(linked_households(2_000, 1)).drop_columns(["true_consumption"])
+    pq.write_table(table, tmp_path / "linked.parquet")
+    (tmp_path / "study.toml").write_text(DEMO_STUDY, encoding="utf-8")
+    return tmp_path
+
+
+def edit(folder: Path, old: str, new: str) -> Path:
+    text = (folder / "study.toml").read_text(encoding="utf-8")
+    assert old in text
+    (folder / "study.toml").write_text(text.replace(old, new), encoding="utf-8")
+    return folder / "study.toml"
+
+
+def test_demo_does_the_main_job(tmp_path: Path) -> None:
+    done = run("demo", "--rows", 5000, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "differentially private" in done.stdout
+    release = dpl.Release.load(tmp_path / "demo" / "release.json")
+    assert release.count == 5000
+    assert (tmp_path / "demo" / "report.md").read_text(encoding="utf-8").startswith("# Private linear regression")
+
+
+def test_fit_then_report(folder: Path) -> None:
+    done = run("fit", folder / "study.toml", "--out", folder / "release.json")
+    assert done.returncode == 0, done.stderr
+    shown = run("report", folder / "release.json")
+    assert shown.stdout.strip() in done.stdout
+    assert run("report", folder / "release.json", "-o", folder / "report.md").returncode == 0
+    assert "| income |" in (folder / "report.md").read_text(encoding="utf-8")
+    assert run("report", folder / "release.json", "--markdown").stdout.startswith("# Private")
+
+
+def test_csv_works_too(folder: Path) -> None:
+    import pyarrow.csv
+
+    pyarrow.csv.write_csv(pq.read_table(folder / "linked.parquet"), folder / "linked.csv")
+    assert run("fit", edit(folder, "linked.parquet", "linked.csv"), "--out", folder / "r.json").returncode == 0
+
+
+def test_plan_opens_no_data(folder: Path) -> None:
+    (folder / "linked.parquet").unlink()
+    done = run("plan", folder / "study.toml", "--rows", 2000, "--epsilon", 0.5, "--epsilon", 2)
+    assert done.returncode == 0, done.stderr
+    assert "no data touched" in done.stdout
+    assert "0.5" in done.stdout
+
+
+def test_check_is_marked_and_tells(folder: Path) -> None:
+    done = run("check", folder / "study.toml")
+    assert done.returncode == 0
+    assert done.stdout.startswith("FOR THE STEWARD ONLY, NOT FOR PUBLICATION")
+    assert "% below" in done.stdout
+    bad = run("check", edit(folder, "accuracy = 0.91", "accuracy = { nsw = 0.9 }"))
+    assert bad.returncode == 2
+    assert "FAULT" in bad.stdout
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("epsilon = 1.0", "epsilon = -1.0", "epsilon must be"),
+        ("epsilon = 1.0", "epsilon = 50.0", "large_epsilon"),
+        ("epsilon = 1.0", "epsilon = nan", "epsilon must be"),
+        ("delta = 1e-6", "delta = 0.01", "not below 1/n"),
+        ("income = [0, 150000]", "income = [150000, 0]", "low one must come first"),
+        ("income = [0, 150000]", 'income = "all"', "two numbers"),
+        ("[privacy]", "[privcy]", "unknown section"),
+        ("epsilon = 1.0", "epsilon = 1.0\nepsiln = 2", "unknown key"),
+        ("accuracy = 0.91", "accuracy = 1.5", "accuracy must lie"),
+        ("accuracy = 0.91", "", "lacks 'accuracy'"),
+        ('block = "state"', 'block = "stat"', "Did you mean 'state'"),
+        ("consumption ~ income + C(region)", "consumption ~ scale(income)", "not supported"),
+        ("consumption ~ income + C(region)", "consumption ~ wealth", "no declared bounds"),
+        ("linked.parquet", "absent.parquet", "no file"),
+        ("linked.parquet", "study.toml", "only .parquet and .csv"),
+        ('[data]\npath = "linked.parquet"', "", "names no data"),
+        ("[privacy]", "[ledger]\nurl = 'x'\n[privacy]", "keeps no ledger"),
+        ("epsilon = 1.0", "epsilon = = 1", "not valid TOML"),
+        ("displaced_links = 0", 'displaced_links = "none"', "displaced_links must be"),
+    ],
+)  # fmt: skip
+def test_faults_of_the_study_exit_2(folder: Path, old: str, new: str, message: str) -> None:
+    done = run("fit", edit(folder, old, new), "--out", folder / "release.json")
+    assert done.returncode == 2, done.stderr
+    assert message in done.stderr
+    assert "Traceback" not in done.stderr
+    assert not (folder / "release.json").exists()
+
+
+def test_output_that_cannot_be_written_exits_2(folder: Path) -> None:
+    done = run("fit", folder / "study.toml", "--out", folder / "no" / "such" / "r.json")
+    assert done.returncode == 2
+    assert "cannot be written" in done.stderr
+
+
+def test_truncated_parquet_shows_nothing(folder: Path) -> None:
+    whole = (folder / "linked.parquet").read_bytes()
+    (folder / "linked.parquet").write_bytes(whole[: len(whole) // 2])
+    done = run("fit", folder / "study.toml", "--out", folder / "r.json")
+    assert done.returncode == 2
+    assert "cannot be read" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_usage_errors_exit_2() -> None:
+    assert run("fit").returncode == 2
+    assert run("fit", "--nonsense").returncode == 2
+    assert run("report", "absent.json").returncode == 2
+
+
+def test_exact_and_descent_studies(folder: Path) -> None:
+    edit(folder, 'block = "state"\naccuracy = 0.91', 'model = "exact"')
+    assert run("fit", folder / "study.toml", "--out", folder / "r.json").returncode == 0
+    edit(folder, "[privacy]", "[descent]\niterations = 2\n\n[privacy]")
+    edit(folder, "[bounds]", 'method = "ngd"\n\n[bounds]')
+    done = run("fit", folder / "study.toml", "--out", folder / "r.json")
+    assert done.returncode == 0, done.stderr
+    assert dpl.Release.load(folder / "r.json").method == "ngd"

@@ -1,0 +1,366 @@
+"""The whole way: what comes out at no noise, what is refused, and that nothing in rows can stop it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import numpy as np
+import pandas as pd
+import pytest
+import scipy.sparse as sp
+import statsmodels.formula.api as smf
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import dplinked as dpl
+from dplinked.privacy import noise
+from dplinked.simulate import linked_households, mislink
+
+BOUNDS = {"consumption": (0, 120_000), "income": (0, 150_000)}
+LEVELS = {"region": ["north", "south"]}
+OPTIONS = {"bounds": BOUNDS, "levels": LEVELS, "epsilon": 1.0, "delta": 1e-6}
+
+
+@pytest.fixture(scope="module")
+def households() -> pd.DataFrame:
+    return pd.DataFrame(linked_households(20_000, 4))
+
+
+@pytest.fixture
+def no_noise(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Replace the noise by none; scales stay, so shrinkage still happens."""
+    monkeypatch.setattr(noise, "add_gaussian", lambda values, scale: np.array(values, float))
+
+
+@pytest.mark.usefixtures("no_noise")
+@pytest.mark.parametrize(
+    "formula",
+    ["true_consumption ~ income + C(region)", "true_consumption ~ income*C(region)", "true_consumption ~ 0 + income"],
+)
+def test_perfect_linkage_equals_ols(households: pd.DataFrame, formula: str) -> None:
+    """Without noise, at a budget where the noise scales (hence shrinkage) vanish."""
+    bounds = {"true_consumption": (0, 200_000), "income": (0, 150_000)}
+    release = dpl.fit(
+        households,
+        formula,
+        bounds=bounds,
+        levels=LEVELS,
+        linkage=dpl.Exact(),
+        epsilon=5000.0,
+        delta=1e-6,
+        large_epsilon=True,
+    )
+    reference = smf.ols(formula, households).fit()
+    ours = dpl.baseline.ols(households, formula, levels=LEVELS)
+    for name, value in release.coef.items():
+        theirs = {"C(region)[south]": "C(region)[T.south]", "income:C(region)[south]": "income:C(region)[T.south]"}.get(
+            name, name
+        )
+        assert ours.coef[name] == pytest.approx(reference.params[theirs], rel=1e-8)
+        assert ours.std_err[name] == pytest.approx(reference.bse[theirs], rel=1e-8)
+        assert value == pytest.approx(reference.params[theirs], abs=0.01 * reference.bse[theirs])
+
+
+@pytest.mark.usefixtures("no_noise")
+def test_no_noise_equals_the_instrument_baseline(households: pd.DataFrame) -> None:
+    """With wrong links and h = x the estimate is (X'QX)⁻¹X'z: near 0.55, where least squares is near 0.50."""
+    linkage = dpl.ELE(0.91, block="state")
+    release = dpl.fit(
+        households,
+        "consumption ~ income + C(region)",
+        **{**OPTIONS, "epsilon": 5000.0},
+        linkage=linkage,
+        large_epsilon=True,
+    )
+    naive = dpl.baseline.ols(households, "consumption ~ income + C(region)", levels=LEVELS).coef["income"]
+    corrected = dpl.baseline.lahiri_larsen(
+        households, "consumption ~ income + C(region)", levels=LEVELS, linkage=linkage
+    ).coef["income"]
+    assert naive < 0.515
+    assert corrected == pytest.approx(0.55, abs=0.012)
+    assert release.coef["income"] == pytest.approx(corrected, abs=0.006)
+
+
+def test_toy_example_of_the_paper() -> None:
+    """Figure 2: slope 2 with the true links, -1.6 with two of four exchanged."""
+    x = np.array([1.0, 2.0, 3.0, 4.0])
+    assert dpl.baseline.ols({"x": x, "y": 2 * x}, "y ~ x").coef["x"] == pytest.approx(2.0)
+    assert dpl.baseline.ols({"x": x, "y": np.array([8.0, 4.0, 6.0, 2.0])}, "y ~ x").coef["x"] == pytest.approx(-1.6)
+
+
+def test_lahiri_larsen_variance_matches_simulation() -> None:
+    """Σ^RL against 400 redraws of links and errors (a ratio of variances within 5 standard deviations, ±35 %)."""
+    rng = np.random.default_rng(0)
+    n, blocks = 2000, np.arange(2000) // 25
+    accuracy = rng.uniform(0.6, 0.9, 80)
+    x = rng.uniform(-1, 1, n)
+    linkage = dpl.ELE(dict(enumerate(accuracy)), block="b")
+    found, claimed = [], []
+    for _ in range(400):
+        y = x + rng.normal(size=n)
+        result = dpl.baseline.lahiri_larsen(
+            {"x": x, "y": y[mislink(blocks, accuracy, rng)], "b": blocks}, "y ~ 0 + x", linkage=linkage
+        )
+        found.append(result.coef["x"])
+        claimed.append(result.covariance[0, 0])
+    assert np.mean(found) == pytest.approx(1.0, abs=5 * np.std(found) / 20)
+    assert np.var(found) / np.mean(claimed) == pytest.approx(1.0, abs=0.35)
+
+
+@pytest.mark.parametrize(
+    "extra",
+    [
+        {},
+        {"typical": {"income": (15_000, 50_000)}},
+        {"ranges": "private"},
+        {"method": "ngd", "typical": {"income": (15_000, 50_000)}},
+    ],
+)
+def test_private_fits_come_near_the_truth(households: pd.DataFrame, extra) -> None:
+    release = dpl.fit(
+        households, "consumption ~ income + C(region)", **OPTIONS, linkage=dpl.ELE(0.91, block="state"), **extra
+    )
+    error = abs(release.coef["income"] - 0.55)
+    room = 0.1 if extra.get("method") == "ngd" else 6 * release.noise_std_err["income"] + 0.02
+    assert error < room
+    assert release.identified["income"]
+
+
+def test_noise_standard_errors_are_right(households: pd.DataFrame) -> None:
+    """Spread of 150 releases of the same rows against the stated noise s.e., within ±25 % (more than 4 sd)."""
+    run = {**OPTIONS, "linkage": dpl.ELE(0.91, block="state"), "typical": {"income": (15_000, 50_000)}}
+    releases = [dpl.fit(households, "consumption ~ income + C(region)", **run) for _ in range(150)]
+    for name in releases[0].coef:
+        spread = np.std([release.coef[name] for release in releases])
+        stated = np.median([release.noise_std_err[name] for release in releases])
+        assert spread / stated == pytest.approx(1.0, abs=0.25), name
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"epsilon": 0}, "above 0"),
+        ({"epsilon": -1.0}, "above 0"),
+        ({"epsilon": float("nan")}, "above 0"),
+        ({"epsilon": 11.0}, "large_epsilon"),
+        ({"delta": 0.0}, "between 0 and 1"),
+        ({"delta": 1e-3}, "not below 1/n"),
+        ({"linkage": None}, "how the rows were linked"),
+        ({"linkage": dpl.ELE(0.9, block="stat")}, "Did you mean 'state'"),
+        ({"linkage": dpl.ELE({"nsw": 0.9}, block="state")}, "No accuracy for other blocks"),
+        ({"linkage": dpl.ELE({"nsw": 0.9}, block="state"), "unit": dpl.PrivacyUnit(moves_block=True)}, "No accuracy for other blocks"),
+        ({"linkage": dpl.ELE(1e-5, block="state")}, "below 1/"),
+        ({"unit": dpl.PrivacyUnit(displaced_links=1), "linkage": dpl.Exact()}, "unique key"),
+        ({"unit": dpl.PrivacyUnit(moves_block=True), "linkage": dpl.ELE(0.9)}, "needs a block column"),
+        ({"unit": "nobody"}, "PrivacyUnit"),
+        ({"bounds": {"consumption": (0, 1)}}, "no declared bounds"),
+        ({"bounds": {**BOUNDS, "income": (5, 1)}}, "low one must come first"),
+        ({"levels": {}}, "no declared levels"),
+        ({"method": "magic"}, "method must be"),
+        ({"calibration": "magic"}, "calibration must be"),
+        ({"ranges": "magic"}, "ranges must be"),
+        ({"method": "ngd", "calibration": "paper"}, "declared settings"),
+        ({"method": "ngd", "ridge": 1.0}, "ridge belongs"),
+        ({"ridge": -1.0}, "ridge must be"),
+        ({"descent": dpl.Descent()}, "descent belongs"),
+        ({"ranges": "private", "method": "ngd"}, "bounded instrument"),
+        ({"row_norm": 1.0}, "belongs to calibration"),
+        ({"calibration": "paper", "row_norm": -1.0}, "above 0"),
+        ({"calibration": "paper", "epsilon": 9.0}, "would not be private"),
+        ({"formula": "consumption ~ wealth", "bounds": {**BOUNDS, "wealth": (0, 1)}}, "not in the data"),
+        ({"formula": "consumption ~ state", "bounds": {**BOUNDS, "state": (0, 1)}}, "not numbers"),
+    ],
+)  # fmt: skip
+def test_faults_are_found_before_noise(
+    households: pd.DataFrame, monkeypatch: pytest.MonkeyPatch, change, message: str
+) -> None:
+    def no_draw(*_):
+        raise AssertionError("noise was drawn for a study at fault")
+
+    monkeypatch.setattr(noise, "add_gaussian", no_draw)
+    arguments = {
+        "formula": "consumption ~ income + C(region)",
+        "linkage": dpl.ELE(0.91, block="state"),
+        **OPTIONS,
+        **change,
+    }
+    with pytest.raises(dpl.StudyError, match=message):
+        dpl.fit(households, **arguments)
+
+
+@pytest.mark.parametrize("bad", [-0.1, 0.0, 1.1, float("nan"), "high"])
+def test_accuracy_must_be_a_probability(bad) -> None:
+    with pytest.raises(dpl.StudyError, match="accuracy"):
+        dpl.ELE({"a": bad} if bad == "high" else bad, block="b")
+
+
+def test_accuracy_tables() -> None:
+    table = pd.DataFrame({"state": ["a", "b"], "accuracy": [0.9, 0.8]})
+    assert dpl.ELE(table, block="state").accuracy == {"a": 0.9, "b": 0.8}
+    with pytest.raises(dpl.StudyError, match="twice"):
+        dpl.ELE(pd.concat([table, table]), block="state")
+    with pytest.raises(dpl.StudyError, match="missing"):
+        dpl.ELE(table.rename(columns={"accuracy": "a"}), block="state")
+    with pytest.raises(dpl.StudyError, match="block column"):
+        dpl.ELE({"a": 0.9})
+    with pytest.raises(dpl.StudyError, match="empty"):
+        dpl.ELE({}, block="state")
+
+
+def test_matching_is_checked() -> None:
+    Q = np.array([[0.8, 0.2, 0.0], [0.2, 0.7, 0.1], [0.0, 0.1, 0.9]])
+    data = {"x": np.array([0.1, 0.2, 0.3]), "y": np.array([1.0, 2.0, 3.0])}
+    run = {"bounds": {"x": (0, 1), "y": (0, 4)}, "epsilon": 1.0, "delta": 1e-6}
+    pairs = pd.DataFrame([(i, j, Q[i, j]) for i in range(3) for j in range(3)], columns=["row", "match", "probability"])
+    for given_as in (sp.csr_array(Q), pairs):
+        with pytest.raises(dpl.StudyError, match="does not say how far"):
+            dpl.fit(data, "y ~ x", **run, linkage=dpl.Matching(given_as))
+        unit = dpl.PrivacyUnit(linkage_change=1.0, displaced_links=0)
+        assert dpl.fit(data, "y ~ x", **run, linkage=dpl.Matching(given_as), unit=unit).count == 3
+    with pytest.raises(dpl.StudyError, match="sum to 1"):
+        dpl.Matching(sp.csr_array(Q * 0.9))
+    many = np.array([[1.0, 0.0], [0.6, 0.4]])
+    with pytest.raises(dpl.StudyError, match="column_sum"):
+        dpl.Matching(sp.csr_array(many))
+    assert dpl.Matching(sp.csr_array(many), column_sum=1.6).column_sum == 1.6
+    with pytest.raises(dpl.StudyError, match="accuracy_min"):
+        dpl.Matching(sp.csr_array(many), column_sum=1.6, accuracy_min=0.5)
+    with pytest.raises(dpl.StudyError, match="for 2 rows"):
+        dpl.fit(
+            data,
+            "y ~ x",
+            **run,
+            linkage=dpl.Matching(sp.csr_array(np.eye(2))),
+            unit=dpl.PrivacyUnit(displaced_links=0, linkage_change=0.0),
+        )
+    with pytest.raises(dpl.StudyError, match="not negative"):
+        dpl.Matching(sp.csr_array(np.array([[1.5, -0.5], [0.0, 1.0]])))
+    with pytest.raises(dpl.StudyError, match="square"):
+        dpl.Matching(sp.csr_array(np.ones((2, 1))))
+
+
+CELLS = st.one_of(st.none(), st.floats(allow_nan=True, allow_infinity=True), st.sampled_from([1e300, -1e300, 5e-324]))
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.lists(
+        st.tuples(CELLS, CELLS, st.sampled_from(["a", "b", None, "?"]), st.sampled_from(["k", "l", None, ""])),
+        min_size=1,
+        max_size=12,
+    ),
+    st.sampled_from(["y ~ x + C(g)", "y ~ 0 + x", "y ~ log(x) + I(x**2)"]),
+    st.sampled_from(
+        [{}, {"ranges": "private"}, {"method": "ngd"}, {"calibration": "paper"}, {"typical": {"x": (1.0, 2.0)}}]
+    ),
+)
+def test_no_row_can_make_a_release_fail(rows, formula: str, extra) -> None:
+    frame = pd.DataFrame(rows, columns=["x", "y", "g", "k"]).astype({"x": float, "y": float})
+    release = dpl.fit(
+        frame, formula, bounds={"x": (0.5, 9), "y": (-1, 1)}, levels={"g": ["a", "b"]}, epsilon=1.0, delta=1e-6,
+        linkage=dpl.ELE({"k": 0.9}, block="k", other=0.8), unit=dpl.PrivacyUnit(moves_block=True), **extra,
+    )  # fmt: skip
+    assert all(np.isfinite(value) for value in release.coef.values())
+    assert dpl.Release.from_json(release.to_json()) == release
+
+
+def test_degenerate_designs_still_release() -> None:
+    n = 200
+    data = {"x": np.ones(n), "w": np.ones(n), "y": np.zeros(n)}
+    for formula in ("y ~ x + w", "y ~ 1", "y ~ 0 + x + w"):
+        release = dpl.fit(
+            data, formula, bounds={"x": (0, 2), "w": (0, 2), "y": (-1, 1)}, linkage=dpl.Exact(), epsilon=0.1, delta=1e-6
+        )
+        assert all(np.isfinite(value) for value in release.coef.values())
+
+
+def test_a_weak_budget_says_so_and_does_not_explode() -> None:
+    rng = np.random.default_rng(0)
+    n = 100
+    x = rng.uniform(-1, 1, (n, 5))
+    data = {f"x{k}": x[:, k] for k in range(5)} | {"y": np.clip(x @ np.ones(5) / 5 + rng.normal(0, 0.1, n), -1, 1)}
+    bounds = dict.fromkeys(data, (-1, 1))
+    formula = "y ~ " + " + ".join(f"x{k}" for k in range(5))
+    releases = [dpl.fit(data, formula, bounds=bounds, linkage=dpl.Exact(), epsilon=0.05, delta=1e-6) for _ in range(20)]
+    assert max(abs(release.coef[f"x{k}"]) for release in releases for k in range(5)) < 3
+    assert sum(not release.identified["x0"] for release in releases) >= 18
+    assert "not identified" in next(release for release in releases if not release.identified["x0"]).summary()
+
+
+def test_declared_ridge(households: pd.DataFrame) -> None:
+    run = {**OPTIONS, "linkage": dpl.ELE(0.91, block="state")}
+    heavy = dpl.fit(households, "consumption ~ income + C(region)", **run, ridge=1e9)
+    assert abs(heavy.coef["income"]) < 1e-3
+
+
+def test_release_round_trip_and_text(households: pd.DataFrame, tmp_path) -> None:
+    release = dpl.fit(households, "consumption ~ income + C(region)", **OPTIONS, linkage=dpl.ELE(0.91, block="state"))
+    release.save(tmp_path / "r.json")
+    loaded = dpl.Release.load(tmp_path / "r.json")
+    assert loaded == release
+    assert loaded.summary() == release.summary()
+    text = release.summary()
+    for word in ("income", "epsilon", "1e-06", "Links and blocks are held fixed", "block keys (state)", "20,000"):
+        assert word in text
+    assert "| income |" in release.to_markdown()
+    with pytest.raises(AttributeError):
+        release.count = 3
+    for broken in ("{}", "[]", "not json", '{"dplinked_release": 99}'):
+        with pytest.raises(dpl.StudyError, match="not a release"):
+            dpl.Release.from_json(broken)
+    with pytest.raises(dpl.StudyError, match="cannot be read"):
+        dpl.Release.load(tmp_path / "absent.json")
+
+
+def test_released_scales_are_the_ones_drawn(households: pd.DataFrame, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = []
+    draw = noise.add_gaussian
+
+    def spy(values, scale):
+        calls.append(np.broadcast_to(scale, np.shape(values)))
+        return draw(values, scale)
+
+    monkeypatch.setattr(noise, "add_gaussian", spy)
+    release = dpl.fit(households, "consumption ~ income", **OPTIONS, linkage=dpl.ELE(0.91, block="state"))
+    stated = np.concatenate([np.full(part["entries"], part["scale"]) for part in release.released["parts"]])
+    assert len(calls) == 1
+    np.testing.assert_array_equal(calls[0], stated)
+    spent = sum((part["sensitivity"] / part["scale"]) ** 2 for part in release.released["parts"])
+    assert spent <= release.privacy.mu**2
+
+
+def test_planning_agrees_with_what_happens() -> None:
+    """Expected noise against stated noise on data spread as declared, within 25 %."""
+    rng = np.random.default_rng(2)
+    n = 20_000
+    x = rng.uniform(10, 30, n)
+    data = {"x": x, "y": np.clip(5 + 0.5 * x + rng.normal(0, 2, n), 0, 40), "b": np.arange(n) // 20}
+    declared = {
+        "bounds": {"x": (0, 100), "y": (0, 40)},
+        "linkage": dpl.ELE(0.95, block="b"),
+        "delta": 1e-6,
+        "typical": {"x": (13, 27), "y": (11.4, 18.6)},
+    }
+    planned = {row.name: row for row in dpl.plan(n, "y ~ x", epsilon=1.0, r_squared=0.68, **declared).rows}
+    release = dpl.fit(data, "y ~ x", epsilon=1.0, **declared)
+    assert planned["x"].privacy == pytest.approx(release.noise_std_err["x"], rel=0.25)
+    assert "no data touched" in str(dpl.plan(n, "y ~ x", **declared))
+
+
+def test_import_is_light() -> None:
+    code = "import sys, dplinked; print([m for m in ('duckdb', 'pyspark', 'splink', 'matplotlib', 'pandas', 'sklearn', 'opendp', 'formulaic', 'polars') if m in sys.modules])"
+    assert (
+        subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip() == "[]"
+    )
+
+
+def test_no_random_numbers_outside_noise_and_simulation() -> None:
+    from pathlib import Path
+
+    source = Path(dpl.__file__).parent
+    for path in source.rglob("*.py"):
+        if path.name in ("simulate.py", "noise.py") or path.parent.name == "paper":
+            continue
+        text = path.read_text(encoding="utf-8")
+        assert "random" not in text.replace("randomness", "").replace("random links", ""), path
