@@ -155,13 +155,12 @@ def _private_ranges(data: Encoded, mu: float) -> tuple[Design, float]:
     planned = door.plan_ranges(2 * len(numeric), data.rows.count, mu)
     if planned is None:
         return data.design, 0.0
-    share, scale = planned
-    found = door.release_ranges(column_counts(data, 1 << door.RANGE_STEPS), scale)
+    found = door.release_ranges(column_counts(data, 1 << door.RANGE_STEPS), planned)
     middles = {}
     for k, (low, high) in zip(numeric, found, strict=True):
         start, stop = data.design.columns[k].interval
         middles[k] = (start + low * (stop - start), start + high * (stop - start))
-    return data.design.centred(middles), share
+    return data.design.centred(middles), planned.mu
 
 
 def _run_descent(study: Study, data: Encoded, links: LinkageExposure) -> Release:

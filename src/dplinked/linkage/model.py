@@ -33,7 +33,8 @@ class PrivacyUnit:
         Whether the person's identifiers may put them into another block.
     displaced_links
         How many rows, other than the person's own row and the row that holds the person's response,
-        may receive another response because this person's identifiers changed (k).
+        may receive another response because this person's identifiers changed (k). With 0, links are held
+        fixed; with 1 or more, the person's own row may be linked anew as well.
     linkage_change
         How far the matching matrix may change, ``‖Q - Q'‖₁`` entrywise (the paper's M).
 
@@ -85,7 +86,8 @@ class LinkageExposure:
     matrix_change
         M: largest ``‖Q - Q'‖₁`` between neighbours, links unpermuted.
     displaced
-        k': rows besides the person's two whose response may change.
+        k': rows besides the person's two whose response may change. If there are any, the person's own row
+        may carry another response as well.
     """
 
     exact: bool
@@ -96,12 +98,14 @@ class LinkageExposure:
     displaced: int
 
     @property
-    def permuted_change(self) -> float:
-        """M for ``W'W`` and ``W'z``, which do not change when rows of z and Q are permuted together.
+    def relinked(self) -> int:
+        """Rows whose response may change, the row that holds the person's response left out."""
+        return self.displaced + int(self.displaced > 0)
 
-        A displaced link is then booked as one more permuted row of Q, at l1 distance 2 at most.
-        """
-        return self.matrix_change + 2.0 * self.displaced
+    @property
+    def paper_change(self) -> float:
+        """M as the paper's bounds take it: a relinked row moves W'z by at most 2Rc, what two units of M cost."""
+        return self.matrix_change + 2.0 * self.relinked
 
 
 def _checked_accuracy(value: Any, what: str) -> float:

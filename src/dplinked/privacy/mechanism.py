@@ -145,7 +145,7 @@ def is_symmetric(design: Design, links: LinkageExposure) -> bool:
 
 
 def instrument_parts(design: Design, links: LinkageExposure, count: int) -> list[Part]:
-    """Parts of (H, b) with their sensitivities (MATH 4b), rounding included. Responses lie within ±1."""
+    """Parts of (H, b) with their sensitivities, rounding included. Responses lie within ±1."""
     d, E, h = len(design.columns), design.radius, design.instrument_radius
     R = design.response.peak
 
@@ -198,17 +198,19 @@ def plan_sums(design: Design, links: LinkageExposure, count: int, mu: float) -> 
 
 
 def _use_joint_distance(design: Design, plan: NoisePlan) -> NoisePlan:
-    """For an exact join, matrix and vector cannot both move maximally: shrink all scales accordingly."""
-    matrix, vector = plan.scale("symmetric matrix"), plan.scale("instrument × response")
-    joint = sens.joint_distance(design.radius, design.response.peak, matrix, vector)
-    # Rounding was added to each part's sensitivity; keep it by scaling the closed form up with it.
+    """For an exact join, matrix and vector cannot both move maximally: shrink all scales accordingly.
+
+    Neighbours are then at most ``√(joint² + others²)`` apart, and rounding, which is in the parts' sensitivities,
+    adds its own distance by the triangle inequality.
+    """
     ideal = {
         "symmetric matrix": math.sqrt(2.0) * design.radius**2,
         "instrument × response": 2.0 * design.radius * design.response.peak,
     }
-    rounding = max(part.sensitivity / ideal[part.name] for part in plan.parts if part.name in ideal)
-    others = sum((part.sensitivity / part.scale) ** 2 for part in plan.parts if part.name not in ideal)
-    factor = min(1.0, math.sqrt((joint * rounding) ** 2 + others) / plan.mu)
+    joint = sens.joint_distance(design.radius, design.response.peak, *(plan.scale(name) for name in ideal))
+    others = [part.sensitivity / part.scale for part in plan.parts if part.name not in ideal]
+    rounding = [(part.sensitivity - ideal[part.name]) / part.scale for part in plan.parts if part.name in ideal]
+    factor = min(1.0, (math.hypot(joint, *others) + math.hypot(*rounding)) / plan.mu)
     return NoisePlan(tuple(replace(part, scale=part.scale * factor) for part in plan.parts), plan.mu)
 
 
@@ -242,7 +244,7 @@ def plan_descent(
 
 
 def descent_sensitivity(design: Design, links: LinkageExposure, descent: Descent) -> float:
-    """Sensitivity of a gradient sum ``Hβ - b`` with ``‖β‖ ≤ C``: ``Δ_b + CΔ_H``, h = x (MATH 4b).
+    """Sensitivity of a gradient sum ``Hβ - b`` with ``‖β‖ ≤ C``: ``Δ_b + CΔ_H``, with h = x.
 
     The intercept's own entry of H is n, public; its row and column are counted once each.
     """
@@ -345,20 +347,24 @@ def release_descent(sums: PrivateSums, plan: NoisePlan, descent: Descent, steps:
     return ReleasedDescent(np.array(path), np.array(gradients), steps, plan.parts[0].scale, sums.count, plan)
 
 
-def plan_ranges(queries: int, count: int, mu: float) -> tuple[float, float] | None:
-    """Share of μ and noise scale for private ranges; None where so noisy a search could only mislead."""
+def plan_ranges(queries: int, count: int, mu: float) -> NoisePlan | None:
+    """Noise of the private range search, for its share of μ; None where so noisy a search could only mislead."""
     share = mu * math.sqrt(RANGE_SHARE)
-    scale = sens.counts_sensitivity(queries) * math.sqrt(RANGE_STEPS) / share * (1.0 + 1e-6)
-    return (share, scale) if queries and scale < count / 10.0 else None
+    sensitivity = sens.counts_sensitivity(queries)
+    step = Part("counts below", queries, sensitivity, 1.0, sensitivity * math.sqrt(RANGE_STEPS) / share)
+    if not queries or step.scale >= count / 10.0:
+        return None
+    room = _make_room_for_draw(NoisePlan((step,), share / math.sqrt(RANGE_STEPS)), float(count))
+    return NoisePlan(room.parts, share)
 
 
-def release_ranges(counts: PrivateCounts, scale: float) -> NDArray[np.float64]:
+def release_ranges(counts: PrivateCounts, plan: NoisePlan) -> NDArray[np.float64]:
     """Find the middle 70 % of each column by noisy bisection; returns (low, high) as shares of the bounds.
 
     Privacy
     -------
     RANGE_STEPS draws of two counts per column. Each count moves by at most 1 between neighbours, so all
-    steps together are μ-GDP with ``μ = √(steps · queries)/scale``. Linkage does not enter: only x is counted.
+    steps together are μ-GDP with the plan's ``μ = √(steps · queries)/scale``. Linkage does not enter: only x is counted.
     """
     below = np.concatenate([np.zeros((len(counts.counts), 1), dtype=np.int64), counts.counts.cumsum(axis=1)], axis=1)
     total, columns = counts.counts[0].sum(), np.arange(len(counts.counts))
@@ -368,7 +374,7 @@ def release_ranges(counts: PrivateCounts, scale: float) -> NDArray[np.float64]:
     for _ in range(RANGE_STEPS):
         middle = (low + high) // 2
         asked = below[columns[:, None], middle].astype(np.float64)
-        drawn = noise.add_gaussian(asked, scale)
+        drawn = noise.add_gaussian(asked, plan.parts[0].scale)
         under = drawn < np.asarray(RANGE_LEVELS) * total
         low, high = np.where(under, middle, low), np.where(under, high, middle)
     found = np.sort(low, axis=1) + np.array([0, 1])

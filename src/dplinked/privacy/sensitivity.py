@@ -19,18 +19,20 @@ from dplinked.linkage import LinkageExposure
 def response_total_sensitivity(R: float, links: LinkageExposure) -> float:
     """Sensitivity of ``Σ z_i``, the intercept's entry of b.
 
-    Proof. One row's response (row p) changes by at most 2R, and each displaced link changes one more.
+    Proof. One row's response (row p) changes by at most 2R, and so does that of every row linked anew: the
+    displaced ones, and row j itself where there are such. (If links are one to one the sum stays that of all
+    responses, and 2R would do; this does not rely on it.)
     """
-    return 2.0 * R * (1 + links.displaced)
+    return 2.0 * R * (1 + links.relinked)
 
 
 def instrument_response_sensitivity(R: float, h: float, links: LinkageExposure) -> float:
     """Sensitivity of ``Σ h_i z_i``.
 
-    Proof. Exact join: row j goes from ``h z`` to ``h' z'``, each of norm at most hR: 2hR. Otherwise row
-    j's instrument changes under a response that stays, ``‖(h' - h) z_j‖ ≤ 2hR``, and row p's response
-    changes under an instrument that stays, ``‖h_p (z' - z)‖ ≤ 2hR``; j = p is the exact case and smaller.
-    Each displaced link changes one more row's response: 2hR. Q does not enter.
+    Proof. Row j goes from ``h z`` to ``h' z'``, each of norm at most hR, whether its response changes or not:
+    2hR, which is all for an exact join. Otherwise row p's response changes under an instrument that stays,
+    ``‖h_p (z' - z)‖ ≤ 2hR``; j = p is the exact case and smaller. Each displaced link changes one more row's
+    response: 2hR. Q does not enter.
     """
     own = 2.0 if links.exact else 4.0
     return h * R * (own + 2.0 * links.displaced)
@@ -59,13 +61,15 @@ def regressor_total_sensitivity(E: float, links: LinkageExposure) -> float:
 def instrument_matrix_sensitivity(h: float, E: float, links: LinkageExposure) -> float:
     """Frobenius sensitivity of the core of ``H = h'QX``.
 
-    Proof. Let Q stay first. Only row j's (h_j, x_j) change, and with ``γ = q_jj``,
-    ``u = Σ_{i≠j} q_ij h_i``, ``v = Σ_{l≠j} q_jl x_l`` the part of H that changes is
-    ``γ h_j x_j' + u x_j' + h_j v'``. Doubly stochastic: ``‖u‖ ≤ (1-γ)h``, ``‖v‖ ≤ (1-γ)E``.
-    For γ ≥ 1/2 that is ``γ(p q' - const)`` with ``p = h_j + u/γ``, ``q = x_j + v/γ``, and the largest
-    distance of two such matrices is 2hE (reached at u = v = 0 by a change of sign; searched adversarially); for γ < 1/2
-    the two linear terms dominate, 4(1-γ)hE. Both are ``2hE·max(1, 2(1-γ))``, decreasing in γ, so the
-    smallest declared accuracy counts. With column sums up to S, by the triangle inequality
+    Proof. Let Q stay first. Only row j's (h_j, x_j) change, from (s, t) to (s', t') in units of h and E. With
+    ``γ = q_jj`` and ``(1-γ)û``, ``(1-γ)v̂`` the weighted means of the other rows' instruments and regressors
+    (‖û‖, ‖v̂‖ ≤ 1, doubly stochastic), the change is ``γA + (1-γ)B`` with ``A = s't'ᵀ - stᵀ`` and
+    ``B = û(t'-t)ᵀ + (s'-s)v̂ᵀ``. Its norm is convex in γ, at most 4 at γ = 0 and 2 at γ = 1. At γ = 1/2 twice
+    the change is ``2[a(v̂+l)ᵀ + (û+m)bᵀ]`` with ``a, m = (s'∓s)/2`` and ``b, l = (t'∓t)/2``; all points may be taken on
+    spheres (the expression is affine in each), so a⊥m, b⊥l, and its square is at most ``16(1-‖m‖²‖l‖²)`` by
+    ``2(a·û)(b·v̂) ≤ ‖a‖²v₁² + ‖b‖²u₁²`` and ``‖v̂+l‖² + v₁² ≤ 2 + 2‖l‖²`` (u₁, v₁ the components along a, b).
+    So at most 2 at γ = 1/2, and the chords give ``2hE·max(1, 2(1-γ))``, decreasing in γ: the smallest
+    declared accuracy counts. With column sums up to S, by the triangle inequality
     ``‖ΔH‖ ≤ γ·2hE + (S-γ)·2hE + (1-γ)·2hE = 2hE(1 + S - γ)``.
     If Q changes as well, ``‖h'(Q - Q')X‖_F ≤ Σ|q_ij - q'_ij|·‖h_i‖‖x_j‖ ≤ M hE``.
     """
@@ -90,12 +94,12 @@ def symmetric_matrix_sensitivity(E: float, links: LinkageExposure) -> float:
 def rank_one_range(kappa: float) -> float:
     """g(κ): largest ``κ‖pp' - rr'‖_F`` for p, r in the unit ball around a point at distance (1-κ)/κ.
 
-    Proof. ``‖pp' - rr'‖_F² = ‖p‖⁴ + ‖r‖⁴ - 2(p·r)²``. Put the centre on an axis at distance
-    ``c = (1-κ)/κ`` and take p, r on the sphere, in the plane of the axis (other components only shorten
-    the difference): ``p = (c + cos s, sin s)``. Opposite points, p = c+1 and r = c-1 on the axis, give
-    4c; points mirrored in the axis with ``e = cos s`` give ``√8·(c+e)√(1-e²)``, largest at
-    ``e = (√(c²+8) - c)/4``; between them, points with p·r = 0 give ``2(1+c²)`` where they exist,
-    1/3 ≤ c² < 1. Adversarial search over real blocks reaches each branch to four digits.
+    Proof. With the centre w at distance c = (1-κ)/κ: for fixed r, ``‖pp' - rr'‖²`` is convex in λ² along the ray λp,
+    so p and r may lie on the sphere (p = 0 is no better than a point orthogonal to r). Write ``p, r = w + m ± a``:
+    a·m = 0, ``‖a‖² = 1-e²``, e = ‖m‖, and ``‖pp' - rr'‖² = 8(‖a‖²‖w+m‖² + (a·w)²) ≤ 8(1-e²)(2c² + 2e² - (w₂-e)²)``,
+    w₂ ≤ c the component of w along m. For e ≤ c, w₂ = e gives ``16(1-e²)(c²+e²)``, largest at
+    ``e² = max(0, (1-c²)/2)``: 4c if c ≥ 1, 2(1+c²) if 1/3 ≤ c² < 1. For e ≥ c, w₂ = c gives ``8(1-e²)(e+c)²``, largest
+    at ``e = (√(c²+8)-c)/4``, which is at least c iff c² ≤ 1/3. Equality for w in the plane of a and m.
     Decreasing in κ, from 4 at κ = 0 to √2 at κ = 1.
     """
     if kappa <= 0.0:
@@ -112,9 +116,10 @@ def rank_one_range(kappa: float) -> float:
 def joint_distance(E: float, R: float, matrix_scale: float, vector_scale: float) -> float:
     """Largest joint distance of ``(svec X'X, X'z)`` in units of their noise, for an exact join.
 
-    Proof. For fixed ``t = -x·x'`` both squared changes grow with the norms, so ‖x‖ = ‖x'‖ = E, |z| = |z'| = R:
-    ``‖xx' - x'x''‖_F² = 2E⁴ - 2t²`` and ``‖xz - x'z'‖² ≤ 2R²E² + 2R²t``. The weighted sum is concave in t
-    and largest at ``t = min(R²B/2A, E²)`` with ``A = 1/matrix_scale²``, ``B = 1/vector_scale²``.
+    Proof. Both squared changes are convex in z and z' and, for a fixed angle, grow with the norms: take
+    ‖x‖ = ‖x'‖ = E, |z| = |z'| = R, and t = |x·x'|. Then ``‖xx' - x'x''‖_F² = 2E⁴ - 2t²`` and
+    ``‖xz - x'z'‖² ≤ 2R²E² + 2R²t``. The weighted sum is concave in t and largest at ``t = min(R²B/2A, E²)`` with
+    ``A = 1/matrix_scale²``, ``B = 1/vector_scale²``.
     """
     A, B = matrix_scale**-2, vector_scale**-2
     t = min(R * R * B / (2.0 * A), E * E)
@@ -130,10 +135,9 @@ def gram_sensitivity(c: float, links: LinkageExposure, kappa: float = 0.0) -> fl
     Proof. The paper's: ``Σ‖w_i - w'_i‖ ≤ c(M + 2S)``, so ``‖ΔW'W‖ ≤ 2c²(M + 2S)``, a sum of rank-one
     terms in which Frobenius and spectral norm agree. With Q fixed and ``κ ≤ Σ_i q_ij²`` the change is
     ``κ(pp' - rr')`` with p, r in a ball of radius c around a point at distance at most (1-κ)c/κ, so at most
-    ``c² g(κ)``; a change of Q then adds 2c² per unit of M. The smaller of the two. Displaced links are
-    permuted rows of Q (W'W does not see permutations of rows): part of M.
+    ``c² g(κ)``; a change of Q then adds 2c² per unit of M. The smaller of the two. Responses do not enter.
     """
-    M, S = links.permuted_change, links.column_sum
+    M, S = links.matrix_change, links.column_sum
     paper = 2.0 * c * c * (M + 2.0 * S)
     if S != 1.0:
         return paper
@@ -141,18 +145,19 @@ def gram_sensitivity(c: float, links: LinkageExposure, kappa: float = 0.0) -> fl
 
 
 def cross_sensitivity(c: float, R: float, links: LinkageExposure) -> float:
-    """Sensitivity of ``W'z``: ``Rc(M + 2S + 2)``; 2Rc for an exact join.
+    """Sensitivity of ``W'z``: ``Rc(M + 2S + 2)``, 2Rc more for each relinked row; 2Rc for an exact join.
 
-    Proof. ``‖(W - W')'z‖ ≤ Rc(M + 2S)``, and one response changes by 2R on a row of norm at most c.
+    Proof. ``‖(W - W')'z‖ ≤ Rc(M + 2S)``, and each response that changes moves 2R on a row of norm at most c:
+    row p's and those of the relinked rows.
     """
     if links.exact:
         return 2.0 * R * c
-    return R * c * (links.permuted_change + 2.0 * links.column_sum + 2.0)
+    return R * c * (links.paper_change + 2.0 * links.column_sum + 2.0)
 
 
 def paper_ngd_sensitivity(c: float, R: float, C: float, links: LinkageExposure) -> float:
     """B of Theorem 4.1(i) of [LPK24]: ``Rc(M+4) + 2Cc²(M+2)``, for gradient sums with ‖β‖ ≤ C."""
-    M, S = links.permuted_change, links.column_sum
+    M, S = links.paper_change, links.column_sum
     return R * c * (M + 2.0 + 2.0 * S) + 2.0 * C * c * c * (M + 2.0 * S)
 
 
@@ -162,7 +167,7 @@ def paper_ssp_sensitivity(c: float, R: float, links: LinkageExposure) -> float:
     It bounds a spectral norm; it is safe for the upper triangle of W'W and W'z as they are released,
     since ``√(Δ_G² + Δ_b²) ≤ Δ_G + Δ_b``.
     """
-    M, S = links.permuted_change, links.column_sum
+    M, S = links.paper_change, links.column_sum
     return R * c * (M + 2.0 + 2.0 * S) + max(2.0 * c * c * (M + 2.0 * S), 2.0 * R * R)
 
 

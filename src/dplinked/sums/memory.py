@@ -113,7 +113,7 @@ def _find_blocks(rows: Rows, linkage: ELE, unit: PrivacyUnit) -> Blocks:
 
 
 def instrument_sums(data: Encoded) -> PrivateSums:
-    """``h'QX`` and ``h'z`` with the design's instruments h (MATH 4b); the intercept comes first."""
+    """``h'QX`` and ``h'z`` with the design's instruments h; the intercept comes first."""
     design, d = data.design, len(data.design.columns)
     if data.matching is not None:
         x, z = data.tile(0, data.rows.count)
