@@ -93,7 +93,7 @@ def make_pair(rng: np.random.Generator, kind: str) -> Pair:
         keys = np.unique(blocks)
         linkage = dpl.ELE({int(k): float(rng.uniform(0.5, 1)) for k in [*keys[1:], -1]}, block="block", other=0.55)
     if kind == "displaced":
-        unit = _displace(rng, other, {j, p})
+        unit = _displace(rng, other, j, p)
     if kind == "mover":
         least = float(rng.choice([0.2, 0.9, 0.99]))
         table = {int(k): float(rng.uniform(least, 1)) for k in np.unique(blocks)[::2]}
@@ -106,11 +106,13 @@ def make_pair(rng: np.random.Generator, kind: str) -> Pair:
     return Pair(data, other, linkage, linkage, unit, style)
 
 
-def _displace(rng: np.random.Generator, other: dict[str, Any], person: set[int]) -> dpl.PrivacyUnit:
-    free = [i for i in range(len(other["y"])) if i not in person]
+def _displace(rng: np.random.Generator, other: dict[str, Any], j: int, p: int) -> dpl.PrivacyUnit:
+    free = [i for i in range(len(other["y"])) if i not in (j, p)]
     k = int(min(len(free), rng.integers(1, 4)))
     chosen = rng.choice(free, k, replace=False) if k else []
     low, high = BOUNDS["y"]
+    if k and j != p and rng.random() < 0.5:  # the person's own row is linked anew as well
+        chosen = [*chosen, j]
     for i in chosen:  # a global linker may bring any response here, from other blocks too
         other["y"][i] = low + high - np.clip(np.nan_to_num(other["y"][i], nan=low), low, high)
     return dpl.PrivacyUnit(displaced_links=k)
@@ -193,7 +195,7 @@ def _matching_pair(
         Q2[b, c] += t
     unit = dpl.PrivacyUnit(linkage_change=4 * t + 1e-9, displaced_links=0)
     if rng.random() < 0.5:
-        extra = _displace(rng, other, {j, p})
+        extra = _displace(rng, other, j, p)
         unit = dpl.PrivacyUnit(linkage_change=4 * t + 1e-9, displaced_links=extra.displaced_links)
     return Pair(data, other, dpl.Matching(sp.csr_array(Q)), dpl.Matching(sp.csr_array(Q2)), unit, note)
 
