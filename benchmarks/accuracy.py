@@ -547,8 +547,8 @@ def main() -> int:
 
     notes = [
         "Theil-Sen (OpenDP 0.16, d = 1 only, default 100 candidates) accounts symmetric distance, so one replaced row "
-        "counts 2; it gets ρ = μ²/2, which is more than zCDP grants for this (ε, δ), and its floating-point sampler. "
-        "It fits an intercept as well.",
+        "counts 2; it gets ρ = μ²/2, which is more than zCDP grants for this (ε, δ). It fits an intercept as well, and its "
+        "error stops at the grid of its candidates.",
     ]
     python = None
     if options.peers:

@@ -223,9 +223,11 @@ def test_matching_is_checked() -> None:
     many = np.array([[1.0, 0.0], [0.6, 0.4]])
     with pytest.raises(dpl.StudyError, match="column_sum"):
         dpl.Matching(sp.csr_array(many))
-    assert dpl.Matching(sp.csr_array(many), column_sum=1.6).column_sum == 1.6
+    with pytest.raises(dpl.StudyError, match="carriers"):
+        dpl.Matching(sp.csr_array(many), column_sum=1.6)
+    assert dpl.Matching(sp.csr_array(many), column_sum=1.6, carriers=2).column_sum == 1.6
     with pytest.raises(dpl.StudyError, match="accuracy_min"):
-        dpl.Matching(sp.csr_array(many), column_sum=1.6, accuracy_min=0.5)
+        dpl.Matching(sp.csr_array(many), column_sum=1.6, carriers=2, accuracy_min=0.5)
     with pytest.raises(dpl.StudyError, match="for 2 rows"):
         dpl.fit(
             data,
@@ -263,6 +265,81 @@ def test_no_row_can_make_a_release_fail(rows, formula: str, extra) -> None:
     )  # fmt: skip
     assert all(np.isfinite(value) for value in release.coef.values())
     assert dpl.Release.from_json(release.to_json()) == release
+
+
+@pytest.mark.parametrize(
+    "odd", ["x", 2.5, None, float("nan"), True, b"1", 2**70, [1], ([1],), pd.NA, pd.Timestamp("2020-01-01"), {"a": 1}],
+    ids=repr,
+)  # fmt: skip
+@pytest.mark.parametrize(
+    "wrap", [dict, lambda columns: pd.DataFrame({k: pd.Series(v, dtype=object) for k, v in columns.items()})]
+)
+def test_one_odd_cell_changes_no_other_row(odd, wrap) -> None:
+    """A key's meaning hangs on its own cell: one odd one must not turn 1, 2 into '1', '2' or 1.0, 2.0 for all."""
+    from dplinked.design import build_design
+    from dplinked.sums.memory import encode
+    from dplinked.sums.rows import Rows
+
+    design = build_design("y ~ x + C(g)", {"x": (0, 1), "y": (0, 1)}, {"g": [1, 2]})
+    linkage = dpl.ELE({1: 0.9, "2": 0.8}, block="g", other=0.7)
+    plain = {"x": [0.5] * 6, "y": [0.5] * 6, "g": [1, 2, 1, 2, 1, 2]}
+    for column in ("g", "x"):
+        changed = {**plain, column: [odd, *plain[column][1:]]}
+        one, two = (
+            encode(Rows(wrap(data)), design, linkage, dpl.PrivacyUnit(moves_block=True)) for data in (plain, changed)
+        )
+        np.testing.assert_array_equal(one.tile(0, 6)[0][:, 1:], two.tile(0, 6)[0][:, 1:])
+        accuracy = [(e.blocks.a + e.blocks.o * (e.blocks.sizes > 1))[e.blocks.codes][1:] for e in (one, two)]
+        np.testing.assert_allclose(*accuracy)
+
+
+def test_one_odd_cell_of_a_csv_file_changes_no_other_row(tmp_path) -> None:
+    from dplinked.sums.rows import Rows
+
+    for cell in ("01", "unknown", "1.5", "", "n.a.", "0x10", "true"):
+        (tmp_path / "a.csv").write_text(f"k,x\n{cell},{cell}\n01,2\n02,3e0\n", encoding="utf-8")
+        rows = Rows(tmp_path / "a.csv")
+        assert rows.coded("k", lambda texts: [{"01": 1, "02": 2}.get(text, 0) for text in texts])[1:].tolist() == [1, 2]
+        np.testing.assert_array_equal(rows.numbers("x", 0, 3)[1:], [2.0, 3.0])
+
+
+@pytest.mark.parametrize("make", [pd.Categorical, lambda v: pd.Series(v, dtype="string")])
+def test_null_levels_and_keys_in_typed_columns(make) -> None:
+    frame = pd.DataFrame({"x": np.zeros(100), "y": np.zeros(100), "g": make([None, *(["a", "b"] * 49), "a"])})
+    release = dpl.fit(
+        frame, "y ~ x + C(g)", bounds={"x": (0, 1), "y": (0, 1)}, levels={"g": ["a", "b"]},
+        linkage=dpl.ELE({"a": 0.9}, block="g", other=0.9), unit=dpl.PrivacyUnit(moves_block=True), epsilon=1.0, delta=1e-3,
+    )  # fmt: skip
+    assert release.count == 100
+
+
+def test_intercept_only_with_wrong_links() -> None:
+    release = dpl.fit({"y": np.ones(50)}, "y ~ 1", bounds={"y": (0, 2)}, linkage=dpl.ELE(0.9), epsilon=5.0, delta=1e-3)
+    assert release.coef["Intercept"] == pytest.approx(1.0, abs=1.0)
+
+
+@pytest.mark.parametrize("formula", ["y ~ sqrt(x**3 - 1.2665571862427588)", "y ~ I(log(x) / x)"])
+def test_rounding_at_a_bound_cannot_stop_a_release(formula: str) -> None:
+    low = 1.0819470478723894
+    formula = formula.replace("1.2665571862427588", repr(low**3))
+    data = {"x": np.full(20, low), "y": np.zeros(20)}
+    assert (
+        dpl.fit(data, formula, bounds={"x": (low, 4), "y": (-1, 1)}, linkage=dpl.Exact(), epsilon=1.0, delta=1e-3).count
+        == 20
+    )
+
+
+def test_errors_hold_no_cells() -> None:
+    """Neither in their text nor in the chain behind them."""
+    data = {"x": pd.Series(["SECRET"] * 10, dtype="string"), "y": np.zeros(10)}
+    with pytest.raises(dpl.DplinkedError) as caught:
+        dpl.fit(
+            pd.DataFrame(data), "y ~ x", bounds={"x": (0, 1), "y": (0, 1)}, linkage=dpl.Exact(), epsilon=1.0, delta=1e-3
+        )
+    error: BaseException | None = caught.value
+    while error is not None:
+        assert "SECRET" not in str(error)
+        error = error.__context__
 
 
 def test_degenerate_designs_still_release() -> None:

@@ -48,7 +48,7 @@ def test_a_quoted_column_is_not_an_expression() -> None:
     [
         "y ~ scale(x)", "y ~ center(x)", "y ~ poly(x, 2)", "y ~ {x+1}", "y ~ np.log(x)", "y ~ bs(x, df=3)", "y ~ C(g, contr.sum)",
         "y ~ I(x**0.5)", "y ~ I(x**w)", "y ~ I(2)", "y ~ I(x.mean())", "y ~ I(__import__('os'))", "y ~ log(x, 2)", "y ~ I(x if w else y)",
-        "y + w ~ x", "~ x", "y", "y ~ 0", "C(g) ~ x", "y ~ x +* w", "y ~ x[0]", "y ~ I(x**99)", "y ~ lag(x)", "y ~ hashed(x)",
+        "y + w ~ x", "~ x", "y", "y ~ 0", "C(g) ~ x", "y ~ x +* w", "y ~ x[0]", "y ~ I(x**99)", "y ~ lag(x)", "y ~ hashed(x)", "y ~ x + x:y", "y ~ I(y**2)", "log(x) ~ x", "y ~ I(0*(x*1e200*1e200)+x)",
     ],
 )  # fmt: skip
 def test_refused(formula: str) -> None:

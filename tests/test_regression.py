@@ -289,7 +289,7 @@ def test_faulty_settings(rows, settings, message):
         (Exact(), ["a"] * 3, "no block column"),
         (ELE(0.9), ["a"] * 3, "no block column"),
         (ELE(0.9, block="b"), ["a"] * 4, "4 keys for 3 rows"),
-        (ELE(0.9, block="b"), np.array(["secret", 1, 2.0], dtype=object), "one key per row"),
+        (ELE(0.9, block="b"), np.array([["secret", 1, 2.0]], dtype=object), "one key per row"),
         (ELE({"a": 0.9}, block="b"), ["a", "a", "secret"], "No accuracy for other blocks"),
     ],
 )

@@ -200,8 +200,8 @@ def test_catches_a_sensitivity_with_the_lower_bound_used_twice(monkeypatch: pyte
     """diffprivlib 0.6.6: Σx² with bounds (0, b) had sensitivity 0, so it was released exactly."""
     plan_sums = mechanism.plan_sums
 
-    def mistaken(design, links, count, mu):
-        plan = plan_sums(design, links, count, mu)
+    def mistaken(design, links, count, mu, **kind):
+        plan = plan_sums(design, links, count, mu, **kind)
         parts = []
         for part in plan.parts:
             low, _ = design.columns[0].interval

@@ -128,6 +128,7 @@ def test_row_order_changes_nothing_beyond_rounding(seed: int, order: list[int]) 
 def test_rounding_bound_holds_against_exact_sums(monkeypatch: pytest.MonkeyPatch) -> None:
     """Small tiles, so that all merges happen; reference by math.fsum."""
     monkeypatch.setattr(memory, "TILE", 64)
+    monkeypatch.setattr(memory, "STRIP", 16)
     data, accuracy, _ = make_rows([50, 300, 1, 649], 3)
     design = build_design("y ~ 0 + x", {"y": (-3, 3), "x": (-1, 1)})
     sums = instrument_sums(encoded(data, design, dpl.ELE(accuracy, block="block")))
@@ -148,6 +149,7 @@ def test_tiles_and_lanes_do_not_matter(monkeypatch: pytest.MonkeyPatch) -> None:
     design = build_design("y ~ x + w", BOUNDS, None, {"x": (-0.5, 0.5)})
     whole = instrument_sums(encoded(data, design, dpl.ELE(accuracy, block="block")))
     monkeypatch.setattr(memory, "TILE", 16)
+    monkeypatch.setattr(memory, "STRIP", 4)
     tiled = instrument_sums(encoded(data, design, dpl.ELE(accuracy, block="block")))
     np.testing.assert_allclose(whole.matrix, tiled.matrix, atol=1e-10)
     again = instrument_sums(encoded(data, design, dpl.ELE(accuracy, block="block")))

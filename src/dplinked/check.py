@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from dplinked.errors import DplinkedError, StudyError
+from dplinked.keys import key_text
 from dplinked.linkage import ELE
 from dplinked.study import Study
 from dplinked.sums.rows import Rows
@@ -59,7 +60,8 @@ def check_study(study: Study, data: Any) -> list[Finding]:
             findings.append(Finding(False, f"{name}: the middle 70 % lie in ({q[0]:g}, {q[1]:g})"))
     for name, levels in design.levels.items():
         counts = _count_keys(rows, name)
-        unknown = {key: count for key, count in counts.items() if key not in levels}
+        known = {key_text(level) for level in levels}
+        unknown = {key: count for key, count in counts.items() if key not in known}
         findings.append(
             Finding(
                 False,

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from dplinked.errors import StudyError, suggest
 from dplinked.formula import Factor, Interval, ParsedFormula, evaluate, interval_of, parse_formula
+from dplinked.keys import key_text
 
 Floats = NDArray[np.float64]
 Codes = NDArray[np.int32]
@@ -53,7 +54,8 @@ class Column:
         product = evaluate(self.numeric[0], numbers)
         for factor in self.numeric[1:]:
             product = product * evaluate(factor, numbers)
-        clipped = np.clip(product, *self.interval)
+        low, high = self.interval
+        clipped = np.clip(np.where(np.isnan(product), low + (high - low) / 2.0, product), low, high)
         for name, level in self.cell:
             clipped = np.where(codes[name] == level, clipped, 0.0)
         clipped = clipped - self.shift
@@ -205,6 +207,11 @@ def build_design(
     declared_levels = {name: _checked_levels(name, values) for name, values in (levels or {}).items()}
     parsed = parse_formula(formula, [name for name in declared_levels if name not in bounds])
     factors = [parsed.response, *itertools.chain.from_iterable(parsed.terms)]
+    for factor in factors[1:]:
+        if shared := set(factor.variables) & set(parsed.response.variables):
+            raise StudyError(
+                f"{factor.text!r} uses the response's own column {shared.pop()!r}, which is on a linked row."
+            )
     numeric = dict.fromkeys(name for factor in factors if not factor.categorical for name in factor.variables)
     intervals = {name: _checked_bounds(name, bounds) for name in numeric}
     used_levels: dict[str, tuple[Any, ...]] = {}
@@ -262,7 +269,7 @@ def _numeric_column(factors: tuple[Factor, ...], bounds: Mapping[str, Interval],
         raise StudyError(f"The bounds of {name!r} leave it constant; drop the term or widen the bounds.")
     shift = (low + high) / 2.0 if centre else 0.0
     scale = (high - low) / 2.0 if centre else max(abs(low), abs(high))
-    if not (math.isfinite(shift) and math.isfinite(scale) and scale > 0 and math.isfinite(1.0 / scale)):
+    if not (math.isfinite(shift) and 1e-150 < scale < 1e150):
         raise StudyError(f"The bounds of {name!r} are too large or too close together to compute with.")
     return Column(name, factors, (), (low, high), shift, scale)
 
@@ -367,7 +374,7 @@ def _interval(values: Sequence[float], what: str) -> Interval:
 
 def _checked_levels(name: str, values: Sequence[Any]) -> tuple[Any, ...]:
     listed = (values,) if isinstance(values, str) else tuple(values)
-    if len(set(listed)) != len(listed) or len(listed) < 2:
+    if len({key_text(level) for level in listed} - {None}) != len(listed) or len(listed) < 2:
         raise StudyError(f"The levels of {name!r} must be at least two different values.")
     return listed
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable
+from typing import NoReturn
 
 
 class DplinkedError(Exception):
@@ -30,6 +31,15 @@ class ReleaseError(DplinkedError):
     """The release failed after its budget was charged; the charge stays."""
 
     exit_code = 5
+
+
+def raise_alone(error: DplinkedError) -> NoReturn:
+    """Raise an error without the one being handled: parser and engine errors quote cells, also as a context."""
+    try:
+        raise error
+    finally:
+        error.__context__ = None
+        error.__suppress_context__ = True
 
 
 def suggest(name: str, known: Iterable[str]) -> str:

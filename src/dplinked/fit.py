@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dplinked.design import Design
-from dplinked.errors import DplinkedError, ReleaseError
+from dplinked.errors import DplinkedError, ReleaseError, raise_alone
 from dplinked.estimate.ngd import last_iterate, public_steps
 from dplinked.estimate.planning import MIDDLE, Plan, better_instrument, plan_errors
 from dplinked.estimate.ssp import Estimate, solve_sums
@@ -117,18 +117,15 @@ def fit_study(study: Study, data: Any) -> Release:
         design = design.unscaled()
     else:
         design = replace(design, halves=None) if study.method == "ngd" else design
-    encoded = encode(rows, design, study.linkage, study.unit)
     run = {"paper": _run_paper, "tight": _run_descent if study.method == "ngd" else _run_sums}[study.calibration]
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # a warning about a number is a message about rows
-            return run(study, encoded, links)
+            return run(study, encode(rows, design, study.linkage, study.unit), links)
     except DplinkedError:
         raise
     except Exception:
-        raise ReleaseError(
-            "The release failed while it read the rows. The steward's 'check' shows the details."
-        ) from None
+        raise_alone(ReleaseError("The release failed while it read the rows. The steward's 'check' shows the details."))
 
 
 def _run_sums(study: Study, data: Encoded, links: LinkageExposure) -> Release:

@@ -151,6 +151,12 @@ def interval_of(factor: Factor, bounds: Mapping[str, Interval]) -> Interval:
     """Bounds of a numeric factor, from the bounds of its columns, by interval arithmetic."""
 
     def walk(node: ast.expr) -> Interval:
+        low, high = inner(node)
+        if not (math.isfinite(low) and math.isfinite(high)):
+            raise OverflowError
+        return low, high
+
+    def inner(node: ast.expr) -> Interval:
         match node:
             case ast.Name(id=name):
                 return bounds[name]
@@ -169,14 +175,11 @@ def interval_of(factor: Factor, bounds: Mapping[str, Interval]) -> Interval:
 
     assert factor.tree is not None
     try:
-        low, high = walk(factor.tree)
+        return walk(factor.tree)
     except OverflowError:
-        low, high = math.nan, math.nan
-    if not (math.isfinite(low) and math.isfinite(high)):
         raise StudyError(
             f"The bounds of {factor.text!r} are not finite. Tighten the bounds of {list(factor.variables)}."
-        )
-    return low, high
+        ) from None
 
 
 def _power(base: Interval, power: int) -> Interval:

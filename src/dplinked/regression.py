@@ -8,7 +8,6 @@ from dataclasses import replace
 from typing import Any, Self
 
 import numpy as np
-import pyarrow as pa
 from numpy.typing import NDArray
 from sklearn.base import BaseEstimator, RegressorMixin
 from sklearn.utils.validation import check_consistent_length, check_is_fitted, column_or_1d, validate_data
@@ -136,10 +135,12 @@ class LinkedRegression(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         block = getattr(self.linkage, "block", None)
         tail = "_" * len(block or "")
         names = {f"x{k}{tail}": label for k, label in enumerate(labels)}
-        cells = {name: pa.array(column) for name, column in zip([*names, f"y{tail}"], [*X.T, y], strict=True)}
+        cells = {
+            name: np.ascontiguousarray(column) for name, column in zip([*names, f"y{tail}"], [*X.T, y], strict=True)
+        }
         study = self._declare(f"y{tail}", names)
         try:
-            release = fit_study(study, pa.table(cells | _read_blocks(block, blocks, len(y))))
+            release = fit_study(study, cells | _read_blocks(block, blocks, len(y)))
         except StudyError as fault:
             shown = names | {f"y{tail}": "y"}
             raise type(fault)(re.sub(r"'(\w+)'", lambda name: repr(shown.get(name[1], name[1])), str(fault))) from None
@@ -207,10 +208,11 @@ def _read_blocks(block: str | None, blocks: Any, count: int) -> dict[str, Any]:
         raise StudyError("blocks are given, but the linkage has no block column: ELE(accuracy=…, block='…').")
     if blocks is None:
         raise StudyError(f"The linkage has the block column {block!r}. Pass its keys: fit(X, y, blocks=…).")
-    try:
-        keys = pa.array(column_or_1d(blocks), from_pandas=True)
-    except (pa.ArrowException, TypeError, ValueError):
-        raise StudyError("blocks must be one key per row, all texts or all numbers.") from None
+    keys = blocks.to_numpy() if hasattr(blocks, "to_numpy") else blocks
+    if isinstance(keys, np.ndarray):
+        keys = keys[:, 0] if keys.ndim == 2 and keys.shape[1] == 1 else keys
+        if keys.ndim != 1:
+            raise StudyError("blocks must be one key per row.")
     if len(keys) != count:
         raise StudyError(f"blocks has {len(keys)} keys for {count} rows. Give one key per row.")
     return {block: keys}

@@ -19,6 +19,7 @@ from dplinked.privacy.mechanism import ReleasedSums
 Floats = NDArray[np.float64]
 
 _PRIOR_SIZES = np.geomspace(0.05, 10.0, 31)
+_OPTIMISM = 2.0  # standard errors by which weak directions are taken to be stronger than they look
 _EIGEN_FLOOR = 0.5  # of the noise's own spectral size: below it an eigenvalue is noise
 
 
@@ -92,9 +93,7 @@ def solve_sums(
             covariance = (basis_right * (_noise_variance(core, slopes) / s**2)) @ basis_right.T
         else:
             slopes, covariance = _shrink(core, basis_left, np.maximum(s, floor), basis_right, prior_scale)
-        with np.errstate(divide="ignore"):
-            spread = _noise_variance(core, slopes) / np.maximum(s, floor) ** 2
-        plain = np.sqrt((basis_right**2) @ spread)
+        plain = _plain_error(core, s, basis_right, slopes, released.symmetric)
     if not intercept:
         return Estimate(slopes, covariance, plain)
     n, s_x = released.matrix[0, 0], released.matrix[0, 1:]
@@ -145,6 +144,24 @@ def _decompose(matrix: Floats, symmetric: bool) -> tuple[Floats, Floats, Floats]
 def _noise_variance(core: _Core, slopes: Floats) -> float:
     """Variance of the noise in ``b - Cβ``, per entry."""
     return core.vector_variance + core.matrix_scale**2 * float(slopes @ slopes)
+
+
+def _plain_error(core: _Core, s: Floats, right: Floats, slopes: Floats, symmetric: bool) -> Floats:
+    """Standard deviation of each slope by privacy noise without shrinkage, on the optimistic side (d).
+
+    Eigenvalues within the spectral edge of the noise, ``2ω√d``, cannot be told apart. They all get their
+    mean, which the trace tells far better than any of them by itself, plus two of its standard errors.
+    Noise pushes strong eigenvalues up at the weak ones' cost; that is given back.
+    """
+    d, scale = s.size, core.matrix_scale
+    weak = s <= 2.0 * scale * math.sqrt(d)
+    strength, k = s.copy(), int(weak.sum())
+    if k:
+        total = float(np.einsum("ij,ij->", right[:, weak], core.matrix @ right[:, weak]))
+        total += k * scale**2 * float((1.0 / s[~weak]).sum())
+        diagonal = scale * math.sqrt(2.0 * d / (d + 1.0)) if symmetric else scale
+        strength[weak] = max(total / k + _OPTIMISM * diagonal / math.sqrt(k), 1e-6 * scale)
+    return np.asarray(np.sqrt((right**2) @ (_noise_variance(core, slopes) / strength**2)), np.float64)
 
 
 def _shrink(core: _Core, left: Floats, s: Floats, right: Floats, prior_scale: float) -> tuple[Floats, Floats]:

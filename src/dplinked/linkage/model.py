@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dplinked.errors import StudyError
+from dplinked.keys import key_text
 
 Floats = NDArray[np.float64]
 
@@ -36,11 +37,13 @@ class PrivacyUnit:
         may receive another response because this person's identifiers changed (k). With 0, links are held
         fixed; with 1 or more, the person's own row may be linked anew as well.
     linkage_change
-        How far the matching matrix may change, ``‖Q - Q'‖₁`` entrywise (the paper's M).
+        How far the matching matrix may change, ``‖Q - Q'‖₁`` entrywise (the paper's M). Declared accuracies are
+        public all the same, and printed.
 
     Notes
     -----
-    The default protects x and y with links and blocks held fixed. What identifiers do to the linkage
+    A person's regressors all sit on one row, their response on another: regressors must come from the file
+    that the response does not come from. The default protects x and y with links and blocks held fixed. What identifiers do to the linkage
     is then *not* protected, and every release says so. An explicit matching matrix
     (:class:`Matching`) cannot derive the last two, so there they must be stated.
     """
@@ -86,8 +89,10 @@ class LinkageExposure:
     matrix_change
         M: largest ``‖Q - Q'‖₁`` between neighbours, links unpermuted.
     displaced
-        k': rows besides the person's two whose response may change. If there are any, the person's own row
+        k': rows besides the person's own and those that hold the person's response whose response may change. If there are any, the person's own row
         may carry another response as well.
+    carriers
+        How many rows may hold one person's response (1 unless links are one-to-many).
     """
 
     exact: bool
@@ -96,11 +101,12 @@ class LinkageExposure:
     column_sum: float
     matrix_change: float
     displaced: int
+    carriers: int = 1
 
     @property
     def relinked(self) -> int:
-        """Rows whose response may change, the row that holds the person's response left out."""
-        return self.displaced + int(self.displaced > 0)
+        """Rows whose response may change, the first row that holds the person's response left out."""
+        return self.displaced + int(self.displaced > 0) + self.carriers - 1
 
     @property
     def paper_change(self) -> float:
@@ -127,7 +133,7 @@ def _accuracy_from_table(table: Any, block: str) -> dict[Hashable, float]:
     if missing:
         raise StudyError(f"The accuracy table needs the columns {block!r} and 'accuracy'; missing: {missing}.")
     keys = frame.get_column(block).to_list()
-    if len(set(keys)) != len(keys):
+    if len(set(map(key_text, keys))) != len(keys):
         raise StudyError(f"The accuracy table names a block twice in {block!r}. Give each block one row.")
     return dict(zip(keys, frame.get_column("accuracy").to_list(), strict=True))
 
@@ -175,7 +181,7 @@ class ELE:
         number as accuracy, null keys form one block with that number unless `other` is given.
     """
 
-    accuracy: float | Mapping[Hashable, float]
+    accuracy: float | Mapping[str, float]
     block: str | None
     other: float | None
 
@@ -183,14 +189,21 @@ class ELE:
         if other is not None:
             other = _checked_accuracy(other, "accuracy of other blocks")
         if isinstance(accuracy, (int, float, np.number)):
-            declared: float | Mapping[Hashable, float] = _checked_accuracy(accuracy, "accuracy")
+            declared: float | Mapping[str, float] = _checked_accuracy(accuracy, "accuracy")
         else:
             if block is None:
                 raise StudyError("Accuracy per block needs the name of the block column: ELE(accuracy=…, block=…).")
             table = accuracy if isinstance(accuracy, Mapping) else _accuracy_from_table(accuracy, block)
             if not table:
                 raise StudyError("The accuracy table is empty. Give at least one block.")
-            declared = {key: _checked_accuracy(value, f"accuracy of block {key!r}") for key, value in table.items()}
+            declared = {}
+            for key, value in table.items():
+                text = key_text(key)
+                if text is None or text in declared:
+                    raise StudyError(
+                        f"The accuracy table names block {key!r} twice, or not by a key: use other=… for null keys."
+                    )
+                declared[text] = _checked_accuracy(value, f"accuracy of block {key!r}")
         object.__setattr__(self, "accuracy", declared)
         object.__setattr__(self, "block", block)
         object.__setattr__(self, "other", other)
@@ -201,14 +214,11 @@ class ELE:
         listed = tuple(self.accuracy.values()) if isinstance(self.accuracy, Mapping) else (self.accuracy,)
         return listed if self.other is None else (*listed, self.other)
 
-    def accuracy_of(self, key: Hashable) -> float | None:
-        """Return the accuracy of a block key; None when it belongs to the `other` block."""
-        if key is None or key != key:
+    def accuracy_of(self, key: str | None) -> float | None:
+        """Return the accuracy of a block key's text; None when it belongs to the `other` block."""
+        if key is None:
             return None
-        if not isinstance(self.accuracy, Mapping):
-            return self.accuracy
-        found = self.accuracy.get(key)
-        return self.accuracy.get(str(key)) if found is None else found
+        return self.accuracy.get(key) if isinstance(self.accuracy, Mapping) else self.accuracy
 
     @property
     def other_accuracy(self) -> float | None:
@@ -246,8 +256,7 @@ class ELE:
 
     def describe(self) -> dict[str, Any]:
         """Return what is declared, for the release."""
-        table = self.accuracy
-        accuracy = {str(key): value for key, value in table.items()} if isinstance(table, Mapping) else table
+        accuracy = dict(self.accuracy) if isinstance(self.accuracy, Mapping) else self.accuracy
         return {"model": "ELE", "accuracy": accuracy, "block": self.block, "other": self.other}
 
 
@@ -265,6 +274,9 @@ class Matching:
         one-to-many.
     accuracy_min
         Smallest diagonal entry that Q may have, declared; 0 if nothing is known.
+    carriers
+        How many rows may hold one person's response: must be declared with one-to-many links, since all of
+        them change with the person and no column sum bounds their number.
 
     Notes
     -----
@@ -276,13 +288,23 @@ class Matching:
     matrix: Any
     column_sum: float
     accuracy_min: float
+    carriers: int
     block: None
 
-    def __init__(self, pairs: Any, *, column_sum: float = 1.0, accuracy_min: float = 0.0) -> None:
+    def __init__(
+        self, pairs: Any, *, column_sum: float = 1.0, accuracy_min: float = 0.0, carriers: int | None = None
+    ) -> None:
         if not (math.isfinite(column_sum) and column_sum >= 1.0):
             raise StudyError(f"column_sum must be a finite number, 1 or more, not {column_sum!r}.")
         if not 0.0 <= accuracy_min <= 1.0:
             raise StudyError(f"accuracy_min must lie in [0, 1], not {accuracy_min!r}.")
+        if carriers is None and column_sum > 1.0:
+            raise StudyError(
+                "One-to-many links (column_sum above 1) need carriers=…: how many rows may hold one response."
+            )
+        carriers = 1 if carriers is None else carriers
+        if isinstance(carriers, bool) or not isinstance(carriers, int) or carriers < 1:
+            raise StudyError(f"carriers must be a whole number, 1 or more, not {carriers!r}.")
         matrix = _stochastic_matrix(pairs)
         if matrix.sum(axis=0).max() > column_sum + _STOCHASTIC_TOLERANCE:
             raise StudyError(
@@ -294,6 +316,7 @@ class Matching:
         object.__setattr__(self, "matrix", matrix)
         object.__setattr__(self, "column_sum", float(column_sum))
         object.__setattr__(self, "accuracy_min", float(accuracy_min))
+        object.__setattr__(self, "carriers", carriers)
         object.__setattr__(self, "block", None)
 
     def __repr__(self) -> str:
@@ -315,11 +338,17 @@ class Matching:
             column_sum=self.column_sum + _STOCHASTIC_TOLERANCE,
             matrix_change=unit.linkage_change,
             displaced=unit.displaced_links,
+            carriers=self.carriers,
         )
 
     def describe(self) -> dict[str, Any]:
         """Return what is declared, for the release."""
-        return {"model": "Matching", "column_sum": self.column_sum, "accuracy_min": self.accuracy_min}
+        return {
+            "model": "Matching",
+            "column_sum": self.column_sum,
+            "accuracy_min": self.accuracy_min,
+            "carriers": self.carriers,
+        }
 
 
 Linkage = Exact | ELE | Matching

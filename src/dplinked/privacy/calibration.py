@@ -38,13 +38,15 @@ def privacy_mu(epsilon: float, delta: float) -> float:
     for _ in range(200):
         middle = (low + high) / 2.0
         low, high = (middle, high) if privacy_delta(middle, epsilon) <= delta else (low, middle)
-    return low * (1.0 - 1e-10)
+    return low * (1.0 - 1e-7)  # room for the last digits of δ
 
 
 def check_budget(epsilon: float, delta: float) -> None:
     """Refuse a budget that is not one."""
     if not 0 < _number(epsilon) < math.inf:
         raise StudyError(f"epsilon must be a finite number above 0, not {epsilon!r}.")
+    if epsilon < 1e-6:
+        raise StudyError(f"epsilon={epsilon:g} is too small to calibrate noise for; use at least 1e-6.")
     if not 0 < _number(delta) < 1:
         raise StudyError(f"delta must lie strictly between 0 and 1, not {delta!r}.")
 

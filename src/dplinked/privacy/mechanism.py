@@ -8,6 +8,7 @@ will release and with how much noise (:class:`NoisePlan`), and then draws once p
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -19,7 +20,7 @@ from dplinked.errors import StudyError
 from dplinked.linkage import LinkageExposure
 from dplinked.privacy import noise
 from dplinked.privacy import sensitivity as sens
-from dplinked.sums.sums import PrivateCounts, PrivateSums, rounding_slack
+from dplinked.sums.sums import PrivateCounts, PrivateMeat, PrivateSums, rounding_slack
 
 Floats = NDArray[np.float64]
 
@@ -33,6 +34,12 @@ INTERCEPT_EQUATION = 0.25
 RANGE_SHARE = 0.05  # of μ², for private ranges
 RANGE_STEPS = 12
 RANGE_LEVELS = (0.15, 0.85)
+
+SCALE_SHARE = 0.03  # of μ², for the size of residuals
+SCALE_STEPS = 6
+SCALE_BINS = 1 << SCALE_STEPS
+MEAT_SHARE = 0.05  # of μ², for the variance of the estimating equation
+CURVATURE_SHARE = 0.2  # of μ², for H beside a gradient descent
 
 
 @dataclass(frozen=True)
@@ -188,10 +195,11 @@ def allocate(parts: Sequence[Part], mu: float) -> NoisePlan:
     return NoisePlan(tuple(scaled), mu)
 
 
-def plan_sums(design: Design, links: LinkageExposure, count: int, mu: float) -> NoisePlan:
+def plan_sums(design: Design, links: LinkageExposure, count: int, mu: float, *, matrix_only: bool = False) -> NoisePlan:
     """Noise of the tight sufficient-statistics release, from public values only."""
-    plan = allocate(instrument_parts(design, links, count), mu)
-    if links.exact and is_symmetric(design, links) and design.columns:
+    parts = instrument_parts(design, links, count)
+    plan = allocate([part for part in parts if not (matrix_only and "response" in part.name)], mu)
+    if links.exact and is_symmetric(design, links) and design.columns and not matrix_only:
         plan = _use_joint_distance(design, plan)
     largest = 2.0 * links.column_sum * max(1.0, design.radius) * max(1.0, design.instrument_radius)
     return _make_room_for_draw(plan, count * largest)
@@ -263,15 +271,17 @@ def descent_sensitivity(design: Design, links: LinkageExposure, descent: Descent
 # --- releases --------------------------------------------------------------------------------------
 
 
-def release_sums(sums: PrivateSums, design: Design, links: LinkageExposure, mu: float) -> ReleasedSums:
-    """Release (H, b) of the bounded instrument.
+def release_sums(
+    sums: PrivateSums, design: Design, links: LinkageExposure, mu: float, *, matrix_only: bool = False
+) -> ReleasedSums:
+    """Release (H, b) of the bounded instrument, or H alone (b is then 0, with no claim to it).
 
     Privacy
     -------
     μ-GDP for the unit behind `links`: one Gaussian draw of all parts, each scaled so that
     ``Σ (Δ/scale)² ≤ μ²``; for an exact join with h = x the joint distance of the parts is used.
     """
-    plan = plan_sums(design, links, sums.count, mu)
+    plan = plan_sums(design, links, sums.count, mu, matrix_only=matrix_only)
     d, first = len(design.columns), int(design.intercept)
     symmetric = is_symmetric(design, links)
     core = sums.matrix[first:, first:]
@@ -293,9 +303,11 @@ def release_sums(sums: PrivateSums, design: Design, links: LinkageExposure, mu: 
     vector, vector_scale = np.zeros_like(sums.vector), np.zeros_like(sums.vector)
     if first:
         matrix[0, 0] = sums.count
+    if first and not matrix_only:
         vector[0], vector_scale[0] = noisy["response total"][0], plan.scale("response total")
-    if d:
+    if d and not matrix_only:
         vector[first:], vector_scale[first:] = noisy["instrument × response"], plan.scale("instrument × response")
+    if d:
         inner = (slice(first, None), slice(first, None))
         if symmetric:
             matrix[inner], matrix_scale[inner] = (
@@ -358,7 +370,7 @@ def plan_ranges(queries: int, count: int, mu: float) -> NoisePlan | None:
     return NoisePlan(room.parts, share)
 
 
-def release_ranges(counts: PrivateCounts, plan: NoisePlan) -> NDArray[np.float64]:
+def release_ranges(counts: PrivateCounts, plan: NoisePlan) -> Floats:
     """Find the middle 70 % of each column by noisy bisection; returns (low, high) as shares of the bounds.
 
     Privacy
@@ -366,19 +378,137 @@ def release_ranges(counts: PrivateCounts, plan: NoisePlan) -> NDArray[np.float64
     RANGE_STEPS draws of two counts per column. Each count moves by at most 1 between neighbours, so all
     steps together are μ-GDP with the plan's ``μ = √(steps · queries)/scale``. Linkage does not enter: only x is counted.
     """
-    below = np.concatenate([np.zeros((len(counts.counts), 1), dtype=np.int64), counts.counts.cumsum(axis=1)], axis=1)
-    total, columns = counts.counts[0].sum(), np.arange(len(counts.counts))
-    bins = counts.counts.shape[1]
-    low = np.zeros((len(columns), 2), dtype=np.int64)
-    high = np.full((len(columns), 2), bins, dtype=np.int64)
-    for _ in range(RANGE_STEPS):
+    columns = np.repeat(counts.counts, 2, axis=0)
+    found = _bisect(columns, np.tile(RANGE_LEVELS, len(counts.counts)), RANGE_STEPS, plan).reshape(-1, 2)
+    return np.asarray((np.sort(found, axis=1) + np.array([0, 1])) / counts.counts.shape[1], np.float64)
+
+
+def _bisect(counts: NDArray[np.int64], levels: Floats, steps: int, plan: NoisePlan) -> NDArray[np.int64]:
+    """Bin in which each row's count reaches its level, by noisy bisection (bins: 2**steps)."""
+    rows = np.arange(len(counts))
+    below = np.concatenate([np.zeros((len(counts), 1), dtype=np.int64), counts.cumsum(axis=1)], axis=1)
+    low, high = np.zeros(len(counts), dtype=np.int64), np.full(len(counts), counts.shape[1], dtype=np.int64)
+    for _ in range(steps):
         middle = (low + high) // 2
-        asked = below[columns[:, None], middle].astype(np.float64)
-        drawn = noise.add_gaussian(asked, plan.parts[0].scale)
-        under = drawn < np.asarray(RANGE_LEVELS) * total
+        drawn = noise.add_gaussian(below[rows, middle].astype(np.float64), plan.parts[0].scale)
+        under = drawn < levels * counts.sum(axis=1)
         low, high = np.where(under, middle, low), np.where(under, high, middle)
-    found = np.sort(low, axis=1) + np.array([0, 1])
-    return np.asarray(found / bins, np.float64)
+    return low
+
+
+# --- variance --------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class ReleasedMeat:
+    """Noisy variance of ``b - Hβ``.
+
+    Attributes
+    ----------
+    route
+        ``"block"``, ``"row"`` or ``"scale"``: what it was made of, chosen from public values.
+    matrix
+        The meat (p×p), symmetric; the noise in its svec entries has standard deviation `scale`.
+    residual
+        Released (or, where the budget was too small to ask, declared) residual standard deviation.
+    """
+
+    route: str
+    matrix: Floats
+    scale: float
+    residual: float
+    plans: tuple[NoisePlan, ...]
+
+
+def residual_edges(R: float) -> Floats:
+    """Public grid for the size of residuals: from 2R down in steps of 2^(1/4), SCALE_BINS bins."""
+    return np.asarray(2.0 * R * 2.0 ** (-np.arange(SCALE_BINS - 1, 0, -1) / 4.0), np.float64)
+
+
+def plan_scale(links: LinkageExposure, count: int, mu: float) -> tuple[NoisePlan, float] | None:
+    """Noise of the search for the residuals' size, and the quantile to look for; None if it could only mislead.
+
+    The quantile is as high as the noise allows: clipping levels follow from it, and wrong links sit in the tail.
+    """
+    share, sensitivity = mu * math.sqrt(SCALE_SHARE), sens.residual_count_sensitivity(links)
+    step = Part("residuals below", 1, sensitivity, 1.0, sensitivity * math.sqrt(SCALE_STEPS) / share)
+    level = min(0.97, 1.0 - 3.0 * step.scale / count)
+    if level < 0.6:
+        return None
+    room = _make_room_for_draw(NoisePlan((step,), share / math.sqrt(SCALE_STEPS)), float(count))
+    return NoisePlan(room.parts, share), level
+
+
+def release_scale(counts: PrivateCounts, plan: NoisePlan, level: float, edges: Floats) -> float:
+    """Residual standard deviation from a noisy quantile of the rows' own absolute residuals.
+
+    Privacy
+    -------
+    SCALE_STEPS draws of one count that moves by at most `residual_count_sensitivity`: μ-GDP with the plan's μ.
+    """
+    found = int(_bisect(counts.counts, np.array([level]), SCALE_STEPS, plan)[0])
+    return float(edges[min(found, edges.size - 1)] / statistics.NormalDist().inv_cdf((1.0 + level) / 2.0))
+
+
+@dataclass(frozen=True)
+class MeatRoute:
+    """How the variance will be released: route, and the clipping level in units of the residual deviation."""
+
+    name: str
+    clip: float
+
+
+def choose_meat(
+    h: float, p: int, links: LinkageExposure, largest_block: int | None, count: int, mu: float
+) -> MeatRoute:
+    """Choose the route from public values: the expected noise relative to the meat decides.
+
+    Block meat is right at every block size but needs many blocks; row meat ignores that links within a block
+    hang together; where both drown in noise, so does the sampling error, and the scale is enough. Clipping is as
+    wide as a tenth of relative noise allows.
+    """
+    signal = mu * math.sqrt(MEAT_SHARE) * 0.6 * count
+    if largest_block is not None and links.matrix_change == 0.0 and not links.exact:
+        unit = sens.block_meat_sensitivity(1.0, links) * largest_block * p / signal
+        least = 3.0 + 4.0 / math.sqrt(largest_block)
+        if unit * least**2 <= 0.25:
+            return MeatRoute("block", min(14.0, max(least, math.sqrt(0.1 / unit))) * math.sqrt(largest_block * p))
+    if links.column_sum == 1.0:
+        unit = sens.row_meat_sensitivity(h, 1.0, links) / signal
+    else:
+        unit = sens.matching_meat_sensitivity(h, 1.0, 1.0, links) / signal
+    if unit * 16.0 <= 0.3:
+        return MeatRoute("row", min(14.0, max(4.0, math.sqrt(0.1 / unit))))
+    return MeatRoute("scale", 0.0)
+
+
+def meat_sensitivity(route: str, h: float, clip: float, reach: float, links: LinkageExposure) -> float:
+    """Sensitivity of the chosen meat; `clip` in the units of the response, `reach` bounds |x'β|."""
+    if route == "block":
+        return sens.block_meat_sensitivity(clip, links)
+    if links.column_sum == 1.0:
+        return sens.row_meat_sensitivity(h, clip, links)
+    return sens.matching_meat_sensitivity(h, clip, reach, links)
+
+
+def release_meat(
+    meat: PrivateMeat, sensitivity: float, largest: float, count: int, mu: float
+) -> tuple[Floats, NoisePlan]:
+    """Release the meat: svec with one Gaussian draw.
+
+    Privacy
+    -------
+    μ-GDP with ``μ·√MEAT_SHARE``, given the sensitivity of the route and clips that are public by now.
+    """
+    p = meat.matrix.shape[0]
+    upper = np.triu_indices(p)
+    weight = np.where(upper[0] == upper[1], 1.0, math.sqrt(2.0))
+    share, total = mu * math.sqrt(MEAT_SHARE), sensitivity + rounding_slack(count, largest, len(weight))
+    plan = _make_room_for_draw(
+        NoisePlan((Part("meat", len(weight), total, 1.0, total / share),), share), 2.0 * count * largest
+    )
+    drawn = noise.add_gaussian(meat.matrix[upper] * weight, plan.scales())
+    return _unpack_symmetric(drawn / weight, upper, p), plan
 
 
 def _unpack_symmetric(values: Floats, upper: tuple[NDArray[np.intp], NDArray[np.intp]], size: int) -> Floats:

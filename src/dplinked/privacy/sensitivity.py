@@ -20,7 +20,7 @@ def response_total_sensitivity(R: float, links: LinkageExposure) -> float:
     """Sensitivity of ``Σ z_i``, the intercept's entry of b.
 
     Proof. One row's response (row p) changes by at most 2R, and so does that of every row linked anew: the
-    displaced ones, and row j itself where there are such. (If links are one to one the sum stays that of all
+    displaced ones, row j itself where there are such, and further carriers of the person's response. (If links are one to one the sum stays that of all
     responses, and 2R would do; this does not rely on it.)
     """
     return 2.0 * R * (1 + links.relinked)
@@ -32,9 +32,9 @@ def instrument_response_sensitivity(R: float, h: float, links: LinkageExposure) 
     Proof. Row j goes from ``h z`` to ``h' z'``, each of norm at most hR, whether its response changes or not:
     2hR, which is all for an exact join. Otherwise row p's response changes under an instrument that stays,
     ``‖h_p (z' - z)‖ ≤ 2hR``; j = p is the exact case and smaller. Each displaced link changes one more row's
-    response: 2hR. Q does not enter.
+    response: 2hR, and so does each further row that carries the person's (one-to-many links). Q does not enter.
     """
-    own = 2.0 if links.exact else 4.0
+    own = 2.0 if links.exact else 2.0 + 2.0 * links.carriers
     return h * R * (own + 2.0 * links.displaced)
 
 
@@ -180,3 +180,49 @@ def counts_sensitivity(queries: int) -> float:
     Proof. One row's x changes; each count moves by at most 1. Linkage does not enter: x is not linked.
     """
     return math.sqrt(queries)
+
+
+def residual_count_sensitivity(links: LinkageExposure) -> float:
+    """Sensitivity of a count "rows whose own residual is below a threshold".
+
+    Proof. A row's own residual ``z_i - β₀ - (γx_i + (1-γ)x̄)'β`` sees its own cells and public values only. Row j
+    changes, and the row p that holds the person's response, and each displaced row; an exact join has row j
+    alone. Each moves the count by at most 1. Q does not enter.
+    """
+    return 1.0 if links.exact else 1.0 + links.carriers + links.displaced
+
+
+# --- meat: the variance of b - Hβ ------------------------------------------------------------------
+
+
+def row_meat_sensitivity(h: float, residual: float, links: LinkageExposure) -> float:
+    """Frobenius sensitivity of ``Σ h_i h_i' r_i²``, own residuals clipped to ``|r| ≤ residual``, ‖h_i‖ ≤ h.
+
+    Proof. Row j goes from one positive semidefinite rank-one matrix to another, each of norm at most h²r²:
+    ``‖A - B‖² = ‖A‖² + ‖B‖² - 2 tr AB ≤ 2h⁴r⁴``. Row p and each displaced row keep h and change r² within
+    [0, r²]: h²r² each. Nothing else sees the change, whatever happens to Q.
+    """
+    others = 0.0 if links.exact else float(links.carriers + links.displaced)
+    return h**2 * residual**2 * (math.sqrt(2.0) + others)
+
+
+def matching_meat_sensitivity(h: float, residual: float, reach: float, links: LinkageExposure) -> float:
+    """The same with residuals ``z_i - w_i'β`` under an explicit Q, ``|x'β| ≤ reach``.
+
+    Proof. As above for rows j, p and the displaced ones. Of the other rows, row i's w_i'β moves by at most
+    ``2 q_ij·reach`` through x_j and by ``Σ_l |q_il - q'_il|·reach`` through Q, and r² (clipped) by ``2·residual``
+    times that: together ``2·residual·reach·(2(S-γ) + M)``.
+    """
+    spread = 2.0 * (links.column_sum - links.accuracy_min) + links.matrix_change
+    return row_meat_sensitivity(h, residual, links) + h**2 * 2.0 * residual * reach * spread
+
+
+def block_meat_sensitivity(norm: float, links: LinkageExposure) -> float:
+    """Frobenius sensitivity of ``Σ_b T_b T_b'``, block totals ``T_b = Σ h_i r_i`` scaled to ‖T_b‖ ≤ norm.
+
+    Proof. All that a person changes lies in the block of row j, the block of row p, and one more block for each
+    displaced link (a move's new block is that of its displaced link). In each, one positive semidefinite
+    rank-one matrix of norm at most K² replaces another: ``√2K²``. Not for a declared change of Q, which may
+    lie in any block.
+    """
+    return (1.0 + links.carriers + links.displaced) * math.sqrt(2.0) * norm**2

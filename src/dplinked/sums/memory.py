@@ -6,6 +6,7 @@ block totals s, so Q is never built: one pass gives the row products and the blo
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -18,14 +19,17 @@ from threadpoolctl import threadpool_limits
 
 from dplinked.design import Design
 from dplinked.errors import StudyError
+from dplinked.keys import key_text
 from dplinked.linkage import ELE, Exact, Linkage, Matching, PrivacyUnit
-from dplinked.sums.rows import Rows
+from dplinked.sums.rows import Rows, count_codes, key_texts
 from dplinked.sums.sums import TILE, PrivateCounts, PrivateSums
 
 Floats = NDArray[np.float64]
 Codes = NDArray[np.int32]
 
-LANES = 2  # a constant, so that the order of summation does not depend on the machine
+MATCHING_ROWS = 16 * TILE  # summed in one piece, within the factor 16 of the rounding bound
+STRIP = 1 << 15  # rows worked on at once, so that they stay in the cache
+WORKERS = min(4, os.cpu_count() or 1)
 
 
 @dataclass(frozen=True, repr=False)
@@ -64,20 +68,22 @@ def encode(rows: Rows, design: Design, linkage: Linkage, unit: PrivacyUnit) -> E
     if isinstance(linkage, Matching):
         if linkage.matrix.shape[0] != rows.count:
             raise StudyError(f"The matching matrix is for {linkage.matrix.shape[0]} rows, the data has {rows.count}.")
+        if rows.count > MATCHING_ROWS:
+            raise StudyError(f"An explicit matching matrix may have at most {MATCHING_ROWS:,} rows in memory.")
         return Encoded(rows, design, codes, None, linkage.matrix)
     return Encoded(rows, design, codes, None if isinstance(linkage, Exact) else _find_blocks(rows, linkage, unit))
 
 
-def _place_levels(levels: Sequence[Any], distinct: list[Any]) -> list[int]:
+def _place_levels(levels: Sequence[Any], distinct: list[str | None]) -> list[int]:
     """Number of each level; undeclared ones count as the reference level, the first."""
-    known = {level: i for i, level in enumerate(levels)}
-    return [known.get(value, 0) if value.__hash__ else 0 for value in distinct]
+    known = {key_text(level): i for i, level in enumerate(levels)}
+    return [0 if text is None else known.get(text, 0) for text in distinct]
 
 
 def _find_blocks(rows: Rows, linkage: ELE, unit: PrivacyUnit) -> Blocks:
     accuracies: list[float] = []
 
-    def place(distinct: list[Any]) -> list[int]:
+    def place(distinct: list[str | None]) -> list[int]:
         """Number the blocks; null and undeclared keys share the last one."""
         found = [linkage.accuracy_of(key) for key in distinct]
         accuracies.extend(accuracy for accuracy in found if accuracy is not None)
@@ -97,8 +103,12 @@ def _find_blocks(rows: Rows, linkage: ELE, unit: PrivacyUnit) -> Blocks:
         assert not isinstance(linkage.accuracy, Mapping)
         accuracies.append(linkage.accuracy)
     else:
-        codes = rows.coded(linkage.block, place)
-    sizes = np.bincount(codes, minlength=len(accuracies))
+        codes, distinct = rows.encode_keys(linkage.block)
+        if isinstance(distinct, np.ndarray) and not isinstance(linkage.accuracy, Mapping):
+            accuracies.extend([linkage.accuracy] * distinct.size)  # whole numbers, none null: a block each
+        else:
+            codes = np.asarray(place(key_texts(distinct)), dtype=np.int32)[codes]
+    sizes = count_codes(codes, len(accuracies))
     gamma = np.where(sizes == 1, 1.0, np.asarray(accuracies))
     if not unit.moves_block and np.any((sizes > 1) & (gamma * sizes < 1.0 - 1e-9)):
         raise StudyError(
@@ -122,21 +132,22 @@ def instrument_sums(data: Encoded) -> PrivateSums:
         return _assemble(design, data.rows.count, x @ data.matching.T @ h.T, x @ data.matching.sum(axis=0), h, z)
     symmetric = design.halves is None
 
-    def tile(start: int, stop: int, totals: Floats | None) -> list[Floats]:
+    def strip(start: int, stop: int, held: Floats | None) -> list[Floats]:
         x, z = data.tile(start, stop)
         h = x if symmetric else np.empty_like(x)
-        design.instruments(x, h)
+        if not symmetric:
+            design.instruments(x, h)
         parts = [h @ z, h.sum(axis=1), x.sum(axis=1), np.asarray(z.sum())]
-        if data.blocks is None:
+        if data.blocks is None or held is None:
             return [h @ x.T, *parts]
-        codes = data.blocks.codes[start:stop]
-        assert totals is not None
-        for row, values in zip(totals, x if symmetric else [*x, *h], strict=True):
-            row += np.bincount(codes, weights=values, minlength=row.size)
-        return [h @ (x * data.blocks.a[codes]).T, *parts]
+        held[:d] = x
+        if not symmetric:
+            held[d:] = h
+        x *= data.blocks.a[data.blocks.codes[start:stop]]
+        return [held[:d] @ x.T if symmetric else h @ x.T, *parts]
 
     width = 0 if data.blocks is None else d * (1 if symmetric else 2)
-    (core, b, sum_h, sum_x, sum_z), totals = _sum_tiles(data, tile, width)
+    (core, b, sum_h, sum_x, sum_z), totals = sum_tiles(data, strip, width)
     if data.blocks is not None and totals is not None:
         core = core + _block_product(totals[-d:] if d else totals, totals[:d], data.blocks.o)
     return _bordered(design, data.rows.count, core, sum_h, sum_x, b, float(sum_z), symmetric)
@@ -177,18 +188,15 @@ def paper_sums(data: Encoded, row_norm: float, response_bound: float) -> Private
         w = x @ data.matching.T
         return PrivateSums(w @ w.T, w @ z, data.rows.count)
 
-    def tile(start: int, stop: int, totals: Floats | None) -> list[Floats]:
+    def strip(start: int, stop: int, held: Floats | None) -> list[Floats]:
         x, z = rows(start, stop)
-        if data.blocks is None:
+        if data.blocks is None or held is None:
             return [x @ x.T, x @ z]
-        codes = data.blocks.codes[start:stop]
-        assert totals is not None
-        for row, values in zip(totals, [*x, z], strict=True):
-            row += np.bincount(codes, weights=values, minlength=row.size)
-        x *= data.blocks.a[codes]
+        held[:p], held[p] = x, z
+        x *= data.blocks.a[data.blocks.codes[start:stop]]
         return [x @ x.T, x @ z]
 
-    (gram, cross), totals = _sum_tiles(data, tile, 0 if data.blocks is None else p + 1)
+    (gram, cross), totals = sum_tiles(data, strip, 0 if data.blocks is None else p + 1)
     if data.blocks is not None and totals is not None:
         a, o, m = data.blocks.a, data.blocks.o, data.blocks.sizes
         gram = gram + _block_product(totals[:p], totals[:p], 2.0 * a * o + m * o**2)
@@ -211,7 +219,7 @@ def column_counts(data: Encoded, bins: int) -> PrivateCounts:
     """Histogram of each numeric column over its bounds, on a public grid (rows: numeric groups)."""
     numeric = [group.start for group in data.design.groups if group.numeric]
 
-    def tile(start: int, stop: int, _: Floats | None) -> list[NDArray[Any]]:
+    def strip(start: int, stop: int, _: Floats | None) -> list[NDArray[Any]]:
         x, _z = data.tile(start, stop)
         counts = np.zeros((len(numeric), bins), dtype=np.int64)
         for row, k in zip(counts, numeric, strict=True):
@@ -223,36 +231,47 @@ def column_counts(data: Encoded, bins: int) -> PrivateCounts:
             row += np.bincount(np.clip(place, 0, bins - 1), minlength=bins)
         return [counts]
 
-    (counts,), _ = _sum_tiles(data, tile, 0)
+    (counts,), _ = sum_tiles(data, strip, 0)
     return PrivateCounts(counts)
 
 
 # --- tiles -----------------------------------------------------------------------------------------
 
 
-def _sum_tiles(
-    data: Encoded, tile: Callable[[int, int, Floats | None], list[NDArray[Any]]], width: int
+def sum_tiles(
+    data: Encoded, strip: Callable[[int, int, Floats | None], list[NDArray[Any]]], width: int
 ) -> tuple[list[NDArray[Any]], Floats | None]:
-    """Run `tile` over all rows in a fixed set of lanes; return merged parts and block totals (width×blocks)."""
-    starts = list(range(0, data.rows.count, TILE)) or [0]
-    cut = -(-len(starts) // LANES)
-    lanes = [starts[i * cut : (i + 1) * cut] for i in range(LANES) if starts[i * cut : (i + 1) * cut]]
+    """Run `strip` over all rows; return merged parts and block totals (width×blocks).
 
-    def run(lane: list[int]) -> tuple[list[NDArray[Any]], Floats | None]:
-        totals = np.zeros((width, data.blocks.sizes.size)) if width and data.blocks is not None else None
-        parts = [tile(start, min(start + TILE, data.rows.count), totals) for start in lane]
-        return _merge(parts), totals
+    A strip fits the cache and returns its sums; what is to be totalled by block it writes into its last
+    argument (width×rows of the strip), and a whole tile of strips is totalled at once, column by column.
+    Threads share out strips and columns; the order of every addition is fixed, whatever their number.
+    """
+    count, blocks = data.rows.count, data.blocks
+    totals = held = None
+    if width and blocks is not None:
+        totals, held = np.zeros((width, blocks.sizes.size)), np.empty((width, min(TILE, count)))
+    tiles = []
+    with threadpool_limits(limits=1, user_api="blas"), ThreadPoolExecutor(max_workers=WORKERS) as pool:
+        for start in range(0, max(count, 1), TILE):
+            stop = min(start + TILE, count)
+            firsts = list(range(start, stop, STRIP)) or [start]
+            lasts = [min(first + STRIP, stop) for first in firsts]
+            views = [
+                None if held is None else held[:, first - start : last - start]
+                for first, last in zip(firsts, lasts, strict=True)
+            ]
+            tiles.append(_merge(list(pool.map(strip, firsts, lasts, views))))
+            if totals is not None and held is not None and blocks is not None and stop > start:
+                codes = blocks.codes[start:stop]
+                low, high = int(codes.min()), int(codes.max()) + 1
+                add = partial(_add_by_place, np.subtract(codes, low, dtype=np.intp))
+                list(pool.map(add, totals[:, low:high], held[:, : stop - start]))
+    return _merge(tiles), totals
 
-    with threadpool_limits(limits=1, user_api="blas"):
-        if len(lanes) == 1:
-            done = [run(lanes[0])]
-        else:
-            with ThreadPoolExecutor(max_workers=LANES) as pool:
-                done = list(pool.map(run, lanes))
-    totals = [lane_totals for _, lane_totals in done if lane_totals is not None]
-    for later in totals[1:]:
-        totals[0] += later
-    return _merge([parts for parts, _ in done]), totals[0] if totals else None
+
+def _add_by_place(places: NDArray[np.intp], totals: Floats, values: Floats) -> None:
+    totals += np.bincount(places, weights=values, minlength=totals.size)
 
 
 def _merge(parts: list[list[NDArray[Any]]]) -> list[NDArray[Any]]:

@@ -46,6 +46,16 @@ class PrivateCounts:
         return "PrivateCounts(values withheld)"
 
 
+@dataclass(frozen=True, repr=False)
+class PrivateMeat:
+    """Sum of squared, clipped contributions to ``b - Hβ`` (p×p), before any noise."""
+
+    matrix: Floats
+
+    def __repr__(self) -> str:
+        return "PrivateMeat(values withheld)"
+
+
 def rounding_bound(count: int, largest: float) -> float:
     """Largest distance of a computed sum entry from the exact sum of the same floating-point terms.
 
