@@ -423,7 +423,7 @@ def check_against_fit(draws: int) -> tuple[float, str]:
     fitted = [
         list(
             dpl.fit(
-                columns, study.formula, bounds=study.bounds, linkage=Exact(), epsilon=1.0, delta=DELTA
+                columns, study.formula, bounds=study.bounds, linkage=Exact(), epsilon=1.0, delta=DELTA, intervals=False
             ).coef.values()
         )
         for _ in range(draws)

@@ -38,7 +38,13 @@ def cell_errors(n: int, sigma: float, repetitions: int, seed: int) -> dict[str, 
     gram = np.array([[w @ w]])
     settings = {C: constants_not_private(x[:, None], w[:, None], sigma, M=1.0, c0=1.0, C=C, c=1.0) for C in (1.0, 2.0)}
     linkage = dpl.ELE(dict(enumerate(accuracy.tolist())), block="block", other=0.6)
-    options = {"bounds": {"y": (-R, R), "x": (-1.0, 1.0)}, "linkage": linkage, "epsilon": epsilon, "delta": delta}
+    options = {
+        "bounds": {"y": (-R, R), "x": (-1.0, 1.0)},
+        "linkage": linkage,
+        "epsilon": epsilon,
+        "delta": delta,
+        "intervals": False,
+    }
     paper_unit, typical = dpl.PrivacyUnit(linkage_change=1.0), {"x": (-0.6, 0.6)}
     releases = {
         "RL-SSP tight, declared bounds alone": {"unit": paper_unit},

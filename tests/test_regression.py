@@ -125,7 +125,7 @@ def test_pipeline_and_cross_validation(rows):
 def test_at_huge_epsilon_equals_least_squares(rows):
     X, y, _ = rows
     fitted, exact = model().fit(X, y), LinearRegression().fit(X, y)
-    errors = np.array(list(fitted.release_.noise_std_err.values()))
+    errors = np.array(list(fitted.release_.std_err.values()))
     assert errors.max() < 1e-3
     # Six standard errors each: a false alarm about once in 10⁸ runs.
     assert np.all(np.abs([fitted.intercept_, *fitted.coef_] - np.array([exact.intercept_, *exact.coef_])) < 6 * errors)
@@ -214,7 +214,7 @@ def test_feature_names_come_back(rows, frame):
     release = fitted.release_
     assert list(fitted.feature_names_in_) == list(bounds)
     assert fitted.n_features_in_ == 2
-    assert list(release.coef) == list(release.noise_std_err) == list(release.identified) == ["Intercept", *bounds]
+    assert list(release.coef) == list(release.std_err) == list(release.identified) == ["Intercept", *bounds]
     assert list(fitted.coef_) == [release.coef[name] for name in bounds]
     assert [column["name"] for column in release.scaling["columns"]] == list(bounds)
     assert release.formula == "y ~ x1 + `log(x1) `a|b``"

@@ -19,10 +19,13 @@ fit_module = importlib.import_module("dplinked.fit")  # the name dplinked.fit is
 EPSILON, DELTA = 1.0, 1e-5
 FORMULAS = ("y ~ x", "y ~ 0 + x + w", "y ~ x + C(g)", "y ~ x*w + I(x**2)", "y ~ 0 + C(g):x")
 PATHS = {
-    "ssp": {},
+    "ssp": {"intervals": False},
+    "row meat": {},
+    "block meat": {},
     "typical": {"typical": {"x": (2.0, 4.0)}},
-    "private ranges": {"ranges": "private"},
-    "ngd": {"method": "ngd"},
+    "private ranges": {"ranges": "private", "intervals": False},
+    "ngd": {"method": "ngd", "intervals": False},
+    "ngd with intervals": {"method": "ngd"},
     "paper ssp": {"calibration": "paper", "epsilon": 0.9},
     "paper ngd": {"calibration": "paper", "method": "ngd", "descent": dpl.Descent(2.0, 5, 0.01)},
 }
@@ -45,10 +48,18 @@ def check(monkeypatch: pytest.MonkeyPatch, pair: Pair, formula: str, path: str, 
 
 
 @pytest.fixture(autouse=True)
-def _private_ranges_at_any_size(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Small files would skip the private range search; here it must run."""
-    plan = mechanism.plan_ranges
-    monkeypatch.setattr(mechanism, "plan_ranges", lambda queries, count, mu: plan(queries, 10**9, mu))
+def _second_releases_at_any_size(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
+    """Small files would skip private ranges, the size of residuals and the meat; here they must run."""
+    ranges, scale, meat = mechanism.plan_ranges, mechanism.plan_scale, mechanism.choose_meat
+    monkeypatch.setattr(mechanism, "plan_ranges", lambda queries, count, mu: ranges(queries, 10**9, mu))
+    monkeypatch.setattr(mechanism, "plan_scale", lambda links, count, mu: scale(links, 10**9, mu))
+    wanted = "block" if "block meat" in request.node.name else "row"
+
+    def choose(h, p, links, largest_block, count, mu):
+        route = meat(h, p, links, largest_block if wanted == "block" else None, 10**9, mu)
+        return dataclasses.replace(route, clip={"block": 1.0, "row": 0.7}[route.name])  # tight clips: they must bite
+
+    monkeypatch.setattr(mechanism, "choose_meat", choose)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -123,6 +134,30 @@ def test_catches_a_count_of_rows_that_were_kept(monkeypatch: pytest.MonkeyPatch)
 
     monkeypatch.setattr(fit_module, "instrument_sums", dropping)
     assert caught(monkeypatch, "exact")
+
+
+@pytest.mark.parametrize("path", ["row meat", "block meat"])
+def test_catches_too_little_noise_on_the_meat(monkeypatch: pytest.MonkeyPatch, path: str) -> None:
+    """Only the meat's own noise is cut; a pair must move it further than that allows."""
+    release = mechanism.release_meat
+    monkeypatch.setattr(
+        mechanism, "release_meat", lambda meat, sensitivity, *rest: release(meat, sensitivity * 0.04, *rest)
+    )
+    assert caught(monkeypatch, "ele", path, tries=600)
+
+
+def test_catches_residuals_that_look_at_other_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Residuals from the block's mean move with every row of the block; the counts' sensitivity knows of two."""
+    from dplinked.sums import residuals
+
+    own = residuals._own_residuals
+
+    def shifted(data, predictor, x, z):
+        return own(data, predictor, x, z) - 3.0 * x.mean()
+
+    monkeypatch.setattr(residuals, "_own_residuals", shifted)
+    monkeypatch.setattr(mechanism, "SCALE_SHARE", 0.9)
+    assert caught(monkeypatch, "ele", "row meat", tries=600)
 
 
 @pytest.mark.parametrize("path", ["ssp", "ngd", "paper ssp", "paper ngd", "private ranges"])

@@ -267,3 +267,81 @@ def test_displaced_links_are_permuted_rows_for_the_paper() -> None:
     order = np.array([4, 1, 2, 3, 0, 5, 6, 7])
     assert np.abs(Q - Q[order]).sum() <= 2.0 * 2 + 1e-12
     assert dataclasses.replace(ELE, displaced=2).paper_change == 6.0
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    seed=st.integers(0, 2**32 - 1),
+    d=st.integers(1, 3),
+    kind=st.sampled_from(["exact", "ele", "displaced"]),
+    clip=st.floats(0.1, 3.0),
+)
+def test_meats_stay_within(seed: int, d: int, kind: str, clip: float) -> None:
+    """Row and block meat of clipped residuals, rows changed as the unit allows; blocks of any make-up."""
+    rng = np.random.default_rng(seed)
+    k = 2 if kind == "displaced" else 0
+    links = EXACT if kind == "exact" else dataclasses.replace(ELE, displaced=k)
+    n = 9
+    blocks = rng.integers(0, 4, n)
+    h, r = ball(rng, n, d, True), rng.normal(0, 2, n)
+    h2, r2 = h.copy(), r.copy()
+    j, p = rng.integers(n, size=2)
+    p = j if kind == "exact" else p
+    changed = [j, p, *rng.choice([i for i in range(n) if i not in (j, p)], k, replace=False)]
+    h2[j], r2[changed] = ball(rng, 1, d, True)[0], rng.normal(0, 2, len(changed))
+
+    def rows(h: np.ndarray, r: np.ndarray) -> np.ndarray:
+        weighted = h * np.clip(r, -clip, clip)[:, None]
+        return weighted.T @ weighted
+
+    moved = np.linalg.norm(rows(h, r) - rows(h2, r2))
+    assert moved <= sens.row_meat_sensitivity(1.0, clip, links) + 1e-9
+
+    def totals(h: np.ndarray, r: np.ndarray) -> np.ndarray:
+        T = np.array([(h[blocks == b] * r[blocks == b, None]).sum(axis=0) for b in range(4)])
+        T /= np.maximum(np.linalg.norm(T, axis=1, keepdims=True) / clip, 1.0)
+        return T.T @ T
+
+    # within the touched blocks every residual may move (block means change), elsewhere none
+    touched = np.isin(blocks, blocks[changed])
+    r2 = np.where(touched, r2 + rng.normal(0, 1, n), r2)
+    assert np.linalg.norm(totals(h, r) - totals(h2, r2)) <= sens.block_meat_sensitivity(clip, links) + 1e-9
+    counts = [(np.abs(x) < 1.0).sum() for x in (r[np.unique(changed)], r2[np.unique(changed)])]
+    assert abs(counts[0] - counts[1]) <= sens.residual_count_sensitivity(links)
+
+
+def test_meat_bounds_are_reached() -> None:
+    e, f = np.array([1.0, 0.0]), np.array([0.0, 1.0])
+    one, other = np.outer(e, e), np.outer(f, f)
+    assert np.linalg.norm(one - other) == pytest.approx(sens.row_meat_sensitivity(1.0, 1.0, EXACT))
+    # row j from e to f, row p (h = f) from 0 to 1: their changes add along f f' only in part
+    moved = np.linalg.norm(other + other - one)
+    assert 0.9 * sens.row_meat_sensitivity(1.0, 1.0, ELE) <= moved <= sens.row_meat_sensitivity(1.0, 1.0, ELE)
+    # two blocks, each from e to f
+    assert 2 * np.linalg.norm(one - other) == pytest.approx(sens.block_meat_sensitivity(1.0, ELE))
+
+
+@settings(max_examples=100, deadline=None)
+@given(seed=st.integers(0, 2**32 - 1), carriers=st.integers(1, 3))
+def test_matching_meat_stays_within(seed: int, carriers: int) -> None:
+    """Residuals z - w'β under an explicit Q that changes too; several rows may carry the person's response."""
+    rng = np.random.default_rng(seed)
+    n, d, clip = 8, 2, 1.0
+    Q = rng.dirichlet(np.full(n, 0.4), n)
+    Q2 = Q.copy()
+    Q2[rng.integers(n)] = rng.dirichlet(np.full(n, 0.4))
+    S = max(1.0 + 1e-9, Q.sum(axis=0).max(), Q2.sum(axis=0).max())
+    least = min(Q.diagonal().min(), Q2.diagonal().min())
+    links = LinkageExposure(False, False, least, S, float(np.abs(Q - Q2).sum()), 0, carriers)
+    h, x, z, beta = ball(rng, n, d, True), ball(rng, n, d, True), rng.normal(size=n), rng.normal(size=d)
+    h2, x2, z2 = h.copy(), x.copy(), z.copy()
+    j = rng.integers(n)
+    h2[j], x2[j] = ball(rng, 1, d, True)[0], -x[j]
+    z2[rng.choice(n, carriers, replace=False)] += rng.normal(0, 3, carriers)
+
+    def meat(h, x, z, Q):
+        weighted = h * np.clip(z - Q @ x @ beta, -clip, clip)[:, None]
+        return weighted.T @ weighted
+
+    moved = np.linalg.norm(meat(h, x, z, Q) - meat(h2, x2, z2, Q2))
+    assert moved <= sens.matching_meat_sensitivity(1.0, clip, float(np.linalg.norm(beta)), links) + 1e-9

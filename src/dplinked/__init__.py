@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 from dplinked import privacy
 from dplinked.errors import CalibrationError, DplinkedError, ReleaseError, StudyError
 from dplinked.estimate import baseline
-from dplinked.fit import fit, fit_study, plan, plan_study
+from dplinked.estimate.planning import Plan, plan, plan_study
+from dplinked.fit import fit, fit_study
 from dplinked.linkage import ELE, Exact, Matching, PrivacyUnit
 from dplinked.privacy.mechanism import Descent
 from dplinked.release import Release
@@ -26,6 +27,7 @@ __all__ = [
     "Exact",
     "LinkedRegression",
     "Matching",
+    "Plan",
     "PrivacyUnit",
     "Release",
     "ReleaseError",

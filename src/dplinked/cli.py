@@ -107,15 +107,25 @@ def check(study: StudyFile) -> None:
 @app.command()
 def plan(
     study: StudyFile,
-    rows: Annotated[int, typer.Option(min=1, help="Number of rows, public.")],
+    rows: Annotated[list[int], typer.Option(min=1, help="Number of rows, public; repeat to compare.")],
     epsilon: Annotated[list[float] | None, typer.Option(help="Budgets to compare; repeat the option.")] = None,
     r_squared: Annotated[float, typer.Option(min=0.0, max=1.0, help="Guessed R² of the model.")] = 0.5,
+    half_width: Annotated[
+        list[str] | None, typer.Option(help="Wanted half-width of a 95 % interval, like income=0.01.")
+    ] = None,
 ) -> None:
-    """Expected standard errors over a list of budgets, from public values only. No data is opened."""
-    from dplinked.fit import plan_study
+    """Expected intervals over budgets and numbers of rows, from public values only. No data is opened."""
+    from dplinked.estimate.planning import plan_study
     from dplinked.study import Study
 
-    typer.echo(str(plan_study(Study.from_toml(study), rows, epsilon or [0.1, 0.3, 1.0, 3.0], r_squared)))
+    wanted = {}
+    for text in half_width or []:
+        name, _, value = text.rpartition("=")
+        try:
+            wanted[name] = float(value)
+        except ValueError:
+            raise StudyError(f"--half-width {text!r} must look like income=0.01.") from None
+    typer.echo(str(plan_study(Study.from_toml(study), rows, epsilon or [0.1, 0.3, 1.0, 3.0], r_squared, wanted)))
 
 
 @app.command()

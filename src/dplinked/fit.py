@@ -5,25 +5,34 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, replace
-from importlib import metadata
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from dplinked.build import (
+    Variance,
+    accuracy_variance,
+    build_release,
+    describe_descent,
+    describe_parts,
+    describe_sums,
+    link_dependence,
+)
 from dplinked.design import Design
 from dplinked.errors import DplinkedError, ReleaseError, raise_alone
-from dplinked.estimate.ngd import last_iterate, public_steps
-from dplinked.estimate.planning import MIDDLE, Plan, better_instrument, plan_errors
-from dplinked.estimate.ssp import Estimate, solve_sums
-from dplinked.linkage import ELE, Linkage, LinkageExposure, PrivacyUnit
+from dplinked.estimate.ngd import descent_sums, last_iterate, public_steps, solve_descent
+from dplinked.estimate.planning import better_instrument, instrument_squares, mean_accuracy
+from dplinked.estimate.ssp import solve_sums
+from dplinked.linkage import Linkage, LinkageExposure, PrivacyUnit
 from dplinked.privacy import mechanism as door
 from dplinked.privacy import sensitivity as sens
 from dplinked.privacy.calibration import noise_multiplier, privacy_mu
-from dplinked.release import Privacy, Release
+from dplinked.release import Release
 from dplinked.study import Study
 from dplinked.sums.memory import Encoded, column_counts, encode, instrument_sums, paper_sums
+from dplinked.sums.residuals import Predictor, block_meat, residual_counts, row_meat
 from dplinked.sums.rows import Rows
 
 Floats = NDArray[np.float64]
@@ -49,6 +58,7 @@ def fit(
     row_norm: float | None = None,
     ridge: float | None = None,
     large_epsilon: bool = False,
+    intervals: bool = True,
 ) -> Release:
     """Fit a linear regression on linked rows, with differential privacy.
 
@@ -83,6 +93,8 @@ def fit(
         Settings of ``method="ngd"``.
     response_bound, row_norm
         R and c of the paper's algorithms, in the user's units; by default what the bounds imply.
+    intervals
+        Spend 8 % of the budget (of μ²) on the variance that intervals and tests need.
     ridge
         A declared penalty on the slopes instead of the shrinkage chosen from released values.
     large_epsilon
@@ -100,7 +112,7 @@ def fit(
     """
     study = Study(
         formula, bounds, epsilon, delta, linkage, unit or PrivacyUnit(), levels or {}, method, calibration,
-        typical or {}, ranges, fill or {}, descent, response_bound, row_norm, ridge, large_epsilon,
+        typical or {}, ranges, fill or {}, descent, response_bound, row_norm, ridge, large_epsilon, intervals,
     )  # fmt: skip
     return fit_study(study, data)
 
@@ -131,19 +143,50 @@ def fit_study(study: Study, data: Any) -> Release:
 def _run_sums(study: Study, data: Encoded, links: LinkageExposure) -> Release:
     """Sufficient statistics of the bounded instrument, tightly calibrated (the default)."""
     mu, count = privacy_mu(study.epsilon, study.delta), data.rows.count
-    remaining, found = mu, data.design
+    left = 1.0 - (door.SCALE_SHARE + door.MEAT_SHARE if study.intervals else 0.0)
+    design = data.design
     if study.ranges == "private":
-        found, spent = _private_ranges(data, mu)
-        remaining = math.sqrt(mu**2 - spent**2)
-    if found.halves is not None:
+        design, spent = _private_ranges(data, mu)
+        left -= (spent / mu) ** 2
+    if design.halves is not None:
         unaimed = replace(study, typical={}).prepare()[0]
-        found = better_instrument(found, unaimed, links, count, remaining)
-    sums = instrument_sums(replace(data, design=found))
-    released = door.release_sums(sums, found, links, remaining)
+        design = better_instrument(design, unaimed, links, count, mu * math.sqrt(left))
+    data = replace(data, design=design)
+    released = door.release_sums(instrument_sums(data), design, links, mu * math.sqrt(left))
     estimate = solve_sums(
-        released, intercept=found.intercept, prior_scale=1.0 / max(1, len(found.columns)), ridge=study.ridge
+        released, intercept=design.intercept, prior_scale=1.0 / max(1, len(design.columns)), ridge=study.ridge
     )
-    return _make_release(study, found, count, mu, estimate, _describe_sums(released))
+    variance = _release_variance(study, data, links, released, estimate.beta, mu)
+    return build_release(study, design, count, mu, estimate, describe_sums(released), variance)
+
+
+def _run_descent(study: Study, data: Encoded, links: LinkageExposure) -> Release:
+    """Noisy gradient descent on (H, b) with h = x, tightly calibrated.
+
+    For intervals H is released too. The steps' noisy gradients then tell b around the iterates,
+    ``b̃ = mean(H̃β_t - g̃_t)``, in which H̃'s noise counts only for the distance left to go.
+    """
+    mu, design, descent = privacy_mu(study.epsilon, study.delta), data.design, study.descent or door.Descent()
+    count, p, E = data.rows.count, len(design.names), design.radius
+    left = 1.0 - (door.SCALE_SHARE + door.MEAT_SHARE + door.CURVATURE_SHARE if study.intervals else 0.0)
+    sums = instrument_sums(data)
+    largest = (E + 1.0) * (links.column_sum * (E + 1.0) * descent.radius * math.sqrt(p) + design.response.peak)
+    sensitivity = door.descent_sensitivity(design, links, descent)
+    plan = door.plan_descent(p, sensitivity, 1.0 / (mu * math.sqrt(left)), descent, count, largest)
+    steps = public_steps(study.prepare()[0], mean_accuracy(study.linkage), descent)
+    path = door.release_descent(sums, plan, descent, steps)
+    if not study.intervals:
+        return build_release(study, design, count, mu, last_iterate(path), describe_descent(path), None)
+    curvature = door.release_sums(sums, design, links, mu * math.sqrt(door.CURVATURE_SHARE), matrix_only=True)
+    released, centre = descent_sums(path, curvature)
+    estimate = solve_descent(released, centre, design.intercept, 1.0 / max(1, len(design.columns)))
+    variance = _release_variance(study, data, links, released, estimate.beta, mu)
+    described = {
+        **describe_descent(path),
+        **describe_sums(released, centre),
+        "parts": describe_parts(path.plan, curvature.plan),
+    }
+    return build_release(study, design, count, mu, estimate, described, variance)
 
 
 def _private_ranges(data: Encoded, mu: float) -> tuple[Design, float]:
@@ -160,18 +203,43 @@ def _private_ranges(data: Encoded, mu: float) -> tuple[Design, float]:
     return data.design.centred(middles), planned.mu
 
 
-def _run_descent(study: Study, data: Encoded, links: LinkageExposure) -> Release:
-    """Noisy gradient descent on (H, b) with h = x, tightly calibrated."""
-    mu, design, descent = privacy_mu(study.epsilon, study.delta), data.design, study.descent or door.Descent()
-    sums = instrument_sums(data)
-    E, p = design.radius, len(design.names)
-    largest = (E + 1.0) * (links.column_sum * (E + 1.0) * descent.radius * math.sqrt(p) + design.response.peak)
-    plan = door.plan_descent(
-        p, door.descent_sensitivity(design, links, descent), 1.0 / mu, descent, data.rows.count, largest
+def _release_variance(
+    study: Study, data: Encoded, links: LinkageExposure, released: door.ReleasedSums, beta: Floats, mu: float
+) -> Variance | None:
+    """The second, small release around the released coefficients: size of residuals, then meat."""
+    if not study.intervals:
+        return None
+    design, count = data.design, data.rows.count
+    first, R = int(design.intercept), design.response.peak
+    h = math.hypot(design.instrument_radius, float(first))
+    mean = np.clip(released.matrix[0, 1:] / count, -design.radius, design.radius) if first else np.zeros(beta.size)
+    predictor = Predictor(beta, mean, mean_accuracy(study.linkage))
+    residual, plans = R / 2.0, []
+    if scale := door.plan_scale(links, count, mu):
+        edges = door.residual_edges(R)
+        residual = door.release_scale(residual_counts(data, predictor, edges), *scale, edges)
+        plans.append(scale[0])
+    blocks = None if data.blocks is None or study.unit.moves_block else data.blocks.sizes
+    largest_block = None if blocks is None else int(blocks.max())
+    route = (
+        door.choose_meat(h, len(design.names), links, largest_block, count, mu)
+        if scale
+        else door.MeatRoute("scale", 0.0)
     )
-    steps = public_steps(study.prepare()[0], _mean_accuracy(study.linkage), descent)
-    released = door.release_descent(sums, plan, descent, steps)
-    return _make_release(study, design, data.rows.count, mu, last_iterate(released), _describe_descent(released))
+    if route.name == "scale":
+        matrix = count * residual**2 * np.diag(np.concatenate([np.ones(first), instrument_squares(design)]))
+        noise_scale = 0.0
+    else:
+        clip = route.clip * residual
+        meat = block_meat(data, predictor, clip) if route.name == "block" else row_meat(data, predictor, clip)
+        reach = design.radius * float(np.linalg.norm(beta[first:]))
+        sensitivity = door.meat_sensitivity(route.name, h, clip, reach, links)
+        matrix, plan = door.release_meat(meat, sensitivity, max(h, 1.0) ** 2 * clip**2, count, mu)
+        noise_scale = plan.parts[0].scale
+        plans.append(plan)
+    accuracy = accuracy_variance(study.linkage, data.blocks if blocks is not None else None)
+    dependence = link_dependence(route.name, largest_block)
+    return Variance(route.name, matrix, noise_scale, residual, accuracy, dependence, tuple(plans))
 
 
 def _run_paper(study: Study, data: Encoded, links: LinkageExposure) -> Release:
@@ -186,134 +254,11 @@ def _run_paper(study: Study, data: Encoded, links: LinkageExposure) -> Release:
         sums = paper_sums(data, c, R)
         released = door.release_paper_sums(sums, sensitivity, multiplier, W_norm * max(W_norm, R))
         estimate = solve_sums(released, intercept=False, prior_scale=(R / c) ** 2, ridge=study.ridge, only_if_weak=True)
-        return _make_release(study, design, count, 1.0 / multiplier, estimate, _describe_sums(released))
+        return build_release(study, design, count, 1.0 / multiplier, estimate, describe_sums(released), None)
     descent = study.descent or door.Descent()
     multiplier = noise_multiplier(study.epsilon, study.delta, "paper-zcdp")
     sensitivity = sens.paper_ngd_sensitivity(c, R, descent.radius, links)
     largest = W_norm * (W_norm * descent.radius * math.sqrt(p) + R)
     plan = door.plan_descent(p, sensitivity, multiplier, descent, count, largest)
     path = door.release_descent(paper_sums(data, c, R), plan, descent, public_steps(design, 1.0, descent))
-    return _make_release(study, design, count, 1.0 / multiplier, last_iterate(path), _describe_descent(path))
-
-
-def plan(
-    count: int,
-    formula: str,
-    *,
-    bounds: Mapping[str, Sequence[float]],
-    linkage: Linkage,
-    epsilon: float | Sequence[float] = (0.1, 0.3, 1.0, 3.0),
-    delta: float,
-    levels: Mapping[str, Sequence[Any]] | None = None,
-    unit: PrivacyUnit | None = None,
-    typical: Mapping[str, Sequence[float]] | None = None,
-    r_squared: float = 0.5,
-) -> Plan:
-    """Expected standard errors of a tight SSP release over a list of ε, touching no data.
-
-    Parameters
-    ----------
-    count
-        Number of rows, public.
-    r_squared
-        Guessed share of the response's variance that the model explains. The response is taken to spread
-        over its typical range where one is declared, else over its bounds.
-    """
-    epsilons = [epsilon] if isinstance(epsilon, (int, float)) else list(epsilon)
-    study = Study(
-        formula, bounds, max(epsilons), delta, linkage, unit or PrivacyUnit(), levels or {}, typical=typical or {}
-    )
-    return plan_study(study, count, epsilons, r_squared)
-
-
-def plan_study(study: Study, count: int, epsilons: Sequence[float], r_squared: float = 0.5) -> Plan:
-    """Plan for a study; see :func:`plan`."""
-    design, links = study.prepare()
-    study.check_count(count)
-    response = design.response
-    name = response.numeric[0].variables[0]
-    typical = response.name == name and name in study.typical
-    low, high = study.typical[name] if typical else response.interval
-    level = ((low + high) / 2.0 - response.shift) / response.scale
-    deviation = (high - low) / (2.0 * math.sqrt(3.0) * response.scale * (MIDDLE if typical else 1.0))
-    accuracy = _mean_accuracy(study.linkage)
-    rows = plan_errors(design, links, accuracy, count, epsilons, study.delta, (level, deviation), r_squared)
-    return Plan(
-        count,
-        study.delta,
-        rows,
-        f"Assumes columns spread evenly over their typical ranges (else bounds) and uncorrelated, R² = {r_squared:g}, "
-        f"accuracy {accuracy:g}. Privacy noise is exact given the sums; the rest is a guess.",
-    )
-
-
-def _mean_accuracy(linkage: Linkage) -> float:
-    return float(np.mean(linkage.declared)) if isinstance(linkage, ELE) else 1.0
-
-
-def _make_release(
-    study: Study, design: Design, count: int, mu: float, estimate: Estimate, released: dict[str, Any]
-) -> Release:
-    matrix, offset = design.to_user()
-    coef = matrix @ estimate.beta + offset
-    covariance = matrix @ estimate.covariance @ matrix.T
-    identified = 1.96 * estimate.plain_error <= _coefficient_range(design)
-    names = design.names
-    return Release(
-        formula=study.formula,
-        method=study.method,
-        calibration=study.calibration,
-        count=count,
-        coef=dict(zip(names, coef.tolist(), strict=True)),
-        noise_std_err=dict(zip(names, np.sqrt(np.maximum(np.diag(covariance), 0.0)).tolist(), strict=True)),
-        identified=dict(zip(names, identified.tolist(), strict=True)),
-        covariance=tuple(map(tuple, covariance.tolist())),
-        privacy=_describe_privacy(study, mu),
-        linkage=study.linkage.describe(),
-        released=released,
-        scaling={
-            "columns": [{"name": c.name, "shift": c.shift, "scale": c.scale} for c in design.columns],
-            "response": {"name": design.response.name, "shift": design.response.shift, "scale": design.response.scale},
-            "intercept": design.intercept,
-            "halves": None if design.halves is None else list(design.halves),
-        },
-        versions={name: metadata.version(name) for name in ("dplinked", "opendp", "numpy")},
-    )
-
-
-def _coefficient_range(design: Design) -> Floats:
-    """Largest plausible coefficient on the scaled columns: crossing a column's bounds crosses the response's."""
-    slopes = [design.response.peak / column.peak if column.peak else math.inf for column in design.columns]
-    return np.array([design.response.peak, *slopes] if design.intercept else slopes)
-
-
-def _describe_privacy(study: Study, mu: float) -> Privacy:
-    public = ["the number of rows", "the schema", "bounds, levels and all other settings", "the linkage accuracy"]
-    if study.linkage.block is not None and not study.unit.moves_block:
-        public.append(f"the block keys ({study.linkage.block})")
-    statement = (
-        f"({study.epsilon:g}, {study.delta:g})-differentially private. Protected is {study.unit.describe()} "
-        "Neighbouring files have the same number of rows."
-    )
-    return Privacy(study.epsilon, study.delta, mu, asdict(study.unit), statement, tuple(public))
-
-
-def _describe_sums(released: door.ReleasedSums) -> dict[str, Any]:
-    return {
-        "matrix": released.matrix.tolist(),
-        "vector": released.vector.tolist(),
-        "matrix_scale": released.matrix_scale.tolist(),
-        "vector_scale": released.vector_scale.tolist(),
-        "symmetric": released.symmetric,
-        "parts": [asdict(part) for part in released.plan.parts],
-    }
-
-
-def _describe_descent(released: door.ReleasedDescent) -> dict[str, Any]:
-    return {
-        "path": released.path.tolist(),
-        "gradients": released.gradients.tolist(),
-        "steps": released.steps.tolist(),
-        "scale": released.scale,
-        "parts": [asdict(part) for part in released.plan.parts],
-    }
+    return build_release(study, design, count, 1.0 / multiplier, last_iterate(path), describe_descent(path), None)

@@ -239,7 +239,7 @@ def _rename(release: Release, names: Mapping[str, str]) -> Release:
         release,
         formula="y ~ " + " + ".join(terms if release.scaling["intercept"] else ["0", *terms]),
         coef=relabel(release.coef),
-        noise_std_err=relabel(release.noise_std_err),
+        std_err=relabel(release.std_err),
         identified=relabel(release.identified),
         scaling={**release.scaling, "columns": columns, "response": response},
     )

@@ -3,18 +3,28 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from dplinked.design import build_design, model_rows
 from dplinked.errors import StudyError
+from dplinked.estimate.hypotheses import TestResult, parse_hypotheses
+from dplinked.estimate.intervals import Evidence, Solution, fit_restricted, invert_test, solve_evidence
+from dplinked.estimate.ssp import solve_sums
+from dplinked.formula import parse_formula
+from dplinked.privacy.mechanism import NoisePlan, ReleasedSums
 
 Floats = NDArray[np.float64]
 
 FORMAT = 1
+_FAR = 1e4  # a value so many times a coefficient's declared range away counts as infinitely far
 
 
 @dataclass(frozen=True)
@@ -33,13 +43,17 @@ class Privacy:
 class Release:
     """A differentially private regression result.
 
+    Everything it offers is computed from what was released or declared, on any machine, at no further cost.
+
     Attributes
     ----------
     coef
         Coefficients in the user's units.
-    noise_std_err
-        Standard error of each coefficient that privacy noise causes (with shrinkage, where there is some).
-        Sampling and linkage error come on top and are not in it.
+    std_err
+        Standard errors, by everything that is known to move the coefficient: privacy noise and, where intervals
+        were paid for, sampling and linkage.
+    error_parts
+        What each standard error is made of: ``sampling``, ``linkage`` and ``privacy`` (their squares add up).
     identified
         False where privacy noise alone exceeds the declared range of the coefficient: the budget does not
         tell it from any other value in its range.
@@ -54,14 +68,203 @@ class Release:
     calibration: str
     count: int
     coef: dict[str, float]
-    noise_std_err: dict[str, float]
+    std_err: dict[str, float]
+    error_parts: dict[str, dict[str, float]]
     identified: dict[str, bool]
-    covariance: tuple[tuple[float, ...], ...]
     privacy: Privacy
     linkage: dict[str, Any]
+    declared: dict[str, Any]
     released: dict[str, Any]
     scaling: dict[str, Any]
     versions: dict[str, str]
+    dropped: tuple[str, ...] = ()
+
+    # --- intervals and tests ---------------------------------------------------------------------
+
+    def conf_int(self, level: float = 0.95, *, method: str = "test") -> dict[str, tuple[float, float]]:
+        """Confidence interval of each coefficient.
+
+        Parameters
+        ----------
+        level
+            Nominal coverage.
+        method
+            ``"test"`` inverts a test and stays honest when the noisy matrix is nearly singular: an interval may be
+            unbounded, which says that this budget does not identify the coefficient. ``"wald"`` is the familiar
+            estimate ± standard errors.
+        """
+        if method not in ("test", "wald"):
+            raise StudyError(f"method must be 'test' or 'wald', not {method!r}.")
+        quantile = _chi2_quantile(_checked_level(level), 1)
+        rows = self._to_user[0]
+        found = {}
+        for k, name in enumerate(self._names):
+            if name in self.dropped:
+                continue
+            found[name] = self._interval(rows[k], float(self._to_user[1][k]), quantile, method)
+        return found
+
+    def _interval(self, direction: Floats, offset: float, quantile: float, method: str) -> tuple[float, float]:
+        """Interval of ``direction'β + offset`` on the scaled columns."""
+        evidence, solution = self._evidence, self._solution
+        middle = float(direction @ solution.beta) + offset
+        if method == "wald":
+            reach = math.sqrt(quantile * float(direction @ solution.covariance @ direction))
+            return middle - reach, middle + reach
+        largest = _FAR * float(np.abs(direction).sum()) * max(1.0, float(np.abs(solution.beta).max()))
+        low, high = invert_test(evidence, solution, direction, quantile, largest)
+        return low + offset, high + offset
+
+    def test(self, hypothesis: str | Sequence[str]) -> TestResult:
+        """Test linear hypotheses jointly, like ``"income = 0.5"`` or ``"income = 0.5, C(region)[south] = 0"``."""
+        left, right, text = parse_hypotheses(hypothesis, self._names)
+        matrix, offset = self._to_user
+        scaled = left @ matrix
+        if np.linalg.matrix_rank(np.vstack([self._evidence.left, scaled])) < len(self._evidence.left) + len(left):
+            raise StudyError(f"The hypotheses {text!r} contradict or repeat each other, or a dropped column.")
+        _, distance = fit_restricted(self._evidence, self._solution.beta, scaled, right - left @ offset)
+        statistic = max(0.0, distance - self._solution.distance)
+        return TestResult(text, statistic, len(left), _chi2_tail(statistic, len(left)))
+
+    def in_region(self, coef: Mapping[str, float], level: float = 0.95) -> bool:
+        """Whether the joint confidence region of the named coefficients contains the given values."""
+        return self.test([f"{name} = {value!r}" for name, value in coef.items()]).p_value >= 1.0 - _checked_level(level)
+
+    def submodel(self, formula: str) -> Release:
+        """The same release with fewer columns: those left out have coefficient zero. Costs nothing."""
+        levels = self.declared["levels"]
+        parsed = parse_formula(formula, [name for name in levels if name not in self.declared["bounds"]])
+        names = build_design(formula, self.declared["bounds"], levels).names
+        response = parse_formula(self.formula, list(levels)).response.text
+        unknown = [name for name in names if name not in self._names]
+        if unknown or parsed.response.text != response:
+            raise StudyError(f"A submodel keeps the response {response!r} and some of the columns {list(self._names)}.")
+        dropped = tuple(name for name in self._names if name not in names)
+        restricted = replace(self, formula=formula, dropped=dropped, coef={}, std_err={}, error_parts={}, identified={})
+        matrix, offset = self._to_user
+        errors = np.sqrt(np.maximum(np.diag(matrix @ restricted._solution.covariance @ matrix.T), 0.0))
+        coef = matrix @ restricted._solution.beta + offset
+        kept = [k for k, name in enumerate(self._names) if name in names]
+        return replace(
+            restricted,
+            coef={self._names[k]: float(coef[k]) for k in kept},
+            std_err={self._names[k]: float(errors[k]) for k in kept},
+            identified={self._names[k]: self.identified[self._names[k]] for k in kept},
+        )
+
+    def ridge(self, penalty: float) -> dict[str, float]:
+        """Coefficients with a ridge penalty on the slopes, as a share of the number of rows, on the scaled columns."""
+        if not (math.isfinite(penalty) and penalty >= 0):
+            raise StudyError(f"The penalty must be a finite number, 0 or more, not {penalty!r}.")
+        estimate = solve_sums(
+            self._sums, intercept=self.scaling["intercept"], prior_scale=1.0, ridge=penalty * self.count
+        )
+        matrix, offset = self._to_user
+        return dict(zip(self._names, (matrix @ estimate.beta + offset).tolist(), strict=True))
+
+    def predict(self, rows: Any, level: float = 0.95) -> list[tuple[float, float, float]]:
+        """Mean response and its interval for each row: (mean, low, high). Cells are clipped to their declared bounds."""
+        quantile = _chi2_quantile(_checked_level(level), 1)
+        matrix, offset = self._to_user
+        coef = np.array([self.coef.get(name, 0.0) for name in self._names])
+        found = []
+        for row in model_rows(rows, self.declared):
+            low, high = self._interval(row @ matrix, float(row @ offset), quantile, "test")
+            found.append((float(row @ coef), low, high))
+        return found
+
+    def with_accuracy(self, change: float) -> Release:
+        """The release as it would read had the linkage accuracy been declared higher by `change`."""
+        if self.linkage["model"] != "ELE":
+            raise StudyError("Only exchangeable linkage errors (ELE) declare an accuracy.")
+        accuracy = self._accuracy
+        factor = min(1.0, max(0.01, accuracy + change)) / accuracy
+        first = int(self.scaling["intercept"])
+        matrix = np.array(self.released["matrix"])
+        mixed = np.outer(matrix[1:, 0], matrix[0, 1:]) / matrix[0, 0] if first else 0.0
+        matrix[first:, first:] = (matrix[first:, first:] - mixed) * factor + mixed
+        moved = replace(self, released={**self.released, "matrix": matrix.tolist()})
+        user, offset = self._to_user
+        ratio = np.ones(len(self._names))
+        ratio[first:] = 1.0 / factor
+        beta = self._scaled_coef * ratio
+        if first:
+            beta[0] = self._scaled_coef[0] + matrix[0, 1:] @ (self._scaled_coef - beta)[1:] / matrix[0, 0]
+        return replace(moved, coef=dict(zip(self._names, (user @ beta + offset).tolist(), strict=True)))
+
+    # --- what the methods above share ------------------------------------------------------------
+
+    @property
+    def _names(self) -> tuple[str, ...]:
+        listed = tuple(column["name"] for column in self.scaling["columns"])
+        return ("Intercept", *listed) if self.scaling["intercept"] else listed
+
+    @property
+    def _accuracy(self) -> float:
+        accuracy = self.linkage.get("accuracy", 1.0)
+        return float(np.mean(list(accuracy.values()))) if isinstance(accuracy, Mapping) else float(accuracy)
+
+    @cached_property
+    def _to_user(self) -> tuple[Floats, Floats]:
+        """(A, a): user coefficients are ``Aβ + a`` for β on the scaled columns."""
+        first, response = int(self.scaling["intercept"]), self.scaling["response"]
+        matrix, offset = np.zeros((len(self._names),) * 2), np.zeros(len(self._names))
+        for k, column in enumerate(self.scaling["columns"], first):
+            matrix[k, k] = response["scale"] / column["scale"]
+            if first:
+                matrix[0, k] = -response["scale"] * column["shift"] / column["scale"]
+        if first:
+            matrix[0, 0], offset[0] = response["scale"], response["shift"]
+        return matrix, offset
+
+    @cached_property
+    def _scaled_coef(self) -> Floats:
+        matrix, offset = self._to_user
+        given = np.array([self.coef[name] for name in self._names]) - offset
+        return np.asarray(np.linalg.solve(matrix, given), np.float64)
+
+    @cached_property
+    def _sums(self) -> ReleasedSums:
+        self._require_intervals()
+        array = {name: np.array(self.released[name]) for name in ("matrix", "vector", "matrix_scale", "vector_scale")}
+        return ReleasedSums(
+            **array, symmetric=self.released["symmetric"], count=self.count, plan=NoisePlan((), self.privacy.mu)
+        )
+
+    @cached_property
+    def _evidence(self) -> Evidence:
+        sums, (matrix, offset) = self._sums, self._to_user
+        held = [self._names.index(name) for name in self.dropped]
+        return Evidence(
+            sums.matrix,
+            sums.vector,
+            sums.matrix_scale,
+            sums.vector_scale,
+            sums.symmetric,
+            np.array(self.released["meat"]["matrix"]),
+            np.array(self.released["centre"]),
+            self.scaling["intercept"],
+            self.released["accuracy_variance"] or 0.0,
+            matrix[held],
+            -offset[held],
+        )
+
+    @cached_property
+    def _solution(self) -> Solution:
+        return solve_evidence(self._evidence)
+
+    def _require_intervals(self) -> None:
+        if "meat" not in self.released:
+            raise StudyError(
+                "This release paid for no intervals. Fit with intervals=True and calibration='tight' to have them."
+            )
+
+    @property
+    def has_intervals(self) -> bool:
+        """Whether intervals, tests and models after release are available."""
+        return "meat" in self.released
+
+    # --- as text ---------------------------------------------------------------------------------
 
     def summary(self) -> str:
         """Return the result as a table of text, with the privacy statement under it."""
@@ -93,7 +296,7 @@ class Release:
                 raise KeyError
             privacy = fields.pop("privacy")
             privacy["assumed_public"] = tuple(privacy["assumed_public"])
-            fields["covariance"] = tuple(tuple(row) for row in fields["covariance"])
+            fields["dropped"] = tuple(fields["dropped"])
             return cls(privacy=Privacy(**privacy), **fields)
         except (ValueError, KeyError, TypeError, AttributeError):
             raise StudyError("This is not a release that this version of dplinked can read.") from None
@@ -112,3 +315,21 @@ class Release:
                 f"{Path(path).name!r} cannot be read. Give the JSON file that 'fit --out' wrote."
             ) from None
         return cls.from_json(text)
+
+
+def _checked_level(level: float) -> float:
+    if not 0.0 < level < 1.0:
+        raise StudyError(f"level must lie strictly between 0 and 1, not {level!r}.")
+    return level
+
+
+def _chi2_quantile(level: float, degrees: int) -> float:
+    from scipy.special import chdtri
+
+    return float(chdtri(degrees, 1.0 - level))
+
+
+def _chi2_tail(value: float, degrees: int) -> float:
+    from scipy.special import chdtrc
+
+    return float(chdtrc(degrees, value))

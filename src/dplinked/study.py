@@ -42,6 +42,7 @@ class Study:
     row_norm: float | None = None
     ridge: float | None = None
     large_epsilon: bool = False
+    intervals: bool = True
     data: Path | None = None
 
     def __post_init__(self) -> None:
@@ -114,12 +115,12 @@ class Study:
 
 _SECTIONS: dict[str, tuple[str, ...]] = {
     "data": ("path",),
-    "model": ("formula", "method", "calibration", "ranges", "ridge"),
+    "model": ("formula", "method", "calibration", "ranges", "ridge", "intervals"),
     "bounds": (),
     "levels": (),
     "typical": (),
     "fill": (),
-    "linkage": ("model", "accuracy", "block", "other"),
+    "linkage": ("model", "accuracy", "block", "other", "checked", "accuracy_error"),
     "unit": ("moves_block", "displaced_links", "linkage_change"),
     "privacy": ("epsilon", "delta", "large_epsilon"),
     "descent": ("radius", "step", "iterations"),

@@ -83,14 +83,20 @@ def rl_covariance(encoded: Encoded, X: Floats, beta: Floats, sigma2: float) -> F
     ``f_iu = (x_u - w_i)'β``, pairs of links taken as independent.
     """
     W = apply_matching(encoded, X)
+    bread = np.linalg.pinv(W.T @ W)
+    return np.asarray(bread @ rl_meat(encoded, X, beta, sigma2) @ bread)
+
+
+def rl_meat(encoded: Encoded, X: Floats, beta: Floats, sigma2: float) -> Floats:
+    """``W'Σ_z W``, what Σ^RL and the paper's Theorem 4.4 share. NOT PRIVATE."""
+    W = apply_matching(encoded, X)
     fitted, mixed = X @ beta, W @ beta
     meat = sigma2 * W.T @ W
     if encoded.matching is not None:
         meat = meat + _matching_meat(encoded.matching, W, fitted, mixed)
     elif encoded.blocks is not None:
         meat = meat + _block_meat(encoded.blocks, W, fitted, mixed)
-    bread = np.linalg.pinv(W.T @ W)
-    return np.asarray(bread @ meat @ bread)
+    return np.asarray(meat)
 
 
 def apply_matching(encoded: Encoded, X: Floats) -> Floats:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 from numpy.typing import NDArray
 
 from dplinked.design import Design
 from dplinked.estimate.planning import column_spread
-from dplinked.estimate.ssp import Estimate
-from dplinked.privacy.mechanism import Descent, ReleasedDescent
+from dplinked.estimate.ssp import Estimate, solve_sums
+from dplinked.privacy.mechanism import Descent, ReleasedDescent, ReleasedSums
 
 Floats = NDArray[np.float64]
 
@@ -35,4 +37,22 @@ def last_iterate(released: ReleasedDescent) -> Estimate:
     """
     beta = released.path[-1]
     per_step = (released.steps * released.scale / released.count) ** 2
-    return Estimate(beta, np.diag(per_step), np.sqrt(per_step))
+    return Estimate(beta, np.diag(per_step), np.diag(released.steps / released.count), np.sqrt(per_step))
+
+
+def descent_sums(path: ReleasedDescent, curvature: ReleasedSums) -> tuple[ReleasedSums, Floats]:
+    """(H̃, b̃) around the mean iterate β°: every step tells ``b = Hβ_t - g_t``, and their mean is taken.
+
+    ``b̃ - H̃β`` then carries the mean of the steps' noise, and H̃'s noise times β° - β only.
+    """
+    centre = path.path[:-1].mean(axis=0)
+    vector = curvature.matrix @ centre - path.gradients.mean(axis=0)
+    scale = np.full(centre.size, path.scale / np.sqrt(len(path.gradients)))
+    return replace(curvature, vector=vector, vector_scale=scale), centre
+
+
+def solve_descent(released: ReleasedSums, centre: Floats, intercept: bool, prior_scale: float) -> Estimate:
+    """Finish the descent: from its mean iterate, solve for what is left to go, shrunk towards it."""
+    left = replace(released, vector=released.vector - released.matrix @ centre)
+    estimate = solve_sums(left, intercept=intercept, prior_scale=prior_scale)
+    return replace(estimate, beta=centre + estimate.beta)

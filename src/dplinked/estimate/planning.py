@@ -3,16 +3,29 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dplinked.design import Design
-from dplinked.linkage import LinkageExposure
+from dplinked.errors import StudyError, suggest
+from dplinked.formula import Interval
+from dplinked.linkage import ELE, Linkage, LinkageExposure, PrivacyUnit
 from dplinked.privacy.calibration import privacy_mu
-from dplinked.privacy.mechanism import INTERCEPT_GUESS, SLOPE_GUESS, NoisePlan, is_symmetric, plan_sums
+from dplinked.privacy.mechanism import (
+    INTERCEPT_GUESS,
+    MEAT_SHARE,
+    SCALE_SHARE,
+    SLOPE_GUESS,
+    NoisePlan,
+    is_symmetric,
+    plan_sums,
+)
+from dplinked.study import Study
 
 Floats = NDArray[np.float64]
 
@@ -24,66 +37,239 @@ class PlannedError:
     """Expected standard error of one coefficient, in the user's units, by where it comes from."""
 
     epsilon: float
+    count: int
     name: str
     sampling: float
+    linkage: float
     privacy: float
 
     @property
     def total(self) -> float:
-        """Both together."""
-        return math.hypot(self.sampling, self.privacy)
+        """All together."""
+        return math.hypot(self.sampling, self.linkage, self.privacy)
+
+    def half_width(self, level: float = 0.95) -> float:
+        """Expected half-width of a confidence interval."""
+        return statistics.NormalDist().inv_cdf((1.0 + level) / 2.0) * self.total
+
+
+@dataclass(frozen=True)
+class Lever:
+    """What one change would do to the standard error of a coefficient: its factor, below 1 if it helps."""
+
+    change: str
+    name: str
+    factor: float
 
 
 @dataclass(frozen=True)
 class Plan:
-    """Expected standard errors over a list of ε, from public values and guesses alone."""
+    """Expected standard errors over budgets and numbers of rows, from public values and guesses alone."""
 
-    count: int
     delta: float
     rows: tuple[PlannedError, ...]
+    levers: tuple[Lever, ...]
+    needed: tuple[tuple[str, float, float | None], ...]
     assumptions: str
 
     def __str__(self) -> str:
-        width = max(len(row.name) for row in self.rows)
+        width = max(11, *(len(row.name) for row in self.rows))
         lines = [
-            f"Expected standard errors at n = {self.count:,}, delta = {self.delta:g} (no data touched)",
-            f"{'epsilon':>8}  {'coefficient':<{max(width, 11)}}  {'sampling':>11}  {'privacy':>11}  {'total':>11}",
+            f"Expected standard errors at delta = {self.delta:g} (no data touched)",
+            f"{'epsilon':>8} {'rows':>11}  {'coefficient':<{width}} {'sampling':>10} {'linkage':>10} {'privacy':>10} {'± 95 %':>10}",
         ]
-        lines += [
-            f"{row.epsilon:>8g}  {row.name:<{max(width, 11)}}  {row.sampling:>11.4g}  {row.privacy:>11.4g}  {row.total:>11.4g}"
-            for row in self.rows
-        ]
+        for row in self.rows:
+            parts = f"{row.sampling:>10.4g} {row.linkage:>10.4g} {row.privacy:>10.4g} {row.half_width():>10.4g}"
+            lines.append(f"{row.epsilon:>8g} {row.count:>11,}  {row.name:<{width}} {parts}")
+        for name, wanted, epsilon in self.needed:
+            found = (
+                "no budget reaches it: sampling and linkage error alone are larger"
+                if epsilon is None
+                else f"epsilon = {epsilon:.3g}"
+            )
+            lines.append(f"For ±{wanted:g} on {name}: {found}.")
+        for name in dict.fromkeys(lever.name for lever in self.levers):
+            ordered = sorted((lever for lever in self.levers if lever.name == name), key=lambda lever: lever.factor)
+            shown = ", ".join(f"{lever.change} {100 * (lever.factor - 1):+.0f} %" for lever in ordered)
+            lines.append(f"What helps {name} most: {shown}.")
         return "\n".join([*lines, self.assumptions])
 
 
-def plan_errors(
-    design: Design,
-    links: LinkageExposure,
-    accuracy: float,
-    count: int,
-    epsilons: Sequence[float],
-    delta: float,
-    response: tuple[float, float],
-    r_squared: float,
-) -> tuple[PlannedError, ...]:
-    """Expected standard errors of all coefficients for each ε.
+@dataclass(frozen=True)
+class Guess:
+    """Guesses a plan rests on: response mean and deviation on its scaled column, R², accuracy, share for intervals."""
 
-    `response` is the guessed mean and standard deviation of the response on its scaled column. Every column
-    is taken to explain an equal part of the variance.
+    level: float
+    deviation: float
+    r_squared: float
+    accuracy: float
+    share: float
+
+
+def plan(
+    count: int | Sequence[int],
+    formula: str,
+    *,
+    bounds: Mapping[str, Sequence[float]],
+    linkage: Linkage,
+    epsilon: float | Sequence[float] = (0.1, 0.3, 1.0, 3.0),
+    delta: float,
+    levels: Mapping[str, Sequence[Any]] | None = None,
+    unit: PrivacyUnit | None = None,
+    typical: Mapping[str, Sequence[float]] | None = None,
+    r_squared: float = 0.5,
+    half_width: Mapping[str, float] | None = None,
+) -> Plan:
+    """Expected intervals of a tight SSP release over budgets and numbers of rows, touching no data.
+
+    Parameters
+    ----------
+    count
+        Number of rows, public; or several to compare.
+    r_squared
+        Guessed share of the response's variance that the model explains. Columns and response are taken to
+        spread evenly around their typical ranges (the middle 70 %) where declared, else over their bounds.
+    half_width
+        Wanted half-widths of 95 % intervals, by coefficient: the plan says which epsilon they need.
+    """
+    epsilons = [float(epsilon)] if isinstance(epsilon, (int, float)) else [float(value) for value in epsilon]
+    study = Study(
+        formula, bounds, max(epsilons), delta, linkage, unit or PrivacyUnit(), levels or {}, typical=typical or {}
+    )
+    counts = [count] if isinstance(count, int) else list(count)
+    return plan_study(study, counts, epsilons, r_squared, half_width)
+
+
+def plan_study(
+    study: Study,
+    counts: Sequence[int],
+    epsilons: Sequence[float],
+    r_squared: float = 0.5,
+    half_width: Mapping[str, float] | None = None,
+) -> Plan:
+    """Plan for a study; see :func:`plan`."""
+    if not 0.0 <= r_squared < 1.0:
+        raise StudyError(f"r_squared must lie in [0, 1), not {r_squared!r}.")
+    design, links = study.prepare()
+    for count in counts:
+        study.check_count(count)
+    guess = _guess(study, design, r_squared)
+    rows = [
+        row
+        for epsilon in epsilons
+        for count in counts
+        for row in plan_errors(design, links, guess, count, epsilon, study.delta)
+    ]
+    needed = []
+    for name, wanted in (half_width or {}).items():
+        if name not in design.names:
+            raise StudyError(f"There is no coefficient {name!r}.{suggest(name, design.names)}")
+        needed.append(
+            (name, float(wanted), _needed_epsilon(design, links, guess, counts[0], study.delta, name, wanted))
+        )
+    levers = _levers(study, design, links, guess, counts[0], epsilons[len(epsilons) // 2])
+    return Plan(
+        study.delta,
+        tuple(rows),
+        levers,
+        tuple(needed),
+        f"Assumes columns spread evenly over their typical ranges (else bounds) and uncorrelated, R² = {r_squared:g}, "
+        f"accuracy {guess.accuracy:g}. Privacy noise is exact given the sums; the rest is a guess.",
+    )
+
+
+def _guess(study: Study, design: Design, r_squared: float) -> Guess:
+    response = design.response
+    name = response.numeric[0].variables[0]
+    typical = response.name == name and name in study.typical
+    low, high = study.typical[name] if typical else response.interval
+    deviation = (high - low) / (2.0 * math.sqrt(3.0) * response.scale * (MIDDLE if typical else 1.0))
+    level = ((low + high) / 2.0 - response.shift) / response.scale
+    share = 1.0 - (SCALE_SHARE + MEAT_SHARE if study.intervals else 0.0)
+    return Guess(level, deviation, r_squared, mean_accuracy(study.linkage), share)
+
+
+def plan_errors(
+    design: Design, links: LinkageExposure, guess: Guess, count: int, epsilon: float, delta: float
+) -> list[PlannedError]:
+    """Expected standard errors of all coefficients; every column explains an equal part of the variance.
+
+    Wrong links add ``(1-γ²)`` of the explained variance to that of the residuals.
     """
     to_user, _ = design.to_user()
-    level, deviation = response
-    d = max(1, len(design.columns))
-    guess = np.sqrt(r_squared * deviation**2 / (d * column_spread(design)))
-    residual = deviation * math.sqrt(1.0 - r_squared)
-    rows = []
-    for epsilon in epsilons:
-        plan = plan_sums(design, links, count, privacy_mu(epsilon, delta))
-        privacy = np.sqrt(to_user**2 @ expected_noise(design, links, accuracy, count, plan, guess, level) ** 2)
-        sampling = np.sqrt(to_user**2 @ expected_sampling(design, accuracy, count, residual) ** 2)
-        for name, s, p in zip(design.names, sampling, privacy, strict=True):
-            rows.append(PlannedError(float(epsilon), name, float(s), float(p)))
-    return tuple(rows)
+    slopes = np.sqrt(guess.r_squared * guess.deviation**2 / (max(1, len(design.columns)) * column_spread(design)))
+    residual = guess.deviation * math.sqrt(1.0 - guess.r_squared)
+    mismatch = guess.deviation * math.sqrt(guess.r_squared * (1.0 - guess.accuracy**2))
+    noise = plan_sums(design, links, count, privacy_mu(epsilon, delta) * math.sqrt(guess.share))
+    scaled = (
+        expected_sampling(design, guess.accuracy, count, residual),
+        expected_sampling(design, guess.accuracy, count, mismatch),
+        expected_noise(design, links, guess.accuracy, count, noise, slopes, guess.level),
+    )
+    user = [np.sqrt(to_user**2 @ part**2) for part in scaled]
+    return [
+        PlannedError(epsilon, count, name, *map(float, parts)) for name, *parts in zip(design.names, *user, strict=True)
+    ]
+
+
+def _needed_epsilon(
+    design: Design, links: LinkageExposure, guess: Guess, count: int, delta: float, name: str, wanted: float
+) -> float | None:
+    """Smallest epsilon whose expected half-width is at most the wanted one; None if none up to 100 is."""
+
+    def width(epsilon: float) -> float:
+        rows = plan_errors(design, links, guess, count, epsilon, delta)
+        return next(row.half_width() for row in rows if row.name == name)
+
+    low, high = 1e-3, 100.0
+    if width(high) > wanted:
+        return None
+    for _ in range(50):
+        middle = math.sqrt(low * high)
+        low, high = (middle, high) if width(middle) > wanted else (low, middle)
+    return high
+
+
+def _levers(
+    study: Study, design: Design, links: LinkageExposure, guess: Guess, count: int, epsilon: float
+) -> tuple[Lever, ...]:
+    """What twice the budget, twice the rows, half the linkage errors and half the bounds would do."""
+    now = plan_errors(design, links, guess, count, epsilon, study.delta)
+    better = replace(guess, accuracy=(1.0 + guess.accuracy) / 2.0)
+    changed = {
+        "twice the budget": plan_errors(design, links, guess, count, 2.0 * epsilon, study.delta),
+        "twice the rows": plan_errors(design, links, guess, 2 * count, epsilon, study.delta),
+        "half the linkage errors": plan_errors(design, links, better, count, epsilon, study.delta),
+    }
+    tighter = {name: _halved(interval, study.typical.get(name)) for name, interval in design.bounds.items()}
+    try:
+        narrow = replace(study, bounds={**study.bounds, **tighter}).prepare()[0]
+        changed["bounds half as wide"] = plan_errors(
+            narrow,
+            links,
+            _guess(replace(study, bounds={**study.bounds, **tighter}), narrow, guess.r_squared),
+            count,
+            epsilon,
+            study.delta,
+        )
+    except StudyError:
+        pass  # a transform that the narrower bounds do not allow
+    return tuple(
+        Lever(change, before.name, after.total / before.total)
+        for change, rows in changed.items()
+        for before, after in zip(now, rows, strict=True)
+        if before.name != "Intercept"
+    )
+
+
+def _halved(interval: Interval, typical: Sequence[float] | None) -> Interval:
+    """Bounds half as wide around the typical range (else their middle), within the old ones."""
+    middle = (typical[0] + typical[1]) / 2.0 if typical else (interval[0] + interval[1]) / 2.0
+    half = (interval[1] - interval[0]) / 4.0
+    if typical:
+        half = max(half, (typical[1] - typical[0]) / 2.0)
+    low = min(max(middle - half, interval[0]), interval[1] - 2.0 * half)
+    return max(low, interval[0]), min(low + 2.0 * half, interval[1])
 
 
 def expected_noise(
@@ -140,6 +326,21 @@ def _moments(design: Design) -> tuple[Floats, Floats]:
                 signal[k] = (inside**3 / (3.0 * half) + (width**2 - inside**2) / 2.0) / width
                 square[k] = (inside**3 / (3.0 * half**2) + (width - inside)) / width
     return signal, square
+
+
+def instrument_signal(design: Design) -> Floats:
+    """``E[h x]`` per column, columns spread evenly around their declared middle."""
+    return _moments(design)[0]
+
+
+def instrument_squares(design: Design) -> Floats:
+    """``E[h²]`` per column, columns spread evenly around their declared middle."""
+    return _moments(design)[1]
+
+
+def mean_accuracy(linkage: Linkage) -> float:
+    """Mean of the declared accuracies; 1 where none are declared."""
+    return float(np.mean(linkage.declared)) if isinstance(linkage, ELE) else 1.0
 
 
 def better_instrument(aimed: Design, plain: Design, links: LinkageExposure, count: int, mu: float) -> Design:

@@ -33,12 +33,15 @@ class Estimate:
         Coefficients (p).
     covariance
         Covariance due to privacy noise, and to shrinkage where there is some (p×p).
+    gain
+        ``∂β/∂b`` (p×p): what an error in the released vector does to the coefficients.
     plain_error
         Standard deviation by privacy noise without any shrinkage (p); infinite if unbounded.
     """
 
     beta: Floats
     covariance: Floats
+    gain: Floats
     plain_error: Floats
 
 
@@ -76,7 +79,10 @@ def solve_sums(
     first = int(intercept)
     core = _eliminate_intercept(released) if intercept else _plain_core(released)
     d = core.vector.size
-    slopes, covariance, plain = np.zeros(0), np.zeros((0, 0)), np.zeros(0)
+    slopes: Floats = np.zeros(0)
+    plain: Floats = np.zeros(0)
+    covariance: Floats = np.zeros((0, 0))
+    gain: Floats = np.zeros((0, 0))
     if d:
         basis_left, s, basis_right = _decompose(core.matrix, released.symmetric)
         floor = _EIGEN_FLOOR * core.matrix_scale * math.sqrt(2.0 * d)
@@ -88,14 +94,16 @@ def solve_sums(
             factors = s / (np.maximum(s, 0.0) + ridge + np.finfo(float).tiny) / np.where(s == 0, 1.0, s)
             variance = _noise_variance(core, slopes)
             covariance = (basis_right * (factors**2 * variance)) @ basis_right.T
+            gain = np.asarray(np.linalg.pinv(core.matrix + ridge * np.eye(d)), np.float64)
         elif only_if_weak and not weak:
             slopes = np.asarray(np.linalg.solve(core.matrix, core.vector), np.float64)
             covariance = (basis_right * (_noise_variance(core, slopes) / s**2)) @ basis_right.T
+            gain = np.asarray(np.linalg.inv(core.matrix), np.float64)
         else:
-            slopes, covariance = _shrink(core, basis_left, np.maximum(s, floor), basis_right, prior_scale)
+            slopes, covariance, gain = _shrink(core, basis_left, np.maximum(s, floor), basis_right, prior_scale)
         plain = _plain_error(core, s, basis_right, slopes, released.symmetric)
     if not intercept:
-        return Estimate(slopes, covariance, plain)
+        return Estimate(slopes, covariance, gain, plain)
     n, s_x = released.matrix[0, 0], released.matrix[0, 1:]
     level = (released.vector[0] - s_x @ slopes) / n
     noise_level = (
@@ -108,7 +116,10 @@ def solve_sums(
     full[0, 1:] = full[1:, 0] = into_level @ covariance
     full[0, 0] = noise_level + into_level @ covariance @ into_level
     errors = np.concatenate([[math.sqrt(noise_level + float(((into_level * plain) ** 2).sum()))], plain])
-    return Estimate(np.concatenate([[level], slopes]), full, errors)
+    mean_h = released.matrix[1:, 0] / n
+    total = np.block([[np.full((1, 1), 1.0 / n), np.zeros((1, d))], [-(gain @ mean_h)[:, None], gain]])
+    total[0] += into_level @ total[1:]
+    return Estimate(np.concatenate([[level], slopes]), full, total, errors)
 
 
 def _plain_core(released: ReleasedSums) -> _Core:
@@ -164,7 +175,7 @@ def _plain_error(core: _Core, s: Floats, right: Floats, slopes: Floats, symmetri
     return np.asarray(np.sqrt((right**2) @ (_noise_variance(core, slopes) / strength**2)), np.float64)
 
 
-def _shrink(core: _Core, left: Floats, s: Floats, right: Floats, prior_scale: float) -> tuple[Floats, Floats]:
+def _shrink(core: _Core, left: Floats, s: Floats, right: Floats, prior_scale: float) -> tuple[Floats, Floats, Floats]:
     """Average ridges over prior variances, weighted by the marginal likelihood of the released vector."""
     d = s.size
     rotated = left.T @ core.vector
@@ -181,4 +192,5 @@ def _shrink(core: _Core, left: Floats, s: Floats, right: Floats, prior_scale: fl
     variances = prior[:, None] * found / (found + np.outer(prior, s**2))
     centred = means - mean
     inner = np.diag(weight @ variances) + (centred * weight[:, None]).T @ centred
-    return right @ mean, right @ inner @ right.T
+    gain = (right * (weight @ (np.outer(prior, s) / total))) @ left.T
+    return right @ mean, right @ inner @ right.T, gain

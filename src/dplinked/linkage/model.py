@@ -124,6 +124,18 @@ def _checked_accuracy(value: Any, what: str) -> float:
     return number
 
 
+def _checked_per_block(value: Any, what: str, low: float, high: float) -> float | dict[str, float] | None:
+    """A number, or one per block, within limits."""
+    if value is None:
+        return None
+    listed = value.values() if isinstance(value, Mapping) else [value]
+    if not all(isinstance(number, (int, float)) and low <= number < high for number in listed):
+        raise StudyError(
+            f"{what} must be a number from {low:g}{'' if high == math.inf else f' to below {high:g}'}, or one per block."
+        )
+    return {str(key_text(key)): float(v) for key, v in value.items()} if isinstance(value, Mapping) else float(value)
+
+
 def _accuracy_from_table(table: Any, block: str) -> dict[Hashable, float]:
     """Read ``{block: accuracy}`` from any table with the block column and a column ``accuracy``."""
     import narwhals as nw
@@ -179,13 +191,28 @@ class ELE:
     other
         Accuracy of the one block that null keys and keys absent from the mapping form. With a single
         number as accuracy, null keys form one block with that number unless `other` is given.
+    checked
+        How many links were checked to find the accuracy: in all for a single number, per block (a number for
+        each, or a mapping) for a table. Intervals then include the accuracy's own error.
+    accuracy_error
+        Instead of `checked`, the accuracy's standard error, in the same form.
     """
 
     accuracy: float | Mapping[str, float]
     block: str | None
     other: float | None
+    checked: float | Mapping[str, float] | None
+    accuracy_error: float | Mapping[str, float] | None
 
-    def __init__(self, accuracy: Any, block: str | None = None, *, other: float | None = None) -> None:
+    def __init__(
+        self,
+        accuracy: Any,
+        block: str | None = None,
+        *,
+        other: float | None = None,
+        checked: float | Mapping[Hashable, float] | None = None,
+        accuracy_error: float | Mapping[Hashable, float] | None = None,
+    ) -> None:
         if other is not None:
             other = _checked_accuracy(other, "accuracy of other blocks")
         if isinstance(accuracy, (int, float, np.number)):
@@ -207,6 +234,35 @@ class ELE:
         object.__setattr__(self, "accuracy", declared)
         object.__setattr__(self, "block", block)
         object.__setattr__(self, "other", other)
+        if checked is not None and accuracy_error is not None:
+            raise StudyError("Give checked or accuracy_error, not both.")
+        object.__setattr__(self, "checked", _checked_per_block(checked, "checked", 1.0, math.inf))
+        object.__setattr__(self, "accuracy_error", _checked_per_block(accuracy_error, "accuracy_error", 0.0, 0.5))
+
+    def accuracy_variance(self, shares: Mapping[str | None, float] | None) -> float | None:
+        """Relative variance of the accuracy, ``Var(γ̂)/γ²``, over the rows; None if nothing was declared.
+
+        `shares` gives each block's share of the rows where that is public; else blocks count alike.
+        """
+        if self.checked is None and self.accuracy_error is None:
+            return None
+        if not isinstance(self.accuracy, Mapping):
+            return self._relative_variance("", self.accuracy)
+        table = dict(self.accuracy)
+        weights = shares or dict.fromkeys(table, 1.0 / len(table))
+        return sum(
+            weights.get(key, 0.0) ** 2 * self._relative_variance(key, accuracy) for key, accuracy in table.items()
+        )
+
+    def _relative_variance(self, key: str, accuracy: float) -> float:
+        if self.accuracy_error is not None:
+            error = (
+                self.accuracy_error.get(key, 0.0) if isinstance(self.accuracy_error, Mapping) else self.accuracy_error
+            )
+            return (error / accuracy) ** 2
+        checked = self.checked.get(key, 1.0) if isinstance(self.checked, Mapping) else self.checked
+        assert checked is not None
+        return (1.0 - accuracy) / (accuracy * checked)
 
     @property
     def declared(self) -> tuple[float, ...]:
@@ -257,7 +313,12 @@ class ELE:
     def describe(self) -> dict[str, Any]:
         """Return what is declared, for the release."""
         accuracy = dict(self.accuracy) if isinstance(self.accuracy, Mapping) else self.accuracy
-        return {"model": "ELE", "accuracy": accuracy, "block": self.block, "other": self.other}
+        declared = {"model": "ELE", "accuracy": accuracy, "block": self.block, "other": self.other}
+        for name in ("checked", "accuracy_error"):
+            value = getattr(self, name)
+            if value is not None:
+                declared[name] = dict(value) if isinstance(value, Mapping) else value
+        return declared
 
 
 @dataclass(frozen=True, init=False, repr=False)

@@ -10,5 +10,22 @@ from dplinked.paper.algorithms import (
     ngd_not_private,
     ssp_not_private,
 )
+from dplinked.paper.variances import (
+    ngd_bias_not_private,
+    ngd_excess_error,
+    ngd_variance_not_private,
+    ssp_excess_error,
+    ssp_variance_not_private,
+)
 
-__all__ = ["Constants", "constants_not_private", "ngd_not_private", "ssp_not_private"]
+__all__ = [
+    "Constants",
+    "constants_not_private",
+    "ngd_bias_not_private",
+    "ngd_excess_error",
+    "ngd_not_private",
+    "ngd_variance_not_private",
+    "ssp_excess_error",
+    "ssp_not_private",
+    "ssp_variance_not_private",
+]

@@ -34,12 +34,16 @@ WORKERS = min(4, os.cpu_count() or 1)
 
 @dataclass(frozen=True, repr=False)
 class Blocks:
-    """Rows in blocks: block number of each row (n), and per block size m, ``a = γ - o`` and ``o = (1-γ)/(m-1)``."""
+    """Rows in blocks: block number of each row (n), and per block size m, ``a = γ - o`` and ``o = (1-γ)/(m-1)``.
+
+    ``keys`` names the blocks of an accuracy table, the other block by None; it is empty without a table.
+    """
 
     codes: Codes
     sizes: NDArray[np.int64]
     a: Floats
     o: Floats
+    keys: tuple[str | None, ...] = ()
 
 
 @dataclass(frozen=True, repr=False)
@@ -82,11 +86,13 @@ def _place_levels(levels: Sequence[Any], distinct: list[str | None]) -> list[int
 
 def _find_blocks(rows: Rows, linkage: ELE, unit: PrivacyUnit) -> Blocks:
     accuracies: list[float] = []
+    keys: list[str | None] = []
 
     def place(distinct: list[str | None]) -> list[int]:
         """Number the blocks; null and undeclared keys share the last one."""
         found = [linkage.accuracy_of(key) for key in distinct]
         accuracies.extend(accuracy for accuracy in found if accuracy is not None)
+        keys.extend(key for key, accuracy in zip(distinct, found, strict=True) if accuracy is not None)
         other = len(accuracies)
         if None in found:
             if linkage.other_accuracy is None:
@@ -95,6 +101,7 @@ def _find_blocks(rows: Rows, linkage: ELE, unit: PrivacyUnit) -> Blocks:
                     "table. Add them, or declare ELE(…, other=…)."
                 )
             accuracies.append(linkage.other_accuracy)
+            keys.append(None)
         numbers = iter(range(other))
         return [other if accuracy is None else next(numbers) for accuracy in found]
 
@@ -116,7 +123,7 @@ def _find_blocks(rows: Rows, linkage: ELE, unit: PrivacyUnit) -> Blocks:
             "Merge small blocks or correct the accuracy."
         )
     o = np.where(sizes > 1, (1.0 - gamma) / np.maximum(sizes - 1, 1), 0.0)
-    return Blocks(codes, sizes, gamma - o, o)
+    return Blocks(codes, sizes, gamma - o, o, tuple(keys))
 
 
 # --- the bounded instrument -----------------------------------------------------------------------

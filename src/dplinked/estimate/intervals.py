@@ -1,0 +1,211 @@
+"""Intervals and tests from released values only, by inverting tests (Anderson-Rubin, Fieller).
+
+At the true coefficients ``b̃ - H̃β`` is Gaussian around zero whatever the state of H̃, also when H̃ is
+nearly singular, with covariance
+
+    V(β) = meat + noise of b̃ + Cov(U(β - β°)) + error of the accuracy,
+
+U the noise of H̃ and β° the point around which b̃ was taken (0, or a descent's mean iterate). A set of
+coefficients that no test rejects is a confidence set. It may be unbounded: then this budget does not
+identify the coefficient, and that is the honest answer.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float64]
+
+_ROUNDS = 4  # refits of the nuisance coefficients under an updated covariance
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """Everything released that bears on the coefficients, on the scaled columns.
+
+    Attributes
+    ----------
+    matrix, vector
+        H̃ (p×p) and b̃ (p).
+    matrix_scale, vector_scale
+        Standard deviation of the noise in each entry.
+    symmetric
+        Whether the noise of the matrix is symmetric.
+    meat
+        Variance of ``b - Hβ`` by sampling and wrong links (p×p).
+    centre
+        β° (p).
+    accuracy_variance
+        Relative variance of the declared accuracy, ``Var(γ̂)/γ²``.
+    left, right
+        Restrictions ``left β = right`` (q×p, q) that the model imposes; none unless it is a submodel.
+    """
+
+    matrix: Floats
+    vector: Floats
+    matrix_scale: Floats
+    vector_scale: Floats
+    symmetric: bool
+    meat: Floats
+    centre: Floats
+    intercept: bool
+    accuracy_variance: float
+    left: Floats
+    right: Floats
+
+    @property
+    def size(self) -> int:
+        """Number of coefficients, those held at zero included."""
+        return self.vector.size
+
+    def moment(self, beta: Floats) -> Floats:
+        """``b̃ - H̃β``."""
+        return self.vector - self.matrix @ beta
+
+    def noise(self, beta: Floats) -> Floats:
+        """Covariance of the privacy noise in ``b̃ - H̃β``."""
+        offset = beta - self.centre
+        variance = self.matrix_scale**2
+        covariance = np.diag(self.vector_scale**2 + variance @ offset**2)
+        if self.symmetric:
+            shared = variance * np.outer(offset, offset)
+            covariance += shared - np.diag(np.diag(shared))
+        return covariance
+
+    def accuracy_error(self, beta: Floats) -> Floats:
+        """Covariance that the accuracy's own error causes: H's slopes are proportional to it."""
+        if self.accuracy_variance == 0.0:
+            return np.zeros_like(self.matrix)
+        first = int(self.intercept)
+        core = self.matrix[first:, first:]
+        if self.intercept:
+            core = core - np.outer(self.matrix[1:, 0], self.matrix[0, 1:]) / self.matrix[0, 0]
+        moved = np.zeros(self.size)
+        moved[first:] = core @ beta[first:]
+        return self.accuracy_variance * np.outer(moved, moved)
+
+    def covariance(self, beta: Floats) -> Floats:
+        """V(β)."""
+        return self.meat + self.noise(beta) + self.accuracy_error(beta)
+
+    def distance(self, beta: Floats) -> float:
+        """``(b̃ - H̃β)'V(β)⁻¹(b̃ - H̃β)``, χ² with p degrees of freedom at the true coefficients."""
+        moment = self.moment(beta)
+        return float(moment @ np.linalg.solve(self.covariance(beta), moment))
+
+
+def fit_restricted(evidence: Evidence, start: Floats, left: Floats, right: Floats) -> tuple[Floats, float]:
+    """Least distance subject to ``left β = right`` (q×p, q) and the model's own restrictions.
+
+    For a fixed V this is generalised least squares; V is updated a few times and the best point is kept.
+    """
+    p = evidence.size
+    left, right = np.vstack([evidence.left, left]), np.concatenate([evidence.right, right])
+    particular = np.linalg.lstsq(left, right, rcond=None)[0] if right.size else np.zeros(p)
+    basis = _null_space(left, p)
+    best, least = particular, math.inf
+    weigh_at = start
+    for _ in range(_ROUNDS):
+        weights = np.linalg.inv(np.linalg.cholesky(evidence.covariance(weigh_at)))
+        target = weights @ (evidence.vector - evidence.matrix @ particular)
+        move = np.linalg.lstsq(weights @ evidence.matrix @ basis, target, rcond=None)[0] if basis.size else np.zeros(0)
+        candidate = particular + basis @ move
+        distance = evidence.distance(candidate)
+        if distance < least:
+            best, least = candidate, distance
+        weigh_at = candidate
+    return np.asarray(best, np.float64), least
+
+
+def _null_space(constraints: Floats, p: int) -> Floats:
+    if not constraints.size:
+        return np.eye(p)
+    _, s, right = np.linalg.svd(constraints)
+    rank = int((s > 1e-12 * s.max()).sum())
+    return np.asarray(right[rank:].T, np.float64)
+
+
+@dataclass(frozen=True)
+class Solution:
+    """Minimum-distance coefficients, their distance, and their covariance where H̃ is taken at its word."""
+
+    beta: Floats
+    distance: float
+    covariance: Floats
+
+
+def solve_evidence(evidence: Evidence) -> Solution:
+    """The point that no test can reject, with its Wald covariance."""
+    none = np.zeros((0, evidence.size))
+    beta, distance = fit_restricted(evidence, evidence.centre, none, np.zeros(0))
+    return Solution(beta, distance, wald_covariance(evidence, beta))
+
+
+def wald_covariance(evidence: Evidence, beta: Floats, part: Floats | None = None) -> Floats:
+    """Covariance of the minimum-distance estimate at β; of one part of V if given (p×p)."""
+    V = evidence.covariance(beta)
+    basis = _null_space(evidence.left, evidence.size)
+    weighted = np.linalg.solve(V, evidence.matrix @ basis)
+    gain = basis @ np.linalg.pinv((evidence.matrix @ basis).T @ weighted) @ weighted.T
+    return np.asarray(gain @ (V if part is None else part) @ gain.T, np.float64)
+
+
+def invert_test(
+    evidence: Evidence, solution: Solution, direction: Floats, quantile: float, largest: float
+) -> tuple[float, float]:
+    """All values of ``direction'β`` that the test at χ² quantile `quantile` does not reject, as an interval.
+
+    Looks for where the least distance crosses the quantile on either side of the solution. If values
+    `largest` away are rejected on neither side, the set is unbounded, whatever it leaves out in between.
+    """
+    middle = float(direction @ solution.beta)
+    spread = math.sqrt(max(float(direction @ solution.covariance @ direction), 0.0))
+    starts = {-1: solution.beta, 1: solution.beta}
+
+    def excess(value: float, side: int) -> float:
+        beta, distance = fit_restricted(evidence, starts[side], direction[None, :], np.array([value]))
+        starts[side] = beta
+        return distance - solution.distance - quantile
+
+    def reach(side: int) -> float:
+        return _first_crossing(lambda step: excess(middle + side * step, side), spread, largest, quantile)
+
+    left, right = reach(-1), reach(1)
+    if math.inf in (left, right):
+        starts = {-1: solution.beta, 1: solution.beta}
+        if excess(middle - largest, -1) <= 0 and excess(middle + largest, 1) <= 0:
+            return -math.inf, math.inf
+    return middle - left, middle + right
+
+
+def _first_crossing(excess: Callable[[float], float], spread: float, largest: float, quantile: float) -> float:
+    """Distance at which `excess` first turns positive; infinite if it does not up to `largest`."""
+    guess = spread * math.sqrt(quantile)
+    if not (math.isfinite(guess) and guess > 0):
+        guess = largest / 1e6
+    low, f_low, step = 0.0, -quantile, guess
+    while (f_step := excess(step)) <= 0:
+        low, f_low = step, f_step
+        if step >= largest:
+            return math.inf
+        step *= 1.15 if step < 2.0 * guess else 2.0
+    high, f_high, middle = step, f_step, step
+    for _ in range(60):
+        # distances grow about quadratically: interpolate in squares
+        share = f_low / (f_low - f_high)
+        middle = math.sqrt(low**2 + share * (high**2 - low**2))
+        if not low < middle < high or high - low > 0.9 * high:
+            middle = (low + high) / 2.0
+        f_middle = excess(middle)
+        if f_middle <= 0:
+            low, f_low = middle, f_middle
+        else:
+            high, f_high = middle, f_middle
+        if high - low <= 1e-7 * high or abs(f_middle) < 1e-6 * quantile:
+            break
+    return middle
