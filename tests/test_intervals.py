@@ -41,7 +41,7 @@ def evidence(H: float, b: float, omega_H: float, omega_b: float, meat: float = 0
     )  # fmt: skip
 
 
-@pytest.mark.parametrize(("H", "b"), [(100.0, 50.0), (30.0, -20.0), (21.0, 4.0)])
+@pytest.mark.parametrize(("H", "b"), [(100.0, 50.0), (30.0, -20.0), (21.0, 4.0), (50.0, 80.0)])
 def test_interval_equals_fieller_for_one_slope(H: float, b: float) -> None:
     """(b - Hβ)² ≤ q(ω_b² + v + ω_H²β²) solved as a quadratic."""
     omega_H, omega_b, meat, q = 10.0, 8.0, 9.0, 3.8415
@@ -135,10 +135,39 @@ def test_submodel_holds_dropped_columns_at_zero(release: dpl.Release, households
     assert smaller.coef["income"] == pytest.approx(release.coef["income"], abs=0.05)
     assert smaller.test("income = 0").p_value < 1e-6
     assert "income" in smaller.summary()
+    assert smaller.predict({"income": [30_000]})[0][0] == pytest.approx(
+        smaller.coef["Intercept"] + 30_000 * smaller.coef["income"]
+    )
+    for refused in (lambda: smaller.ridge(0.1), lambda: smaller.with_accuracy(0.02)):
+        with pytest.raises(dpl.StudyError, match="whole model"):
+            refused()
     with pytest.raises(dpl.StudyError, match="some of the columns"):
         release.submodel("income ~ consumption")
     with pytest.raises(dpl.StudyError, match="no declared bounds"):
         release.submodel("consumption ~ wealth")
+
+
+def test_least_distance_is_least(release: dpl.Release) -> None:
+    """Against a general optimiser, also where the noisy matrix is weak; and the gradient against differences."""
+    from scipy.optimize import minimize
+
+    from dplinked.estimate.intervals import fit_restricted
+
+    rng = np.random.default_rng(0)
+    for weakness in (1.0, 20.0, 60.0):
+        known = replace(release._evidence, matrix_scale=release._evidence.matrix_scale * weakness)
+        beta = known.centre + rng.normal(0, 0.3, known.size)
+        shifts = np.eye(known.size) * 1e-6
+        numeric = [(known.distance(beta + s) - known.distance(beta - s)) / 4e-6 for s in shifts]
+        np.testing.assert_allclose(known.half_gradient(beta), numeric, rtol=2e-4, atol=1e-5 * np.abs(numeric).max())
+        direction = np.array([0.0, 1.0, 0.0])
+        for value in (0.2, 1.5):
+            found, distance = fit_restricted(known, solve_evidence(known).beta, direction[None, :], np.array([value]))
+            assert found[1] == pytest.approx(value)
+            searched = minimize(
+                lambda t, k=known, v=value: k.distance(np.array([t[0], v, t[1]])), found[[0, 2]], method="Nelder-Mead"
+            )
+            assert distance <= searched.fun + 1e-3 * (1 + searched.fun)
 
 
 def test_ridge_shrinks(release: dpl.Release) -> None:
@@ -183,9 +212,14 @@ def test_accuracy_error_widens_intervals(households, monkeypatch: pytest.MonkeyP
 
 def test_accuracy_variance_weighs_blocks_by_their_rows() -> None:
     linkage = dpl.ELE({"a": 0.8, "b": 0.5}, block="k", checked={"a": 100, "b": 10})
-    relative = {"a": 0.2 / (0.8 * 100), "b": 0.5 / (0.5 * 10)}
-    assert linkage.accuracy_variance({"a": 0.9, "b": 0.1}) == pytest.approx(0.81 * relative["a"] + 0.01 * relative["b"])
-    assert linkage.accuracy_variance(None) == pytest.approx(0.25 * sum(relative.values()))
+    variance = {"a": 0.8 * 0.2 / 100, "b": 0.5 * 0.5 / 10}
+    weighed = (0.81 * variance["a"] + 0.01 * variance["b"]) / (0.9 * 0.8 + 0.1 * 0.5) ** 2
+    assert linkage.accuracy_variance({"a": 0.9, "b": 0.1}) == pytest.approx(weighed)
+    assert linkage.accuracy_variance(None) == pytest.approx(0.25 * sum(variance.values()) / 0.65**2)
+    unlisted = dpl.ELE({"a": 0.8}, block="k", other=0.5, checked={"a": 100})
+    assert unlisted.accuracy_variance({"a": 0.2, None: 0.8}) > unlisted.accuracy_variance({"a": 1.0})
+    with pytest.raises(dpl.StudyError, match="same blocks"):
+        dpl.ELE({"a": 0.8, "b": 0.5}, block="k", checked={"a": 100})
     assert dpl.ELE(0.9).accuracy_variance(None) is None
     with pytest.raises(dpl.StudyError, match="not both"):
         dpl.ELE(0.9, checked=5, accuracy_error=0.1)

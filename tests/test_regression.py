@@ -125,7 +125,7 @@ def test_pipeline_and_cross_validation(rows):
 def test_at_huge_epsilon_equals_least_squares(rows):
     X, y, _ = rows
     fitted, exact = model().fit(X, y), LinearRegression().fit(X, y)
-    errors = np.array(list(fitted.release_.std_err.values()))
+    errors = np.array([parts["privacy"] for parts in fitted.release_.error_parts.values()])
     assert errors.max() < 1e-3
     # Six standard errors each: a false alarm about once in 10⁸ runs.
     assert np.all(np.abs([fitted.intercept_, *fitted.coef_] - np.array([exact.intercept_, *exact.coef_])) < 6 * errors)

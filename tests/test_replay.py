@@ -55,8 +55,8 @@ def _second_releases_at_any_size(monkeypatch: pytest.MonkeyPatch, request: pytes
     monkeypatch.setattr(mechanism, "plan_scale", lambda links, count, mu: scale(links, 10**9, mu))
     wanted = "block" if "block meat" in request.node.name else "row"
 
-    def choose(h, p, links, largest_block, count, mu):
-        route = meat(h, p, links, largest_block if wanted == "block" else None, 10**9, mu)
+    def choose(p, links, largest_block, count, mu):
+        route = meat(p, links, largest_block if wanted == "block" else None, 10**9, mu)
         return dataclasses.replace(route, clip={"block": 1.0, "row": 0.7}[route.name])  # tight clips: they must bite
 
     monkeypatch.setattr(mechanism, "choose_meat", choose)

@@ -291,11 +291,12 @@ def test_meats_stay_within(seed: int, d: int, kind: str, clip: float) -> None:
     h2[j], r2[changed] = ball(rng, 1, d, True)[0], rng.normal(0, 2, len(changed))
 
     def rows(h: np.ndarray, r: np.ndarray) -> np.ndarray:
-        weighted = h * np.clip(r, -clip, clip)[:, None]
-        return weighted.T @ weighted
+        u = h * r[:, None]
+        u /= np.maximum(np.linalg.norm(u, axis=1, keepdims=True) / clip, 1.0)
+        return u.T @ u
 
     moved = np.linalg.norm(rows(h, r) - rows(h2, r2))
-    assert moved <= sens.row_meat_sensitivity(1.0, clip, links) + 1e-9
+    assert moved <= sens.row_meat_sensitivity(clip, links) + 1e-9
 
     def totals(h: np.ndarray, r: np.ndarray) -> np.ndarray:
         T = np.array([(h[blocks == b] * r[blocks == b, None]).sum(axis=0) for b in range(4)])
@@ -313,10 +314,10 @@ def test_meats_stay_within(seed: int, d: int, kind: str, clip: float) -> None:
 def test_meat_bounds_are_reached() -> None:
     e, f = np.array([1.0, 0.0]), np.array([0.0, 1.0])
     one, other = np.outer(e, e), np.outer(f, f)
-    assert np.linalg.norm(one - other) == pytest.approx(sens.row_meat_sensitivity(1.0, 1.0, EXACT))
+    assert np.linalg.norm(one - other) == pytest.approx(sens.row_meat_sensitivity(1.0, EXACT))
     # row j from e to f, row p (h = f) from 0 to 1: their changes add along f f' only in part
     moved = np.linalg.norm(other + other - one)
-    assert 0.9 * sens.row_meat_sensitivity(1.0, 1.0, ELE) <= moved <= sens.row_meat_sensitivity(1.0, 1.0, ELE)
+    assert 0.9 * sens.row_meat_sensitivity(1.0, ELE) <= moved <= sens.row_meat_sensitivity(1.0, ELE)
     # two blocks, each from e to f
     assert 2 * np.linalg.norm(one - other) == pytest.approx(sens.block_meat_sensitivity(1.0, ELE))
 
@@ -340,8 +341,9 @@ def test_matching_meat_stays_within(seed: int, carriers: int) -> None:
     z2[rng.choice(n, carriers, replace=False)] += rng.normal(0, 3, carriers)
 
     def meat(h, x, z, Q):
-        weighted = h * np.clip(z - Q @ x @ beta, -clip, clip)[:, None]
-        return weighted.T @ weighted
+        u = h * (z - Q @ x @ beta)[:, None]
+        u /= np.maximum(np.linalg.norm(u, axis=1, keepdims=True) / clip, 1.0)
+        return u.T @ u
 
     moved = np.linalg.norm(meat(h, x, z, Q) - meat(h2, x2, z2, Q2))
-    assert moved <= sens.matching_meat_sensitivity(1.0, clip, float(np.linalg.norm(beta)), links) + 1e-9
+    assert moved <= sens.matching_meat_sensitivity(clip, 1.0, float(np.linalg.norm(beta)), links) + 1e-9

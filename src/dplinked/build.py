@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from dplinked.design import Design
 from dplinked.estimate.planning import column_spread, instrument_signal, mean_accuracy
 from dplinked.estimate.ssp import Estimate
-from dplinked.linkage import ELE, Linkage
+from dplinked.linkage import ELE, Exact, Linkage
 from dplinked.privacy import mechanism as door
 from dplinked.release import Privacy, Release
 from dplinked.study import Study
@@ -30,8 +30,8 @@ class Variance:
     ----------
     route
         ``"block"``, ``"row"`` or ``"scale"``.
-    matrix
-        Noisy meat (p×p), as released; `scale` is the noise in its svec entries.
+    matrix, weights
+        Noisy meat (p×p) of instruments times public weights (p), as released; `scale` is the noise in its svec entries.
     residual
         Residual standard deviation on the scaled response.
     accuracy
@@ -42,6 +42,7 @@ class Variance:
 
     route: str
     matrix: Floats
+    weights: Floats
     scale: float
     residual: float
     accuracy: float | None
@@ -77,6 +78,7 @@ def build_release(
                 "route": variance.route,
                 "matrix": meat.tolist(),
                 "scale": variance.scale,
+                "weights": variance.weights.tolist(),
                 "residual": variance.residual,
             },
             "accuracy_variance": variance.accuracy,
@@ -116,10 +118,13 @@ def build_release(
 
 
 def usable_meat(variance: Variance, count: int) -> Floats:
-    """The noisy meat made positive definite: eigenvalues no smaller than a small share of their mean."""
+    """The noisy meat made positive definite, and freed of its weights.
+
+    On the weighted scale its diagonal is about ``n·τ²``; eigenvalues below a tenth of that are noise.
+    """
     values, vectors = np.linalg.eigh((variance.matrix + variance.matrix.T) / 2.0)
-    least = 0.02 * max(float(values.mean()), 0.1 * count * variance.residual**2)
-    return np.asarray((vectors * np.maximum(values, least)) @ vectors.T, np.float64)
+    whole = (vectors * np.maximum(values, 0.1 * count * variance.residual**2)) @ vectors.T
+    return np.asarray(whole / np.outer(variance.weights, variance.weights), np.float64)
 
 
 def linkage_share(
@@ -154,14 +159,21 @@ def accuracy_variance(linkage: Linkage, blocks: Blocks | None) -> float | None:
     return linkage.accuracy_variance(dict(zip(blocks.keys, shares.tolist(), strict=True)))
 
 
-def link_dependence(route: str, largest_block: int | None) -> float:
+def link_dependence(linkage: Linkage, route: str, sizes: NDArray[np.int64] | None) -> float:
     """Extra linkage variance that rows by themselves do not show, as a share of theirs.
 
-    If one response is misplaced, so is another of the same block. Simulated over random links (whole blocks
-    cycled, or each row wrong by itself), block variance exceeds row variance by up to half of its linkage part
-    in blocks of two, and by less the larger the block: .9/√m covers all of them.
+    If one response is misplaced, so is another of the same block. Simulated over random links (subsets of a
+    block cycled, or each row wrong by itself), block variance exceeds row variance by up to half of its linkage
+    part in blocks of two, and by less the larger the block: .9/√m covers all of them. Averaged over rows
+    where block sizes are public, else one half.
     """
-    return 0.0 if route == "block" or largest_block is None else min(0.5, 0.9 / math.sqrt(largest_block))
+    if route == "block" or isinstance(linkage, Exact):
+        return 0.0
+    if sizes is None:
+        return 0.5
+    shared = sizes[sizes > 1]
+    extra = np.minimum(0.5, 0.9 / np.sqrt(np.maximum(shared, 1)))
+    return float((extra * shared).sum() / max(1, int(sizes.sum())))
 
 
 def coefficient_range(design: Design) -> Floats:

@@ -211,7 +211,6 @@ def _release_variance(
         return None
     design, count = data.design, data.rows.count
     first, R = int(design.intercept), design.response.peak
-    h = math.hypot(design.instrument_radius, float(first))
     mean = np.clip(released.matrix[0, 1:] / count, -design.radius, design.radius) if first else np.zeros(beta.size)
     predictor = Predictor(beta, mean, mean_accuracy(study.linkage))
     residual, plans = R / 2.0, []
@@ -220,26 +219,28 @@ def _release_variance(
         residual = door.release_scale(residual_counts(data, predictor, edges), *scale, edges)
         plans.append(scale[0])
     blocks = None if data.blocks is None or study.unit.moves_block else data.blocks.sizes
-    largest_block = None if blocks is None else int(blocks.max())
-    route = (
-        door.choose_meat(h, len(design.names), links, largest_block, count, mu)
-        if scale
-        else door.MeatRoute("scale", 0.0)
-    )
+    largest_block, p = (None if blocks is None else int(blocks.max())), len(design.names)
+    route = door.choose_meat(p, links, largest_block, count, mu) if scale else door.MeatRoute("scale", 0.0)
+    squares = instrument_squares(design)
+    if released.symmetric:  # h = x: the released matrix tells its mean squares
+        squares = np.clip(
+            np.diag(released.matrix)[first:] / (count * predictor.accuracy), squares / 100.0, squares * 3.0
+        )
+    weights = 1.0 / np.sqrt(np.concatenate([np.ones(first), squares]))
     if route.name == "scale":
-        matrix = count * residual**2 * np.diag(np.concatenate([np.ones(first), instrument_squares(design)]))
-        noise_scale = 0.0
+        matrix, noise_scale = count * residual**2 * np.eye(p), 0.0
     else:
-        clip = route.clip * residual
-        meat = block_meat(data, predictor, clip) if route.name == "block" else row_meat(data, predictor, clip)
+        norm = route.clip * residual
+        meat = (block_meat if route.name == "block" else row_meat)(data, predictor, weights, norm)
+        h = math.hypot(design.instrument_radius, float(first)) * float(weights.max())
         reach = design.radius * float(np.linalg.norm(beta[first:]))
-        sensitivity = door.meat_sensitivity(route.name, h, clip, reach, links)
-        matrix, plan = door.release_meat(meat, sensitivity, max(h, 1.0) ** 2 * clip**2, count, mu)
+        sensitivity = door.meat_sensitivity(route.name, norm, h, reach, links)
+        matrix, plan = door.release_meat(meat, sensitivity, norm * max(norm, h * reach), count, mu)
         noise_scale = plan.parts[0].scale
         plans.append(plan)
     accuracy = accuracy_variance(study.linkage, data.blocks if blocks is not None else None)
-    dependence = link_dependence(route.name, largest_block)
-    return Variance(route.name, matrix, noise_scale, residual, accuracy, dependence, tuple(plans))
+    dependence = link_dependence(study.linkage, route.name, blocks)
+    return Variance(route.name, matrix, weights, noise_scale, residual, accuracy, dependence, tuple(plans))
 
 
 def _run_paper(study: Study, data: Encoded, links: LinkageExposure) -> Release:

@@ -42,7 +42,7 @@ class LinkedRegression(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         What one individual can change besides their x and y; see :class:`PrivacyUnit`.
     fit_intercept
         Whether the model has an intercept.
-    method, calibration, ranges, descent, large_epsilon
+    method, calibration, ranges, descent, large_epsilon, intervals
         As in :func:`dplinked.fit`.
     typical
         Public guess of each feature's middle, written like `bounds`. Affects precision only.
@@ -95,6 +95,7 @@ class LinkedRegression(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         ranges: str = "declared",
         descent: Descent | None = None,
         large_epsilon: bool = False,
+        intervals: bool = True,
     ) -> None:
         self.bounds = bounds
         self.response_bounds = response_bounds
@@ -109,6 +110,7 @@ class LinkedRegression(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         self.ranges = ranges
         self.descent = descent
         self.large_epsilon = large_epsilon
+        self.intervals = intervals
 
     def fit(self, X: Any, y: Any, blocks: Any = None) -> Self:
         """Release the coefficients.
@@ -178,7 +180,7 @@ class LinkedRegression(RegressorMixin, BaseEstimator):  # type: ignore[misc]
             raise StudyError(
                 f"typical must name features, each once ({list(names.values())}), not {list(self.typical)}."
             )
-        shared = ("epsilon", "delta", "linkage", "method", "calibration", "ranges", "descent", "large_epsilon")
+        shared = ("epsilon", "delta", "linkage", "method", "calibration", "ranges", "descent", "large_epsilon", "intervals")
         return Study(
             formula=" + ".join([f"{response} ~ {'1' if self.fit_intercept else '0'}", *names]),
             bounds={response: self.response_bounds, **bounds},
@@ -235,9 +237,17 @@ def _rename(release: Release, names: Mapping[str, str]) -> Release:
     terms = [label if label.isidentifier() else f"`{label}`" for label in names.values()]
     columns = [{**column, "name": names[column["name"]]} for column in release.scaling["columns"]]
     response = {**release.scaling["response"], "name": "y"}
+    formula = "y ~ " + " + ".join(terms if release.scaling["intercept"] else ["0", *terms])
+    inside = release.scaling["response"]["name"]
+    declared = {part: relabel(release.declared[part]) for part in ("bounds", "levels", "fill")}
+    for part in declared.values():
+        if inside in part:
+            part["y"] = part.pop(inside)
     return replace(
         release,
-        formula="y ~ " + " + ".join(terms if release.scaling["intercept"] else ["0", *terms]),
+        formula=formula,
+        declared={"formula": formula, **declared},
+        error_parts=relabel(release.error_parts),
         coef=relabel(release.coef),
         std_err=relabel(release.std_err),
         identified=relabel(release.identified),

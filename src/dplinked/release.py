@@ -128,7 +128,9 @@ class Release:
 
     def in_region(self, coef: Mapping[str, float], level: float = 0.95) -> bool:
         """Whether the joint confidence region of the named coefficients contains the given values."""
-        return self.test([f"{name} = {value!r}" for name, value in coef.items()]).p_value >= 1.0 - _checked_level(level)
+        return self.test(
+            [f"{name} = {float(value)!r}" for name, value in coef.items()]
+        ).p_value >= 1.0 - _checked_level(level)
 
     def submodel(self, formula: str) -> Release:
         """The same release with fewer columns: those left out have coefficient zero. Costs nothing."""
@@ -154,6 +156,8 @@ class Release:
 
     def ridge(self, penalty: float) -> dict[str, float]:
         """Coefficients with a ridge penalty on the slopes, as a share of the number of rows, on the scaled columns."""
+        if self.dropped:
+            raise StudyError("Ask the whole model for its ridge, not a submodel.")
         if not (math.isfinite(penalty) and penalty >= 0):
             raise StudyError(f"The penalty must be a finite number, 0 or more, not {penalty!r}.")
         estimate = solve_sums(
@@ -163,20 +167,27 @@ class Release:
         return dict(zip(self._names, (matrix @ estimate.beta + offset).tolist(), strict=True))
 
     def predict(self, rows: Any, level: float = 0.95) -> list[tuple[float, float, float]]:
-        """Mean response and its interval for each row: (mean, low, high). Cells are clipped to their declared bounds."""
+        """Mean response and its interval for each row: (mean, low, high). Cells are clipped to their declared bounds.
+
+        The mean is that of the coefficients shown; the interval belongs to the unshrunk solution, so with very
+        little budget the mean may lie outside.
+        """
         quantile = _chi2_quantile(_checked_level(level), 1)
         matrix, offset = self._to_user
         coef = np.array([self.coef.get(name, 0.0) for name in self._names])
+        kept = [k for k, name in enumerate(self._names) if name not in self.dropped]
         found = []
-        for row in model_rows(rows, self.declared):
+        for given in model_rows(rows, {**self.declared, "formula": self.formula}):
+            row = np.zeros(len(self._names))
+            row[kept] = given
             low, high = self._interval(row @ matrix, float(row @ offset), quantile, "test")
             found.append((float(row @ coef), low, high))
         return found
 
     def with_accuracy(self, change: float) -> Release:
         """The release as it would read had the linkage accuracy been declared higher by `change`."""
-        if self.linkage["model"] != "ELE":
-            raise StudyError("Only exchangeable linkage errors (ELE) declare an accuracy.")
+        if self.linkage["model"] != "ELE" or self.dropped or not self.scaling["intercept"]:
+            raise StudyError("Only a whole model with an intercept under ELE tells what another accuracy would do.")
         accuracy = self._accuracy
         factor = min(1.0, max(0.01, accuracy + change)) / accuracy
         first = int(self.scaling["intercept"])

@@ -238,6 +238,9 @@ class ELE:
             raise StudyError("Give checked or accuracy_error, not both.")
         object.__setattr__(self, "checked", _checked_per_block(checked, "checked", 1.0, math.inf))
         object.__setattr__(self, "accuracy_error", _checked_per_block(accuracy_error, "accuracy_error", 0.0, 0.5))
+        for known in (self.checked, self.accuracy_error):
+            if isinstance(known, Mapping) and set(known) != (set(declared) if isinstance(declared, Mapping) else set()):
+                raise StudyError("checked and accuracy_error per block must name the same blocks as the accuracy.")
 
     def accuracy_variance(self, shares: Mapping[str | None, float] | None) -> float | None:
         """Relative variance of the accuracy, ``Var(γ̂)/γ²``, over the rows; None if nothing was declared.
@@ -247,22 +250,27 @@ class ELE:
         if self.checked is None and self.accuracy_error is None:
             return None
         if not isinstance(self.accuracy, Mapping):
-            return self._relative_variance("", self.accuracy)
-        table = dict(self.accuracy)
-        weights = shares or dict.fromkeys(table, 1.0 / len(table))
-        return sum(
-            weights.get(key, 0.0) ** 2 * self._relative_variance(key, accuracy) for key, accuracy in table.items()
-        )
+            return self._variance(None, self.accuracy) / self.accuracy**2
+        blocks: dict[str | None, float] = {key: accuracy for key, accuracy in self.accuracy.items()}  # noqa: C416
+        if self.other is not None:
+            blocks[None] = self.other
+        weights = shares or dict.fromkeys(blocks, 1.0 / len(blocks))
+        mean = sum(weights.get(key, 0.0) * accuracy for key, accuracy in blocks.items())
+        total = sum(weights.get(key, 0.0) ** 2 * self._variance(key, accuracy) for key, accuracy in blocks.items())
+        return total / mean**2 if mean else 0.0
 
-    def _relative_variance(self, key: str, accuracy: float) -> float:
+    def _variance(self, key: str | None, accuracy: float) -> float:
+        """Variance of one block's accuracy; the other block counts as the one least well known."""
         if self.accuracy_error is not None:
-            error = (
-                self.accuracy_error.get(key, 0.0) if isinstance(self.accuracy_error, Mapping) else self.accuracy_error
-            )
-            return (error / accuracy) ** 2
-        checked = self.checked.get(key, 1.0) if isinstance(self.checked, Mapping) else self.checked
+            error = self.accuracy_error
+            if isinstance(error, Mapping):
+                error = max(error.values()) if key is None else error[key]
+            return error**2
+        checked = self.checked
+        if isinstance(checked, Mapping):
+            checked = min(checked.values()) if key is None else checked[key]
         assert checked is not None
-        return (1.0 - accuracy) / (accuracy * checked)
+        return accuracy * (1.0 - accuracy) / checked
 
     @property
     def declared(self) -> tuple[float, ...]:

@@ -1,7 +1,7 @@
 """The one door between private values and released ones.
 
 Everything that leaves passes through :func:`release_sums`, :func:`release_paper_sums`,
-:func:`release_descent` or :func:`release_ranges`. Each first lays down, from public values alone, what it
+:func:`release_descent`, :func:`release_ranges`, :func:`release_scale` or :func:`release_meat`. Each first lays down, from public values alone, what it
 will release and with how much noise (:class:`NoisePlan`), and then draws once per planned call.
 """
 
@@ -27,7 +27,7 @@ Floats = NDArray[np.float64]
 # Public guesses that divide the budget between parts; they affect precision only. On the scale where
 # responses lie in [-1, 1]: size of the slopes, size of the intercept, and how much an error in the
 # intercept's own equation matters for the slopes.
-SLOPE_GUESS = 0.5
+SLOPE_GUESS = 0.5  # and 1/√d where that is more
 INTERCEPT_GUESS = 0.5
 INTERCEPT_EQUATION = 0.25
 
@@ -159,7 +159,7 @@ def instrument_parts(design: Design, links: LinkageExposure, count: int) -> list
     def part(name: str, entries: int, sensitivity: float, importance: float, largest: float) -> Part:
         return Part(name, entries, sensitivity + rounding_slack(count, largest, entries), importance)
 
-    slope, intercept, equation = SLOPE_GUESS**2, INTERCEPT_GUESS**2, INTERCEPT_EQUATION**2
+    slope, intercept, equation = max(SLOPE_GUESS**2, 1.0 / max(1, d)), INTERCEPT_GUESS**2, INTERCEPT_EQUATION**2
     parts = []
     if design.intercept:
         parts.append(part("response total", 1, sens.response_total_sensitivity(R, links), equation, R))
@@ -399,27 +399,6 @@ def _bisect(counts: NDArray[np.int64], levels: Floats, steps: int, plan: NoisePl
 # --- variance --------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class ReleasedMeat:
-    """Noisy variance of ``b - Hβ``.
-
-    Attributes
-    ----------
-    route
-        ``"block"``, ``"row"`` or ``"scale"``: what it was made of, chosen from public values.
-    matrix
-        The meat (p×p), symmetric; the noise in its svec entries has standard deviation `scale`.
-    residual
-        Released (or, where the budget was too small to ask, declared) residual standard deviation.
-    """
-
-    route: str
-    matrix: Floats
-    scale: float
-    residual: float
-    plans: tuple[NoisePlan, ...]
-
-
 def residual_edges(R: float) -> Floats:
     """Public grid for the size of residuals: from 2R down in steps of 2^(1/4), SCALE_BINS bins."""
     return np.asarray(2.0 * R * 2.0 ** (-np.arange(SCALE_BINS - 1, 0, -1) / 4.0), np.float64)
@@ -458,37 +437,33 @@ class MeatRoute:
     clip: float
 
 
-def choose_meat(
-    h: float, p: int, links: LinkageExposure, largest_block: int | None, count: int, mu: float
-) -> MeatRoute:
+def choose_meat(p: int, links: LinkageExposure, largest_block: int | None, count: int, mu: float) -> MeatRoute:
     """Choose the route from public values: the expected noise relative to the meat decides.
 
-    Block meat is right at every block size but needs many blocks; row meat ignores that links within a block
-    hang together; where both drown in noise, so does the sampling error, and the scale is enough. Clipping is as
-    wide as a tenth of relative noise allows.
+    Instruments are weighted to mean square one, so that the meat's diagonal is about ``n·τ²``. Block meat is
+    right at every block size but needs many blocks; row meat does not see that links within a block hang
+    together; where both drown in noise, so does the sampling error, and the residuals' size is enough. Clipping
+    is as wide as a twentieth of relative noise allows.
     """
-    signal = mu * math.sqrt(MEAT_SHARE) * 0.6 * count
+    signal = mu * math.sqrt(MEAT_SHARE) * count
     if largest_block is not None and links.matrix_change == 0.0 and not links.exact:
         unit = sens.block_meat_sensitivity(1.0, links) * largest_block * p / signal
         least = 3.0 + 4.0 / math.sqrt(largest_block)
-        if unit * least**2 <= 0.25:
-            return MeatRoute("block", min(14.0, max(least, math.sqrt(0.1 / unit))) * math.sqrt(largest_block * p))
-    if links.column_sum == 1.0:
-        unit = sens.row_meat_sensitivity(h, 1.0, links) / signal
-    else:
-        unit = sens.matching_meat_sensitivity(h, 1.0, 1.0, links) / signal
-    if unit * 16.0 <= 0.3:
-        return MeatRoute("row", min(14.0, max(4.0, math.sqrt(0.1 / unit))))
+        if unit * least**2 <= 0.2:
+            return MeatRoute("block", min(14.0, max(least, math.sqrt(0.05 / unit))) * math.sqrt(largest_block * p))
+    unit = sens.row_meat_sensitivity(1.0, links) * p / signal
+    if unit * 16.0 <= 0.25:
+        return MeatRoute("row", min(14.0, max(4.0, math.sqrt(0.05 / unit))) * math.sqrt(p))
     return MeatRoute("scale", 0.0)
 
 
-def meat_sensitivity(route: str, h: float, clip: float, reach: float, links: LinkageExposure) -> float:
-    """Sensitivity of the chosen meat; `clip` in the units of the response, `reach` bounds |x'β|."""
+def meat_sensitivity(route: str, norm: float, h: float, reach: float, links: LinkageExposure) -> float:
+    """Sensitivity of the chosen meat, for contributions of at most `norm`; `h` bounds weighted instruments, `reach` |x'β|."""
     if route == "block":
-        return sens.block_meat_sensitivity(clip, links)
-    if links.column_sum == 1.0:
-        return sens.row_meat_sensitivity(h, clip, links)
-    return sens.matching_meat_sensitivity(h, clip, reach, links)
+        return sens.block_meat_sensitivity(norm, links)
+    if links.symmetric:
+        return sens.row_meat_sensitivity(norm, links)
+    return sens.matching_meat_sensitivity(norm, h, reach, links)
 
 
 def release_meat(

@@ -195,26 +195,27 @@ def residual_count_sensitivity(links: LinkageExposure) -> float:
 # --- meat: the variance of b - Hβ ------------------------------------------------------------------
 
 
-def row_meat_sensitivity(h: float, residual: float, links: LinkageExposure) -> float:
-    """Frobenius sensitivity of ``Σ h_i h_i' r_i²``, own residuals clipped to ``|r| ≤ residual``, ‖h_i‖ ≤ h.
+def row_meat_sensitivity(norm: float, links: LinkageExposure) -> float:
+    """Frobenius sensitivity of ``Σ u_i u_i'``, ``u_i = h_i r_i`` from the row's own residual, scaled to ‖u_i‖ ≤ norm.
 
-    Proof. Row j goes from one positive semidefinite rank-one matrix to another, each of norm at most h²r²:
-    ``‖A - B‖² = ‖A‖² + ‖B‖² - 2 tr AB ≤ 2h⁴r⁴``. Row p and each displaced row keep h and change r² within
-    [0, r²]: h²r² each. Nothing else sees the change, whatever happens to Q.
+    Proof. Row j goes from one positive semidefinite rank-one matrix to another, each of norm at most K²:
+    ``‖A - B‖² = ‖A‖² + ‖B‖² - 2 tr AB ≤ 2K⁴``. Rows that hold the person's response, and displaced ones, keep the
+    direction of h and change the length within [0, K²]: K² each. Nothing else sees the change, whatever
+    happens to Q.
     """
     others = 0.0 if links.exact else float(links.carriers + links.displaced)
-    return h**2 * residual**2 * (math.sqrt(2.0) + others)
+    return norm**2 * (math.sqrt(2.0) + others)
 
 
-def matching_meat_sensitivity(h: float, residual: float, reach: float, links: LinkageExposure) -> float:
-    """The same with residuals ``z_i - w_i'β`` under an explicit Q, ``|x'β| ≤ reach``.
+def matching_meat_sensitivity(norm: float, h: float, reach: float, links: LinkageExposure) -> float:
+    """The same with residuals ``z_i - w_i'β`` under an explicit Q, ‖h_i‖ ≤ h and ``|x'β| ≤ reach``.
 
-    Proof. As above for rows j, p and the displaced ones. Of the other rows, row i's w_i'β moves by at most
-    ``2 q_ij·reach`` through x_j and by ``Σ_l |q_il - q'_il|·reach`` through Q, and r² (clipped) by ``2·residual``
-    times that: together ``2·residual·reach·(2(S-γ) + M)``.
+    Proof. As above for row j, the carriers and the displaced rows. Of the other rows, row i's w_i'β moves by at
+    most ``2 q_ij·reach`` through x_j and by ``Σ_l |q_il - q'_il|·reach`` through Q. ``min(h²r², K²)`` has slope at most
+    ``2Kh`` in r. Together ``2Kh·reach·(2(S-γ) + M)``.
     """
     spread = 2.0 * (links.column_sum - links.accuracy_min) + links.matrix_change
-    return row_meat_sensitivity(h, residual, links) + h**2 * 2.0 * residual * reach * spread
+    return row_meat_sensitivity(norm, links) + 2.0 * norm * h * reach * spread
 
 
 def block_meat_sensitivity(norm: float, links: LinkageExposure) -> float:

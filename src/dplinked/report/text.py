@@ -103,7 +103,12 @@ def _notes(release: Release) -> list[str]:
 
 def _accuracy_lines(release: Release, width: int) -> list[str]:
     """How coefficients would move if the accuracy were a little off."""
-    if not release.has_intervals or release.linkage["model"] != "ELE" or release.dropped:
+    if (
+        not release.has_intervals
+        or release.linkage["model"] != "ELE"
+        or release.dropped
+        or not release.scaling["intercept"]
+    ):
         return []
     lines = ["", f"{'If accuracy were off by':<{width}}" + f"{-_ACCURACY_STEP:>30.2f}{_ACCURACY_STEP:>36.2f}"]
     moved = [release.with_accuracy(step) for step in (-_ACCURACY_STEP, _ACCURACY_STEP)]

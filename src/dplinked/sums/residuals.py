@@ -34,8 +34,8 @@ def residual_counts(data: Encoded, predictor: Predictor, edges: Floats) -> Priva
     return PrivateCounts(counts[None, :])
 
 
-def row_meat(data: Encoded, predictor: Predictor, clip: float) -> PrivateMeat:
-    """``Σ h_i h_i' r_i²`` with residuals clipped to ±clip; under an explicit Q, residuals from ``w_i'β``."""
+def row_meat(data: Encoded, predictor: Predictor, weights: Floats, norm: float) -> PrivateMeat:
+    """``Σ u_i u_i'`` with ``u_i = weights·h_i·r_i`` scaled to ‖u_i‖ ≤ norm; under an explicit Q, r_i from ``w_i'β``."""
     whole = data.matching is not None
 
     def strip(start: int, stop: int, _: Floats | None) -> list[NDArray[Any]]:
@@ -45,8 +45,9 @@ def row_meat(data: Encoded, predictor: Predictor, clip: float) -> PrivateMeat:
             residual = z - predictor.beta[:first].sum() - data.matching @ (predictor.beta[first:] @ x)
         else:
             residual = _own_residuals(data, predictor, x, z)
-        weighted = _instruments(data, x) * np.clip(residual, -clip, clip)
-        return [weighted @ weighted.T]
+        u = _instruments(data, x) * weights[:, None] * residual
+        _shorten(u, norm)
+        return [u @ u.T]
 
     if whole:
         (meat,) = strip(0, data.rows.count, None)
@@ -55,8 +56,8 @@ def row_meat(data: Encoded, predictor: Predictor, clip: float) -> PrivateMeat:
     return PrivateMeat((meat + meat.T) / 2.0)
 
 
-def block_meat(data: Encoded, predictor: Predictor, norm: float) -> PrivateMeat:
-    """``Σ_b T_b T_b'`` with ``T_b = Σ h_i (z_i - w_i'β)`` scaled to ‖T_b‖ ≤ norm."""
+def block_meat(data: Encoded, predictor: Predictor, weights: Floats, norm: float) -> PrivateMeat:
+    """``Σ_b T_b T_b'`` with ``T_b = weights·Σ h_i (z_i - w_i'β)`` scaled to ‖T_b‖ ≤ norm."""
     blocks, first = data.blocks, int(data.design.intercept)
     assert blocks is not None
     p = len(data.design.names)
@@ -66,7 +67,7 @@ def block_meat(data: Encoded, predictor: Predictor, norm: float) -> PrivateMeat:
         x, z = data.tile(start, stop)
         codes = blocks.codes[start:stop]
         fitted = predictor.beta[first:] @ x
-        h = _instruments(data, x)
+        h = _instruments(data, x) * weights[:, None]
         residual = z - predictor.beta[:first].sum() - blocks.a[codes] * fitted
         held[:p], held[p : 2 * p], held[-1] = h * residual, h, fitted
         return []
@@ -74,9 +75,14 @@ def block_meat(data: Encoded, predictor: Predictor, norm: float) -> PrivateMeat:
     _, totals = sum_tiles(data, strip, 2 * p + 1)
     assert totals is not None
     T = totals[:p] - blocks.o * totals[p : 2 * p] * totals[-1]
-    length = np.sqrt((T**2).sum(axis=0))
-    T *= norm / np.maximum(length * (1.0 + 1e-12), norm)
+    _shorten(T, norm)
     return PrivateMeat(T @ T.T)
+
+
+def _shorten(vectors: Floats, norm: float) -> None:
+    """Scale columns to l2 norm at most `norm`, in place."""
+    length = np.sqrt((vectors**2).sum(axis=0))
+    vectors *= norm / np.maximum(length * (1.0 + 1e-12), norm)
 
 
 def _own_residuals(data: Encoded, predictor: Predictor, x: Floats, z: Floats) -> Floats:
