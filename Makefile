@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: demo test test-all check format bench clean
+.PHONY: demo test test-all check format bench bench-coverage clean
 
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -32,9 +32,12 @@ format: $(READY)
 
 # Measurements. Results are committed under benchmarks/results with versions and machine.
 bench: $(READY)
-	$(BIN)/python benchmarks/sums.py
+	$(BIN)/python benchmarks/sums.py --out benchmarks/results/sums.md
 	$(BIN)/python benchmarks/paper_table.py --out benchmarks/results/paper_table.md
 	$(BIN)/python benchmarks/accuracy.py --peers
+
+bench-coverage: $(READY)
+	$(BIN)/python benchmarks/coverage.py --runs 1000 --out benchmarks/results/coverage.csv
 
 clean:
 	rm -rf $(VENV) build dist demo

@@ -37,8 +37,8 @@ from rich.console import Console
 from rich.progress import track
 
 import dplinked as dpl
+from dplinked.build import coefficient_range
 from dplinked.estimate.ssp import solve_sums
-from dplinked.fit import _coefficient_range
 from dplinked.linkage import Exact
 from dplinked.privacy import mechanism as door
 from dplinked.privacy.calibration import privacy_mu
@@ -226,7 +226,7 @@ class Ours:
     def draw(self, epsilon: float, draws: int) -> tuple[Floats, NDArray[np.bool_]]:
         """Errors (draws) and which coefficients each release calls identified (draws × p), as `fit` does."""
         first, d = int(self.data.intercept), self.data.X.shape[1]
-        mu, span = privacy_mu(epsilon, DELTA), _coefficient_range(self.design)
+        mu, span = privacy_mu(epsilon, DELTA), coefficient_range(self.design)
         slopes, identified = np.empty((draws, d)), np.empty((draws, first + d), dtype=bool)
         for i in range(draws):
             released = door.release_sums(self.sums, self.design, self.links, mu)
@@ -257,7 +257,7 @@ class Ours:
             noise[1:, 1:] += border**2 * beta[0] ** 2 * np.eye(d)
             noise[0, 1:] = noise[1:, 0] = border**2 * beta[0] * slopes
         privacy = np.sqrt(np.diag(inverse @ noise @ inverse))
-        return np.asarray(1.96 * (sampling + privacy) <= _coefficient_range(self.design))
+        return np.asarray(1.96 * (sampling + privacy) <= coefficient_range(self.design))
 
 
 def draw_adassp(data: DataSet, epsilon: float, draws: int, gdp: bool, rng: np.random.Generator) -> Floats:

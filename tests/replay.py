@@ -25,7 +25,7 @@ class Call:
     output: np.ndarray
 
 
-class Leak(BaseException):  # noqa: N818 - nothing on the way may catch it
+class Leak(BaseException):
     """The check failed: something data-dependent reached the outside unpaid."""
 
 

@@ -75,7 +75,7 @@ def test_release_paths_replay(monkeypatch: pytest.MonkeyPatch, kind: str, path: 
 @pytest.mark.parametrize("path", PATHS)
 def test_release_paths_replay_at_length(monkeypatch: pytest.MonkeyPatch, kind: str, path: str) -> None:
     rng = np.random.default_rng([1000 + KINDS.index(kind), len(path)])
-    for seed in range(400):
+    for seed in range(150):
         check(monkeypatch, make_pair(rng, kind), FORMULAS[seed % len(FORMULAS)], path, seed)
 
 

@@ -27,7 +27,7 @@ Floats = NDArray[np.float64]
 # Public guesses that divide the budget between parts; they affect precision only. On the scale where
 # responses lie in [-1, 1]: size of the slopes, size of the intercept, and how much an error in the
 # intercept's own equation matters for the slopes.
-SLOPE_GUESS = 0.5  # and 1/√d where that is more
+SLOPE_GUESS = 0.5  # and √(1.5/d) where that is more: with few columns H must stand clear of its noise
 INTERCEPT_GUESS = 0.5
 INTERCEPT_EQUATION = 0.25
 
@@ -159,7 +159,7 @@ def instrument_parts(design: Design, links: LinkageExposure, count: int) -> list
     def part(name: str, entries: int, sensitivity: float, importance: float, largest: float) -> Part:
         return Part(name, entries, sensitivity + rounding_slack(count, largest, entries), importance)
 
-    slope, intercept, equation = max(SLOPE_GUESS**2, 1.0 / max(1, d)), INTERCEPT_GUESS**2, INTERCEPT_EQUATION**2
+    slope, intercept, equation = max(SLOPE_GUESS**2, 1.5 / max(1, d)), INTERCEPT_GUESS**2, INTERCEPT_EQUATION**2
     parts = []
     if design.intercept:
         parts.append(part("response total", 1, sens.response_total_sensitivity(R, links), equation, R))

@@ -1,0 +1,30 @@
+"""Small versions of the benchmarks: each exits with an error when a criterion is missed."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["sums.py", "--rows", "200000"],
+        ["accuracy.py", "--quick"],
+        ["paper_table.py", "--repetitions", "80", "--cells", "2"],
+        ["coverage.py", "--runs", "40", "--jobs", "1", "--cells", "n10000-e1", "m2-e8-normal"],
+    ],
+    ids=lambda command: command[0],
+)
+def test_small_benchmark(command: list[str], tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, str(ROOT / "benchmarks" / command[0]), *command[1:]],
+        capture_output=True, text=True, cwd=tmp_path, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
