@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import subprocess
 import sys
 
@@ -301,6 +302,63 @@ def test_one_odd_cell_of_a_csv_file_changes_no_other_row(tmp_path) -> None:
         rows = Rows(tmp_path / "a.csv")
         assert rows.coded("k", lambda texts: [{"01": 1, "02": 2}.get(text, 0) for text in texts])[1:].tolist() == [1, 2]
         np.testing.assert_array_equal(rows.numbers("x", 0, 3)[1:], [2.0, 3.0])
+
+
+def test_csv_cells_of_any_kind(tmp_path) -> None:
+    """Broken encodings, line breaks and very long cells stay their own affair."""
+    from dplinked.sums.rows import Rows
+
+    for cell in (b"\xff\xfe", b'"a\nb"', b"x" * 3_000_000):
+        (tmp_path / "a.csv").write_bytes(b"k,x\n" + cell + b"," + cell + b"\n" + b"01,2\n02,3\n" * 3)
+        rows = Rows(tmp_path / "a.csv")
+        assert rows.count == 7
+        assert rows.coded("k", lambda texts: [{"01": 1, "02": 2}.get(text, 0) for text in texts]).tolist() == [
+            0,
+            *[1, 2] * 3,
+        ]
+        np.testing.assert_array_equal(rows.numbers("x", 0, 7)[1:], [2.0, 3.0] * 3)
+        assert np.isnan(rows.numbers("x", 0, 7)[0])
+
+
+def test_typed_columns_that_python_cannot_hold() -> None:
+    import pyarrow as pa
+
+    days = pa.Array.from_buffers(
+        pa.date32(), 4, [None, pa.py_buffer(np.array([18262, 18262, 18262, 10**7], np.int32).tobytes())]
+    )
+    mixed = pd.Series(["a", "b", "a", 3], dtype=object).astype("category")
+    for keys, levels in ((days, ["2020-01-01", "x"]), (mixed, ["a", "b"])):
+        release = dpl.fit(
+            {"x": np.zeros(4), "y": np.zeros(4), "g": keys} if isinstance(keys, pa.Array) else pd.DataFrame({"x": np.zeros(4), "y": np.zeros(4), "g": keys}),
+            "y ~ x + C(g)", bounds={"x": (0, 1), "y": (0, 1)}, levels={"g": levels}, linkage=dpl.Exact(), epsilon=1.0, delta=1e-3,
+        )  # fmt: skip
+        assert release.count == 4
+
+
+def test_odd_but_public_arguments_reach_the_release() -> None:
+    data = {"x": np.zeros(20), "y": np.zeros(20), "g": np.tile([1, 2], 10)}
+    release = dpl.fit(
+        data, "y ~ C(g)", bounds={"y": (0, 1)}, levels={"g": np.array([1, 2])}, epsilon=np.float32(1), delta=1e-3,
+        linkage=dpl.ELE(0.9, block="g"), unit=dpl.PrivacyUnit(moves_block=np.True_),
+    )  # fmt: skip
+    assert dpl.Release.from_json(release.to_json()) == release
+    for seed in range(6):
+        rng = np.random.default_rng(seed)
+        weak = dpl.fit(
+            {"x": rng.random(50), "y": rng.random(50)},
+            "y ~ x",
+            bounds={"x": (0, 1), "y": (0, 1)},
+            linkage=dpl.Exact(),
+            epsilon=0.01,
+            delta=1e-3,
+            ridge=0.0,
+        )
+        assert dpl.Release.from_json(weak.to_json()) == weak
+    alone = dpl.fit(
+        {"y": np.ones(50)}, "y ~ 1", bounds={"y": (0, 2)}, linkage=dpl.ELE(0.9), epsilon=5.0, delta=1e-3, method="ngd"
+    )
+    assert math.isfinite(alone.coef["Intercept"])
+    assert np.isfinite(alone.conf_int()["Intercept"]).all()
 
 
 @pytest.mark.parametrize("make", [pd.Categorical, lambda v: pd.Series(v, dtype="string")])

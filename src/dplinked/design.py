@@ -269,7 +269,7 @@ def _numeric_column(factors: tuple[Factor, ...], bounds: Mapping[str, Interval],
         raise StudyError(f"The bounds of {name!r} leave it constant; drop the term or widen the bounds.")
     shift = (low + high) / 2.0 if centre else 0.0
     scale = (high - low) / 2.0 if centre else max(abs(low), abs(high))
-    if not (math.isfinite(shift) and 1e-150 < scale < 1e150):
+    if not (math.isfinite(shift) and 1e-60 < scale < 1e60):
         raise StudyError(f"The bounds of {name!r} are too large or too close together to compute with.")
     return Column(name, factors, (), (low, high), shift, scale)
 
@@ -372,11 +372,12 @@ def _interval(values: Sequence[float], what: str) -> Interval:
     return low, high
 
 
-def _checked_levels(name: str, values: Sequence[Any]) -> tuple[Any, ...]:
+def _checked_levels(name: str, values: Sequence[Any]) -> tuple[str | None, ...]:
+    """Levels as their texts, the reference first."""
     listed = (values,) if isinstance(values, str) else tuple(values)
     if len({key_text(level) for level in listed} - {None}) != len(listed) or len(listed) < 2:
         raise StudyError(f"The levels of {name!r} must be at least two different values.")
-    return listed
+    return tuple(key_text(level) for level in listed)
 
 
 def _checked_fill(fill: Mapping[str, float], bounds: Mapping[str, Interval]) -> dict[str, float]:

@@ -14,6 +14,7 @@ from sklearn.utils.validation import check_consistent_length, check_is_fitted, c
 
 from dplinked.errors import StudyError, suggest
 from dplinked.fit import fit_study
+from dplinked.keys import number
 from dplinked.linkage import Linkage, PrivacyUnit
 from dplinked.privacy.mechanism import Descent
 from dplinked.release import Release
@@ -180,7 +181,17 @@ class LinkedRegression(RegressorMixin, BaseEstimator):  # type: ignore[misc]
             raise StudyError(
                 f"typical must name features, each once ({list(names.values())}), not {list(self.typical)}."
             )
-        shared = ("epsilon", "delta", "linkage", "method", "calibration", "ranges", "descent", "large_epsilon", "intervals")
+        shared = (
+            "epsilon",
+            "delta",
+            "linkage",
+            "method",
+            "calibration",
+            "ranges",
+            "descent",
+            "large_epsilon",
+            "intervals",
+        )
         return Study(
             formula=" + ".join([f"{response} ~ {'1' if self.fit_intercept else '0'}", *names]),
             bounds={response: self.response_bounds, **bounds},
@@ -192,6 +203,7 @@ class LinkedRegression(RegressorMixin, BaseEstimator):  # type: ignore[misc]
 
 def _read_numbers(model: LinkedRegression, X: Any, y: Any) -> tuple[Floats, Floats]:
     """Check shapes and take feature names. Messages are cut short: after a colon they quote cells."""
+    X, y = _plain_numbers(X), _plain_numbers(y)
     try:
         X, y = validate_data(model, X, y, validate_separately=(_NUMBERS, {**_NUMBERS, "ensure_2d": False}))
         y = column_or_1d(y, warn=True)
@@ -202,6 +214,15 @@ def _read_numbers(model: LinkedRegression, X: Any, y: Any) -> tuple[Floats, Floa
     return X, y
 
 
+def _plain_numbers(cells: Any) -> Any:
+    """Objects as numbers, cell by cell; what is no number becomes NaN. Typed arrays stay as they are."""
+    if isinstance(cells, np.ndarray) and cells.dtype == object:
+        return np.array([number(cell) for cell in cells.ravel()], dtype=float).reshape(cells.shape)
+    if hasattr(cells, "iloc") and any(str(kind) == "object" for kind in np.atleast_1d(getattr(cells, "dtypes", []))):
+        return cells.map(number)
+    return cells
+
+
 def _read_blocks(block: str | None, blocks: Any, count: int) -> dict[str, Any]:
     """The block column, if there is one."""
     if block is None and blocks is None:
@@ -210,7 +231,10 @@ def _read_blocks(block: str | None, blocks: Any, count: int) -> dict[str, Any]:
         raise StudyError("blocks are given, but the linkage has no block column: ELE(accuracy=…, block='…').")
     if blocks is None:
         raise StudyError(f"The linkage has the block column {block!r}. Pass its keys: fit(X, y, blocks=…).")
-    keys = blocks.to_numpy() if hasattr(blocks, "to_numpy") else blocks
+    # One by one: as an array, a typed column with a single null would turn all its keys into floats.
+    keys = blocks.iloc[:, 0] if hasattr(blocks, "iloc") and getattr(blocks, "ndim", 1) == 2 else blocks
+    for listed in ("to_pylist", "to_list"):
+        keys = getattr(keys, listed)() if hasattr(keys, listed) else keys
     if isinstance(keys, np.ndarray):
         keys = keys[:, 0] if keys.ndim == 2 and keys.shape[1] == 1 else keys
         if keys.ndim != 1:

@@ -120,7 +120,8 @@ class Release:
         left, right, text = parse_hypotheses(hypothesis, self._names)
         matrix, offset = self._to_user
         scaled = left @ matrix
-        if np.linalg.matrix_rank(np.vstack([self._evidence.left, scaled])) < len(self._evidence.left) + len(left):
+        rows = np.vstack([self._evidence.left, scaled])
+        if np.linalg.matrix_rank(rows / np.linalg.norm(rows, axis=1, keepdims=True)) < len(rows):
             raise StudyError(f"The hypotheses {text!r} contradict or repeat each other, or a dropped column.")
         _, distance = fit_restricted(self._evidence, self._solution.beta, scaled, right - left @ offset)
         statistic = max(0.0, distance - self._solution.distance)

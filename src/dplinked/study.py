@@ -47,6 +47,8 @@ class Study:
 
     def __post_init__(self) -> None:
         check_budget(self.epsilon, self.delta)
+        for name in ("epsilon", "delta"):  # NumPy's numbers would not go into the release's JSON
+            object.__setattr__(self, name, float(getattr(self, name)))
         if self.epsilon > _LARGE_EPSILON and not self.large_epsilon:
             raise StudyError(
                 f"epsilon={self.epsilon:g} protects next to nothing. If that is meant, say large_epsilon=True; "

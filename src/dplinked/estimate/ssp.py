@@ -91,10 +91,8 @@ def solve_sums(
             slopes = np.asarray(
                 np.linalg.lstsq(core.matrix + ridge * np.eye(d), core.vector, rcond=None)[0], np.float64
             )
-            factors = s / (np.maximum(s, 0.0) + ridge + np.finfo(float).tiny) / np.where(s == 0, 1.0, s)
-            variance = _noise_variance(core, slopes)
-            covariance = (basis_right * (factors**2 * variance)) @ basis_right.T
             gain = np.asarray(np.linalg.pinv(core.matrix + ridge * np.eye(d)), np.float64)
+            covariance = _noise_variance(core, slopes) * gain @ gain.T
         elif only_if_weak and not weak:
             slopes = np.asarray(np.linalg.solve(core.matrix, core.vector), np.float64)
             covariance = (basis_right * (_noise_variance(core, slopes) / s**2)) @ basis_right.T

@@ -53,11 +53,14 @@ class PrivacyUnit:
     linkage_change: float | None = None
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "moves_block", bool(self.moves_block))
         k, change = self.displaced_links, self.linkage_change
         if k is not None and (isinstance(k, bool) or not isinstance(k, int) or k < 0):
             raise StudyError(f"displaced_links must be a whole number, 0 or more, not {k!r}.")
         if change is not None and not (math.isfinite(change) and change >= 0):
             raise StudyError(f"linkage_change must be a finite number, 0 or more, not {change!r}.")
+        if change is not None:
+            object.__setattr__(self, "linkage_change", float(change))
 
     def describe(self) -> str:
         """Say in one sentence who is protected against what."""

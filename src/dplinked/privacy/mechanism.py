@@ -198,7 +198,10 @@ def allocate(parts: Sequence[Part], mu: float) -> NoisePlan:
 def plan_sums(design: Design, links: LinkageExposure, count: int, mu: float, *, matrix_only: bool = False) -> NoisePlan:
     """Noise of the tight sufficient-statistics release, from public values only."""
     parts = instrument_parts(design, links, count)
-    plan = allocate([part for part in parts if not (matrix_only and "response" in part.name)], mu)
+    parts = [part for part in parts if not (matrix_only and "response" in part.name)]
+    if not parts:  # an intercept alone: its matrix is n, public
+        return NoisePlan((), mu)
+    plan = allocate(parts, mu)
     if links.exact and is_symmetric(design, links) and design.columns and not matrix_only:
         plan = _use_joint_distance(design, plan)
     largest = 2.0 * links.column_sum * max(1.0, design.radius) * max(1.0, design.instrument_radius)
@@ -295,9 +298,11 @@ def release_sums(
         "symmetric matrix": core[upper] * weight,
         "instrument × regressors": core.ravel(),
     }
-    drawn = noise.add_gaussian(np.concatenate([values[part.name] for part in plan.parts]), plan.scales())
-    pieces = np.split(drawn, np.cumsum([part.entries for part in plan.parts])[:-1])
-    noisy = dict(zip((part.name for part in plan.parts), pieces, strict=True))
+    noisy = {}
+    if plan.parts:
+        drawn = noise.add_gaussian(np.concatenate([values[part.name] for part in plan.parts]), plan.scales())
+        pieces = np.split(drawn, np.cumsum([part.entries for part in plan.parts])[:-1])
+        noisy = dict(zip((part.name for part in plan.parts), pieces, strict=True))
 
     matrix, matrix_scale = np.zeros_like(sums.matrix), np.zeros_like(sums.matrix)
     vector, vector_scale = np.zeros_like(sums.vector), np.zeros_like(sums.vector)

@@ -105,8 +105,16 @@ class Rows:
             encoded = pc.dictionary_encode(values, null_encoding="encode")
         except (pa.ArrowException, TypeError, ValueError, OverflowError):
             raise_alone(ReleaseError(_UNREADABLE))
-        texts, places = _encode_texts([key_text(key) for key in encoded.dictionary.to_pylist()])
+        texts, places = _encode_texts([_scalar_text(key) for key in encoded.dictionary])
         return texts[encoded.indices.to_numpy(zero_copy_only=False)], places
+
+
+def _scalar_text(scalar: Any) -> str | None:
+    """Text of one Arrow value; None where Python cannot hold it (a date beyond its calendar, broken UTF-8)."""
+    try:
+        return key_text(scalar.as_py())
+    except Exception:  # whatever a cell may hold, it must not stop a release
+        return None
 
 
 def key_texts(distinct: Distinct) -> list[str | None]:
@@ -166,7 +174,8 @@ def _open_columns(data: Any) -> dict[str, Any]:
     for name in names:
         column = frame.get_column(name)
         native = column.to_native()
-        columns[name] = np.asarray(native, dtype=object) if str(getattr(native, "dtype", "")) == "object" else column
+        cellwise = str(getattr(native, "dtype", "")) in ("object", "category")  # their cells may be of any type
+        columns[name] = np.asarray(native, dtype=object) if cellwise else column
     return columns
 
 
@@ -176,7 +185,10 @@ def _open_array(values: Any) -> Any:
     import pyarrow as pa
 
     if isinstance(values, np.ndarray) and values.ndim == 1 and values.dtype.kind in "biufU":
-        return nw.from_native(pa.chunked_array([pa.array(values)]), series_only=True)
+        values = pa.array(values)
+    if isinstance(values, (pa.Array, pa.ChunkedArray)):
+        chunks = values if isinstance(values, pa.ChunkedArray) else pa.chunked_array([values])
+        return nw.from_native(chunks, series_only=True)
     listed = values.tolist() if isinstance(values, np.ndarray) and values.dtype != object else list(values)
     column = np.empty(len(listed), dtype=object)
     column[:] = listed
@@ -186,8 +198,14 @@ def _open_array(values: Any) -> Any:
 def _kind(column: Any) -> str:
     if isinstance(column, np.ndarray):
         return "object"
+    import pyarrow as pa
+
     dtype = column.dtype
-    return "number" if dtype.is_numeric() or str(dtype) == "Boolean" else str(dtype)
+    if dtype.is_numeric() or str(dtype) == "Boolean":
+        return "number"
+    if str(dtype) == "Unknown" and pa.types.is_null(_arrow(column[:0]).type):  # a column of nulls alone
+        return "number"
+    return str(dtype)
 
 
 def _arrow(column: Any) -> Any:
@@ -208,7 +226,7 @@ def _parse_numbers(values: Any) -> Any:
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    trimmed = pc.utf8_trim_whitespace(values.cast(pa.string()))
+    trimmed = pc.ascii_trim_whitespace(values)
     return pc.if_else(pc.match_substring_regex(trimmed, _NUMBER), trimmed, pa.scalar(None, pa.string())).cast(
         pa.float64()
     )
@@ -241,17 +259,26 @@ def _read_parquet(path: Path, columns: Sequence[str] | None) -> tuple[Any, list[
 
 
 def _read_csv(path: Path, columns: Sequence[str] | None) -> tuple[Any, list[str]]:
-    """Every column as text: a CSV file has no types, and guessing them would look at all cells."""
+    """Every column as text: a CSV file has no types, and guessing them would look at all cells.
+
+    The file is read in one piece, and text is not checked, so that no cell's length, line break or broken
+    encoding decides whether another can be read.
+    """
+    import csv
+
     import pyarrow as pa
     import pyarrow.csv
 
-    with pyarrow.csv.open_csv(path) as reader:
-        known = reader.schema.names
+    with path.open(newline="", encoding="utf-8-sig", errors="replace") as file:
+        known = next(csv.reader(file), [])
     options = pyarrow.csv.ConvertOptions(
+        check_utf8=False,
         column_types=dict.fromkeys(known, pa.string()),
         strings_can_be_null=True,
         quoted_strings_can_be_null=False,
         null_values=[""],
         include_columns=known if columns is None else [name for name in columns if name in known],
     )
-    return pyarrow.csv.read_csv(path, convert_options=options), known
+    whole = pyarrow.csv.ReadOptions(block_size=min(path.stat().st_size + 1, 2**31 - 1))
+    parse = pyarrow.csv.ParseOptions(newlines_in_values=True)
+    return pyarrow.csv.read_csv(path, read_options=whole, parse_options=parse, convert_options=options), known
