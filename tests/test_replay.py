@@ -10,6 +10,7 @@ import pytest
 
 import dplinked as dpl
 from dplinked.privacy import mechanism
+from dplinked.privacy import plan as planned
 from dplinked.privacy import sensitivity as sens
 from dplinked.privacy.calibration import privacy_mu
 from neighbours import BOUNDS, KINDS, LEVELS, Pair, make_pair
@@ -50,16 +51,16 @@ def check(monkeypatch: pytest.MonkeyPatch, pair: Pair, formula: str, path: str, 
 @pytest.fixture(autouse=True)
 def _second_releases_at_any_size(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
     """Small files would skip private ranges, the size of residuals and the meat; here they must run."""
-    ranges, scale, meat = mechanism.plan_ranges, mechanism.plan_scale, mechanism.choose_meat
-    monkeypatch.setattr(mechanism, "plan_ranges", lambda queries, count, mu: ranges(queries, 10**9, mu))
-    monkeypatch.setattr(mechanism, "plan_scale", lambda links, count, mu: scale(links, 10**9, mu))
+    ranges, scale, meat = planned.plan_ranges, planned.plan_scale, planned.choose_meat
+    monkeypatch.setattr(planned, "plan_ranges", lambda queries, count, mu: ranges(queries, 10**9, mu))
+    monkeypatch.setattr(planned, "plan_scale", lambda links, count, mu: scale(links, 10**9, mu))
     wanted = "block" if "block meat" in request.node.name else "row"
 
     def choose(p, links, largest_block, count, mu):
         route = meat(p, links, largest_block if wanted == "block" else None, 10**9, mu)
         return dataclasses.replace(route, clip={"block": 1.0, "row": 0.7}[route.name])  # tight clips: they must bite
 
-    monkeypatch.setattr(mechanism, "choose_meat", choose)
+    monkeypatch.setattr(planned, "choose_meat", choose)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -156,25 +157,25 @@ def test_catches_residuals_that_look_at_other_rows(monkeypatch: pytest.MonkeyPat
         return own(data, predictor, x, z) - 3.0 * x.mean()
 
     monkeypatch.setattr(residuals, "_own_residuals", shifted)
-    monkeypatch.setattr(mechanism, "SCALE_SHARE", 0.9)
+    monkeypatch.setattr(planned, "SCALE_SHARE", 0.9)
     assert caught(monkeypatch, "ele", "row meat", tries=600)
 
 
 @pytest.mark.parametrize("path", ["ssp", "ngd", "paper ssp", "paper ngd", "private ranges"])
 def test_catches_half_the_noise(monkeypatch: pytest.MonkeyPatch, path: str) -> None:
     """Pairs that reach the sensitivity: an exact join for the tight paths, whose bounds are attained."""
-    scales = mechanism.NoisePlan.scales
+    scales = planned.NoisePlan.scales
     factor = 0.5 if path in ("ssp", "ngd") else 0.1  # the paper's calibration has that much to spare
     if path == "private ranges":
         original = mechanism.release_ranges
 
         def weaken(counts, plan):
             parts = tuple(dataclasses.replace(part, scale=part.scale * 0.02) for part in plan.parts)
-            return original(counts, mechanism.NoisePlan(parts, plan.mu))
+            return original(counts, planned.NoisePlan(parts, plan.mu))
 
         monkeypatch.setattr(mechanism, "release_ranges", weaken)
     else:
-        monkeypatch.setattr(mechanism.NoisePlan, "scales", lambda plan: scales(plan) * factor)
+        monkeypatch.setattr(planned.NoisePlan, "scales", lambda plan: scales(plan) * factor)
     assert caught(monkeypatch, "exact" if path in ("ssp", "private ranges") else "ele", path)
 
 
@@ -243,7 +244,7 @@ def test_catches_a_sensitivity_with_the_lower_bound_used_twice(monkeypatch: pyte
             parts.append(
                 dataclasses.replace(part, scale=max(abs(low) * abs(low), 1e-9)) if "matrix" in part.name else part
             )
-        return mechanism.NoisePlan(tuple(parts), plan.mu)
+        return planned.NoisePlan(tuple(parts), plan.mu)
 
     monkeypatch.setattr(mechanism, "plan_sums", mistaken)
     assert caught(monkeypatch, "exact", formula="y ~ x")

@@ -10,7 +10,7 @@ from dplinked.estimate import baseline
 from dplinked.estimate.planning import Plan, plan, plan_study
 from dplinked.fit import fit, fit_study
 from dplinked.linkage import ELE, Exact, Matching, PrivacyUnit
-from dplinked.privacy.mechanism import Descent
+from dplinked.privacy.plan import Descent
 from dplinked.release import Release
 from dplinked.study import Study
 

@@ -15,6 +15,7 @@ from dplinked.estimate.planning import column_spread, instrument_signal, mean_ac
 from dplinked.estimate.ssp import Estimate
 from dplinked.linkage import ELE, Exact, Linkage
 from dplinked.privacy import mechanism as door
+from dplinked.privacy.plan import NoisePlan
 from dplinked.release import Privacy, Release
 from dplinked.study import Study
 from dplinked.sums.memory import Blocks
@@ -47,7 +48,7 @@ class Variance:
     residual: float
     accuracy: float | None
     dependence: float
-    plans: tuple[door.NoisePlan, ...]
+    plans: tuple[NoisePlan, ...]
 
 
 def build_release(
@@ -218,6 +219,6 @@ def describe_descent(released: door.ReleasedDescent) -> dict[str, Any]:
     }
 
 
-def describe_parts(*plans: door.NoisePlan) -> list[dict[str, Any]]:
+def describe_parts(*plans: NoisePlan) -> list[dict[str, Any]]:
     """Name, size, sensitivity and noise scale of all parts that were drawn."""
     return [asdict(part) for plan in plans for part in plan.parts]

@@ -27,6 +27,7 @@ from dplinked.estimate.planning import better_instrument, instrument_squares, me
 from dplinked.estimate.ssp import solve_sums
 from dplinked.linkage import Linkage, LinkageExposure, PrivacyUnit
 from dplinked.privacy import mechanism as door
+from dplinked.privacy import plan as planned
 from dplinked.privacy import sensitivity as sens
 from dplinked.privacy.calibration import noise_multiplier, privacy_mu
 from dplinked.release import Release
@@ -53,7 +54,7 @@ def fit(
     typical: Mapping[str, Sequence[float]] | None = None,
     ranges: str = "declared",
     fill: Mapping[str, float] | None = None,
-    descent: door.Descent | None = None,
+    descent: planned.Descent | None = None,
     response_bound: float | None = None,
     row_norm: float | None = None,
     ridge: float | None = None,
@@ -143,7 +144,7 @@ def fit_study(study: Study, data: Any) -> Release:
 def _run_sums(study: Study, data: Encoded, links: LinkageExposure) -> Release:
     """Sufficient statistics of the bounded instrument, tightly calibrated (the default)."""
     mu, count = privacy_mu(study.epsilon, study.delta), data.rows.count
-    left = 1.0 - (door.SCALE_SHARE + door.MEAT_SHARE if study.intervals else 0.0)
+    left = 1.0 - (planned.SCALE_SHARE + planned.MEAT_SHARE if study.intervals else 0.0)
     design = data.design
     if study.ranges == "private":
         design, spent = _private_ranges(data, mu)
@@ -166,18 +167,18 @@ def _run_descent(study: Study, data: Encoded, links: LinkageExposure) -> Release
     For intervals H is released too. The steps' noisy gradients then tell b around the iterates,
     ``b̃ = mean(H̃β_t - g̃_t)``, in which H̃'s noise counts only for the distance left to go.
     """
-    mu, design, descent = privacy_mu(study.epsilon, study.delta), data.design, study.descent or door.Descent()
+    mu, design, descent = privacy_mu(study.epsilon, study.delta), data.design, study.descent or planned.Descent()
     count, p, E = data.rows.count, len(design.names), design.radius
-    left = 1.0 - (door.SCALE_SHARE + door.MEAT_SHARE + door.CURVATURE_SHARE if study.intervals else 0.0)
+    left = 1.0 - (planned.SCALE_SHARE + planned.MEAT_SHARE + planned.CURVATURE_SHARE if study.intervals else 0.0)
     sums = instrument_sums(data)
     largest = (E + 1.0) * (links.column_sum * (E + 1.0) * descent.radius * math.sqrt(p) + design.response.peak)
-    sensitivity = door.descent_sensitivity(design, links, descent)
-    plan = door.plan_descent(p, sensitivity, 1.0 / (mu * math.sqrt(left)), descent, count, largest)
+    sensitivity = planned.descent_sensitivity(design, links, descent)
+    plan = planned.plan_descent(p, sensitivity, 1.0 / (mu * math.sqrt(left)), descent, count, largest)
     steps = public_steps(study.prepare()[0], mean_accuracy(study.linkage), descent)
     path = door.release_descent(sums, plan, descent, steps)
     if not study.intervals:
         return build_release(study, design, count, mu, last_iterate(path), describe_descent(path), None)
-    curvature = door.release_sums(sums, design, links, mu * math.sqrt(door.CURVATURE_SHARE), matrix_only=True)
+    curvature = door.release_sums(sums, design, links, mu * math.sqrt(planned.CURVATURE_SHARE), matrix_only=True)
     released, centre = descent_sums(path, curvature)
     estimate = solve_descent(released, centre, design.intercept, 1.0 / max(1, len(design.columns)))
     variance = _release_variance(study, data, links, released, estimate.beta, mu)
@@ -192,15 +193,15 @@ def _run_descent(study: Study, data: Encoded, links: LinkageExposure) -> Release
 def _private_ranges(data: Encoded, mu: float) -> tuple[Design, float]:
     """Aim the instrument at privately found middles; returns the design and the μ this cost."""
     numeric = [group.start for group in data.design.groups if group.numeric]
-    planned = door.plan_ranges(2 * len(numeric), data.rows.count, mu)
-    if planned is None:
+    search = planned.plan_ranges(2 * len(numeric), data.rows.count, mu)
+    if search is None:
         return data.design, 0.0
-    found = door.release_ranges(column_counts(data, 1 << door.RANGE_STEPS), planned)
+    found = door.release_ranges(column_counts(data, 1 << planned.RANGE_STEPS), search)
     middles = {}
     for k, (low, high) in zip(numeric, found, strict=True):
         start, stop = data.design.columns[k].interval
         middles[k] = (start + low * (stop - start), start + high * (stop - start))
-    return data.design.centred(middles), planned.mu
+    return data.design.centred(middles), search.mu
 
 
 def _release_variance(
@@ -214,13 +215,13 @@ def _release_variance(
     mean = np.clip(released.matrix[0, 1:] / count, -design.radius, design.radius) if first else np.zeros(beta.size)
     predictor = Predictor(beta, mean, mean_accuracy(study.linkage))
     residual, plans = R / 2.0, []
-    if scale := door.plan_scale(links, count, mu):
-        edges = door.residual_edges(R)
+    if scale := planned.plan_scale(links, count, mu):
+        edges = planned.residual_edges(R)
         residual = door.release_scale(residual_counts(data, predictor, edges), *scale, edges)
         plans.append(scale[0])
     blocks = None if data.blocks is None or study.unit.moves_block else data.blocks.sizes
     largest_block, p = (None if blocks is None else int(blocks.max())), len(design.names)
-    route = door.choose_meat(p, links, largest_block, count, mu) if scale else door.MeatRoute("scale", 0.0)
+    route = planned.choose_meat(p, links, largest_block, count, mu) if scale else planned.MeatRoute("scale", 0.0)
     squares = instrument_squares(design)
     if released.symmetric:  # h = x: the released matrix tells its mean squares
         squares = np.clip(
@@ -234,7 +235,7 @@ def _release_variance(
         meat = (block_meat if route.name == "block" else row_meat)(data, predictor, weights, norm)
         h = math.hypot(design.instrument_radius, float(first)) * float(weights.max())
         reach = design.radius * float(np.linalg.norm(beta[first:]))
-        sensitivity = door.meat_sensitivity(route.name, norm, h, reach, links)
+        sensitivity = planned.meat_sensitivity(route.name, norm, h, reach, links)
         matrix, plan = door.release_meat(meat, sensitivity, norm * max(norm, h * reach), count, mu)
         noise_scale = plan.parts[0].scale
         plans.append(plan)
@@ -256,10 +257,10 @@ def _run_paper(study: Study, data: Encoded, links: LinkageExposure) -> Release:
         released = door.release_paper_sums(sums, sensitivity, multiplier, W_norm * max(W_norm, R))
         estimate = solve_sums(released, intercept=False, prior_scale=(R / c) ** 2, ridge=study.ridge, only_if_weak=True)
         return build_release(study, design, count, 1.0 / multiplier, estimate, describe_sums(released), None)
-    descent = study.descent or door.Descent()
+    descent = study.descent or planned.Descent()
     multiplier = noise_multiplier(study.epsilon, study.delta, "paper-zcdp")
     sensitivity = sens.paper_ngd_sensitivity(c, R, descent.radius, links)
     largest = W_norm * (W_norm * descent.radius * math.sqrt(p) + R)
-    plan = door.plan_descent(p, sensitivity, multiplier, descent, count, largest)
+    plan = planned.plan_descent(p, sensitivity, multiplier, descent, count, largest)
     path = door.release_descent(paper_sums(data, c, R), plan, descent, public_steps(design, 1.0, descent))
     return build_release(study, design, count, 1.0 / multiplier, last_iterate(path), describe_descent(path), None)

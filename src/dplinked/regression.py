@@ -16,7 +16,7 @@ from dplinked.errors import StudyError, suggest
 from dplinked.fit import fit_study
 from dplinked.keys import number
 from dplinked.linkage import Linkage, PrivacyUnit
-from dplinked.privacy.mechanism import Descent
+from dplinked.privacy.plan import Descent
 from dplinked.release import Release
 from dplinked.study import Study
 

@@ -19,7 +19,8 @@ from dplinked.estimate.hypotheses import TestResult, parse_hypotheses
 from dplinked.estimate.intervals import Evidence, Solution, fit_restricted, invert_test, solve_evidence
 from dplinked.estimate.ssp import solve_sums
 from dplinked.formula import parse_formula
-from dplinked.privacy.mechanism import NoisePlan, ReleasedSums
+from dplinked.privacy.mechanism import ReleasedSums
+from dplinked.privacy.plan import NoisePlan
 
 Floats = NDArray[np.float64]
 

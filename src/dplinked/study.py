@@ -13,7 +13,7 @@ from dplinked.design import Design, build_design
 from dplinked.errors import StudyError, suggest
 from dplinked.linkage import ELE, Exact, Linkage, LinkageExposure, Matching, PrivacyUnit
 from dplinked.privacy.calibration import check_budget
-from dplinked.privacy.mechanism import Descent
+from dplinked.privacy.plan import Descent
 
 _METHODS = ("ssp", "ngd")
 _CALIBRATIONS = ("tight", "paper")

@@ -10,7 +10,8 @@ from numpy.typing import NDArray
 from dplinked.design import Design
 from dplinked.estimate.planning import column_spread
 from dplinked.estimate.ssp import Estimate, solve_sums
-from dplinked.privacy.mechanism import Descent, ReleasedDescent, ReleasedSums
+from dplinked.privacy.mechanism import ReleasedDescent, ReleasedSums
+from dplinked.privacy.plan import Descent
 
 Floats = NDArray[np.float64]
 

@@ -16,7 +16,7 @@ from dplinked.errors import StudyError, suggest
 from dplinked.formula import Interval
 from dplinked.linkage import ELE, Linkage, LinkageExposure, PrivacyUnit
 from dplinked.privacy.calibration import privacy_mu
-from dplinked.privacy.mechanism import (
+from dplinked.privacy.plan import (
     INTERCEPT_GUESS,
     MEAT_SHARE,
     SCALE_SHARE,

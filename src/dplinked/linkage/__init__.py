@@ -1,5 +1,6 @@
 """How the rows were linked, and what one person can change about it."""
 
-from dplinked.linkage.model import ELE, Exact, Linkage, LinkageExposure, Matching, PrivacyUnit
+from dplinked.linkage.model import ELE, Exact, Linkage, Matching
+from dplinked.linkage.unit import LinkageExposure, PrivacyUnit
 
 __all__ = ["ELE", "Exact", "Linkage", "LinkageExposure", "Matching", "PrivacyUnit"]
