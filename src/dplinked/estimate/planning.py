@@ -233,7 +233,7 @@ def _needed_epsilon(
 def _levers(
     study: Study, design: Design, links: LinkageExposure, guess: Guess, count: int, epsilon: float
 ) -> tuple[Lever, ...]:
-    """What twice the budget, twice the rows, half the linkage errors and half the bounds would do."""
+    """What twice the budget, twice the rows, half the linkage errors and bounds half as wide would do."""
     now = plan_errors(design, links, guess, count, epsilon, study.delta)
     better = replace(guess, accuracy=(1.0 + guess.accuracy) / 2.0)
     changed = {
@@ -241,19 +241,17 @@ def _levers(
         "twice the rows": plan_errors(design, links, guess, 2 * count, epsilon, study.delta),
         "half the linkage errors": plan_errors(design, links, better, count, epsilon, study.delta),
     }
-    tighter = {name: _halved(interval, study.typical.get(name)) for name, interval in design.bounds.items()}
-    try:
-        narrow = replace(study, bounds={**study.bounds, **tighter}).prepare()[0]
-        changed["bounds half as wide"] = plan_errors(
-            narrow,
-            links,
-            _guess(replace(study, bounds={**study.bounds, **tighter}), narrow, guess.r_squared),
-            count,
-            epsilon,
-            study.delta,
-        )
-    except StudyError:
-        pass  # a transform that the narrower bounds do not allow
+    # Halving bounds tells something only where a typical range says that the rows lie well within them.
+    typical = {name: study.typical[name] for name in design.bounds if name in study.typical}
+    if typical:
+        tighter = {name: _halved(design.bounds[name], middle) for name, middle in typical.items()}
+        narrow = replace(study, bounds={**study.bounds, **tighter})
+        try:
+            aimed = narrow.prepare()[0]
+            better = _guess(narrow, aimed, guess.r_squared)
+            changed["bounds half as wide"] = plan_errors(aimed, links, better, count, epsilon, study.delta)
+        except StudyError:
+            pass  # a transform that the narrower bounds do not allow
     return tuple(
         Lever(change, before.name, after.total / before.total)
         for change, rows in changed.items()
@@ -262,13 +260,10 @@ def _levers(
     )
 
 
-def _halved(interval: Interval, typical: Sequence[float] | None) -> Interval:
-    """Bounds half as wide around the typical range (else their middle), within the old ones."""
-    middle = (typical[0] + typical[1]) / 2.0 if typical else (interval[0] + interval[1]) / 2.0
-    half = (interval[1] - interval[0]) / 4.0
-    if typical:
-        half = max(half, (typical[1] - typical[0]) / 2.0)
-    low = min(max(middle - half, interval[0]), interval[1] - 2.0 * half)
+def _halved(interval: Interval, typical: Sequence[float]) -> Interval:
+    """Bounds half as wide around the typical range, within the old ones and never inside it."""
+    half = max((interval[1] - interval[0]) / 4.0, (typical[1] - typical[0]) / 2.0)
+    low = min(max((typical[0] + typical[1]) / 2.0 - half, interval[0]), interval[1] - 2.0 * half)
     return max(low, interval[0]), min(low + 2.0 * half, interval[1])
 
 
