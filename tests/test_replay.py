@@ -182,10 +182,10 @@ def test_catches_half_the_noise(monkeypatch: pytest.MonkeyPatch, path: str) -> N
 def test_catches_a_redraw(monkeypatch: pytest.MonkeyPatch) -> None:
     original = fit_module.door.release_sums
 
-    def until_it_looks_good(sums, design, links, mu):
-        released = original(sums, design, links, mu)
+    def until_it_looks_good(sums, design, links, mu, **kind):
+        released = original(sums, design, links, mu, **kind)
         while abs(np.linalg.det(released.matrix)) < abs(np.linalg.det(sums.matrix)) * 0.5:
-            released = original(sums, design, links, mu)
+            released = original(sums, design, links, mu, **kind)
         return released
 
     monkeypatch.setattr(fit_module.door, "release_sums", until_it_looks_good)

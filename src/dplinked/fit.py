@@ -153,7 +153,8 @@ def _run_sums(study: Study, data: Encoded, links: LinkageExposure) -> Release:
         unaimed = replace(study, typical={}).prepare()[0]
         design = better_instrument(design, unaimed, links, count, mu * math.sqrt(left))
     data = replace(data, design=design)
-    released = door.release_sums(instrument_sums(data), design, links, mu * math.sqrt(left))
+    mu_sums = mu * math.sqrt(left)
+    released = door.release_sums(instrument_sums(data), design, links, mu_sums, intervals=study.intervals)
     estimate = solve_sums(
         released, intercept=design.intercept, prior_scale=1.0 / max(1, len(design.columns)), ridge=study.ridge
     )

@@ -200,7 +200,8 @@ def plan_errors(
     slopes = np.sqrt(guess.r_squared * guess.deviation**2 / (max(1, len(design.columns)) * column_spread(design)))
     residual = guess.deviation * math.sqrt(1.0 - guess.r_squared)
     mismatch = guess.deviation * math.sqrt(guess.r_squared * (1.0 - guess.accuracy**2))
-    noise = plan_sums(design, links, count, privacy_mu(epsilon, delta) * math.sqrt(guess.share))
+    mu = privacy_mu(epsilon, delta) * math.sqrt(guess.share)
+    noise = plan_sums(design, links, count, mu, intervals=guess.share < 1.0)
     scaled = (
         expected_sampling(design, guess.accuracy, count, residual),
         expected_sampling(design, guess.accuracy, count, mismatch),

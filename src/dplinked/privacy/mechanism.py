@@ -77,7 +77,13 @@ class ReleasedDescent:
 
 
 def release_sums(
-    sums: PrivateSums, design: Design, links: LinkageExposure, mu: float, *, matrix_only: bool = False
+    sums: PrivateSums,
+    design: Design,
+    links: LinkageExposure,
+    mu: float,
+    *,
+    matrix_only: bool = False,
+    intervals: bool = False,
 ) -> ReleasedSums:
     """Release (H, b) of the bounded instrument, or H alone (b is then 0, with no claim to it).
 
@@ -86,7 +92,7 @@ def release_sums(
     μ-GDP for the unit behind `links`: one Gaussian draw of all parts, each scaled so that
     ``Σ (Δ/scale)² ≤ μ²``; for an exact join with h = x the joint distance of the parts is used.
     """
-    plan = plan_sums(design, links, sums.count, mu, matrix_only=matrix_only)
+    plan = plan_sums(design, links, sums.count, mu, matrix_only=matrix_only, intervals=intervals)
     d, first = len(design.columns), int(design.intercept)
     symmetric = is_symmetric(design, links)
     core = sums.matrix[first:, first:]

@@ -21,7 +21,7 @@ Floats = NDArray[np.float64]
 # Public guesses that divide the budget between parts; they affect precision only. On the scale where
 # responses lie in [-1, 1]: size of the slopes, size of the intercept, and how much an error in the
 # intercept's own equation matters for the slopes.
-SLOPE_GUESS = 0.5  # and √(1.5/d) where that is more: with few columns H must stand clear of its noise
+SLOPE_GUESS = 0.5
 INTERCEPT_GUESS = 0.5
 INTERCEPT_EQUATION = 0.25
 
@@ -102,15 +102,20 @@ def is_symmetric(design: Design, links: LinkageExposure) -> bool:
     return design.halves is None and links.symmetric
 
 
-def instrument_parts(design: Design, links: LinkageExposure, count: int) -> list[Part]:
-    """Parts of (H, b) with their sensitivities, rounding included. Responses lie within ±1."""
+def instrument_parts(design: Design, links: LinkageExposure, count: int, intervals: bool) -> list[Part]:
+    """Parts of (H, b) with their sensitivities, rounding included. Responses lie within ±1.
+
+    For intervals, with few columns, H gets more of the budget: it must stand clear of its noise.
+    """
     d, E, h = len(design.columns), design.radius, design.instrument_radius
     R = design.response.peak
 
     def part(name: str, entries: int, sensitivity: float, importance: float, largest: float) -> Part:
         return Part(name, entries, sensitivity + rounding_slack(count, largest, entries), importance)
 
-    slope, intercept, equation = max(SLOPE_GUESS**2, 1.5 / max(1, d)), INTERCEPT_GUESS**2, INTERCEPT_EQUATION**2
+    slope, intercept, equation = SLOPE_GUESS**2, INTERCEPT_GUESS**2, INTERCEPT_EQUATION**2
+    if intervals:
+        slope = max(slope, 1.5 / max(1, d))
     parts = []
     if design.intercept:
         parts.append(part("response total", 1, sens.response_total_sensitivity(R, links), equation, R))
@@ -146,9 +151,17 @@ def allocate(parts: Sequence[Part], mu: float) -> NoisePlan:
     return NoisePlan(tuple(scaled), mu)
 
 
-def plan_sums(design: Design, links: LinkageExposure, count: int, mu: float, *, matrix_only: bool = False) -> NoisePlan:
+def plan_sums(
+    design: Design,
+    links: LinkageExposure,
+    count: int,
+    mu: float,
+    *,
+    matrix_only: bool = False,
+    intervals: bool = False,
+) -> NoisePlan:
     """Noise of the tight sufficient-statistics release, from public values only."""
-    parts = instrument_parts(design, links, count)
+    parts = instrument_parts(design, links, count, intervals)
     parts = [part for part in parts if not (matrix_only and "response" in part.name)]
     if not parts:  # an intercept alone: its matrix is n, public
         return NoisePlan((), mu)
