@@ -179,7 +179,8 @@ def _run_descent(study: Study, data: Encoded, links: LinkageExposure) -> Release
     path = door.release_descent(sums, plan, descent, steps)
     if not study.intervals:
         return build_release(study, design, count, mu, last_iterate(path), describe_descent(path), None)
-    curvature = door.release_sums(sums, design, links, mu * math.sqrt(planned.CURVATURE_SHARE), matrix_only=True)
+    mu_curvature = mu * math.sqrt(planned.CURVATURE_SHARE)
+    curvature = door.release_sums(sums, design, links, mu_curvature, matrix_only=True, intervals=True)
     released, centre = descent_sums(path, curvature)
     estimate = solve_descent(released, centre, design.intercept, 1.0 / max(1, len(design.columns)))
     variance = _release_variance(study, data, links, released, estimate.beta, mu)
