@@ -85,7 +85,7 @@ def demo(
         f"{release.coef['income']:.3f}."
     )
     typer.echo(
-        f"Written to {out}/: linked.parquet, study.toml, release.json, report.md. Next: dplinked plan {out}/study.toml"
+        f"Written to {out}/: linked.parquet, study.toml, release.json, report.md. Next: dplinked plan {out}/study.toml --rows {rows}"
     )
 
 
