@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 import subprocess
 import sys
@@ -59,26 +58,26 @@ def test_noise_differs_after_fork_and_cannot_be_seeded() -> None:
     assert len({value for run in runs for value in run}) == 4
 
 
-def audit(values: np.ndarray, other: np.ndarray, mu: float, alpha: float = 1e-3) -> float:
-    """Lower bound on ε at δ = 1e-5 from runs on two neighbours: threshold from one half, bounds from the other.
+def audit(values: np.ndarray, other: np.ndarray, alpha: float = 1e-6) -> float:
+    """Lower bound on μ from runs on two neighbours: threshold from one half, bounds from the other.
 
     A Gaussian mechanism's μ is bounded below by Φ⁻¹(1-FPR) - Φ⁻¹(FNR) with Clopper-Pearson upper bounds
     at α/2 each, so a right mechanism is flagged with probability at most α.
     """
     half = len(values) // 2
-    best, threshold = -math.inf, 0.0
-    for t in np.quantile(np.concatenate([values[:half], other[:half]]), np.linspace(0.02, 0.98, 49)):
-        fpr, fnr = (values[:half] > t).mean(), (other[:half] <= t).mean()
-        if 0 < fpr < 1 and 0 < fnr < 1:
-            found = stats.norm.ppf(1 - fpr) - stats.norm.ppf(fnr)
-            best, threshold = max((best, threshold), (found, t))
 
-    def upper(hits: int, total: int) -> float:
-        return float(stats.beta.ppf(1 - alpha / 2, hits + 1, total - hits)) if hits < total else 1.0
+    def bound(threshold: float, first: np.ndarray, second: np.ndarray) -> float:
+        rates = []
+        for hits, total in (
+            (int((first > threshold).sum()), len(first)),
+            (int((second <= threshold).sum()), len(second)),
+        ):
+            rates.append(float(stats.beta.ppf(1 - alpha / 2, hits + 1, total - hits)) if hits < total else 1.0)
+        return float(stats.norm.ppf(1 - rates[0]) - stats.norm.ppf(rates[1]))
 
-    fpr = upper(int((values[half:] > threshold).sum()), len(values) - half)
-    fnr = upper(int((other[half:] <= threshold).sum()), len(other) - half)
-    return float(stats.norm.ppf(1 - fpr) - stats.norm.ppf(fnr))
+    candidates = np.quantile(np.concatenate([values[:half], other[:half]]), np.linspace(0.02, 0.98, 49))
+    best = max(candidates, key=lambda threshold: bound(threshold, values[:half], other[:half]))
+    return bound(best, values[half:], other[half:])
 
 
 @pytest.mark.parametrize("factor", [1.0, 0.7])
@@ -87,6 +86,6 @@ def test_audit_flags_too_little_noise(factor: float) -> None:
     epsilon, delta, runs = 8.0, 1e-5, 5000
     mu = privacy_mu(epsilon, delta)
     scale = factor / mu
-    found = audit(noise.add_gaussian(np.zeros(runs), scale), noise.add_gaussian(np.ones(runs), scale), mu)
+    found = audit(noise.add_gaussian(np.zeros(runs), scale), noise.add_gaussian(np.ones(runs), scale))
     flagged = privacy_delta(found, epsilon) > delta
     assert flagged == (factor < 1.0)
