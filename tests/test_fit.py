@@ -448,7 +448,13 @@ def test_release_round_trip_and_text(households: pd.DataFrame, tmp_path) -> None
         dpl.Release.load(tmp_path / "absent.json")
 
 
-def test_released_scales_are_the_ones_drawn(households: pd.DataFrame, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    "extra",
+    [{}, {"ranges": "private"}, {"intervals": False}, {"method": "ngd"}, {"method": "ngd", "intervals": False}],
+    ids=str,
+)
+def test_released_scales_are_the_ones_drawn(households: pd.DataFrame, monkeypatch: pytest.MonkeyPatch, extra) -> None:
+    """Every draw is in the release, and all together use the budget up and no more: halve any noise and this fails."""
     calls = []
     draw = noise.add_gaussian
 
@@ -457,8 +463,8 @@ def test_released_scales_are_the_ones_drawn(households: pd.DataFrame, monkeypatc
         return draw(values, scale)
 
     monkeypatch.setattr(noise, "add_gaussian", spy)
-    release = dpl.fit(households, "consumption ~ income", **OPTIONS, linkage=dpl.ELE(0.91, block="state"))
-    steps = {"residuals below": 6}  # drawn once a step
+    release = dpl.fit(households, "consumption ~ income", **OPTIONS, linkage=dpl.ELE(0.91, block="state"), **extra)
+    steps = {"residuals below": 6, "counts below": 12, "gradient": 3}  # drawn once a step
     parts = release.released["parts"]
     stated = [np.full(part["entries"], part["scale"]) for part in parts for _ in range(steps.get(part["name"], 1))]
     np.testing.assert_array_equal(np.concatenate(calls), np.concatenate(stated))

@@ -145,10 +145,11 @@ def _run_sums(study: Study, data: Encoded, links: LinkageExposure) -> Release:
     """Sufficient statistics of the bounded instrument, tightly calibrated (the default)."""
     mu, count = privacy_mu(study.epsilon, study.delta), data.rows.count
     left = 1.0 - (planned.SCALE_SHARE + planned.MEAT_SHARE if study.intervals else 0.0)
-    design = data.design
+    design, before = data.design, list[planned.NoisePlan]()
     if study.ranges == "private":
-        design, spent = _private_ranges(data, mu)
-        left -= (spent / mu) ** 2
+        design, search = _private_ranges(data, mu)
+        left -= (search.mu / mu) ** 2
+        before.append(search)
     if design.halves is not None:
         unaimed = replace(study, typical={}).prepare()[0]
         design = better_instrument(design, unaimed, links, count, mu * math.sqrt(left))
@@ -159,7 +160,8 @@ def _run_sums(study: Study, data: Encoded, links: LinkageExposure) -> Release:
         released, intercept=design.intercept, prior_scale=1.0 / max(1, len(design.columns)), ridge=study.ridge
     )
     variance = _release_variance(study, data, links, released, estimate.beta, mu)
-    return build_release(study, design, count, mu, estimate, describe_sums(released), variance)
+    described = {**describe_sums(released), "parts": describe_parts(*before, released.plan)}
+    return build_release(study, design, count, mu, estimate, described, variance)
 
 
 def _run_descent(study: Study, data: Encoded, links: LinkageExposure) -> Release:
@@ -192,18 +194,18 @@ def _run_descent(study: Study, data: Encoded, links: LinkageExposure) -> Release
     return build_release(study, design, count, mu, estimate, described, variance)
 
 
-def _private_ranges(data: Encoded, mu: float) -> tuple[Design, float]:
-    """Aim the instrument at privately found middles; returns the design and the μ this cost."""
+def _private_ranges(data: Encoded, mu: float) -> tuple[Design, planned.NoisePlan]:
+    """Aim the instrument at privately found middles; returns the design and what was drawn for it."""
     numeric = [group.start for group in data.design.groups if group.numeric]
     search = planned.plan_ranges(2 * len(numeric), data.rows.count, mu)
     if search is None:
-        return data.design, 0.0
+        return data.design, planned.NoisePlan((), 0.0)
     found = door.release_ranges(column_counts(data, 1 << planned.RANGE_STEPS), search)
     middles = {}
     for k, (low, high) in zip(numeric, found, strict=True):
         start, stop = data.design.columns[k].interval
         middles[k] = (start + low * (stop - start), start + high * (stop - start))
-    return data.design.centred(middles), search.mu
+    return data.design.centred(middles), search
 
 
 def _release_variance(

@@ -136,7 +136,8 @@ def instrument_sums(data: Encoded) -> PrivateSums:
         x, z = data.tile(0, data.rows.count)
         h = np.empty_like(x)
         design.instruments(x, h)
-        return _assemble(design, data.rows.count, x @ data.matching.T @ h.T, x @ data.matching.sum(axis=0), h, z)
+        core, sum_x = h @ (data.matching @ x.T), x @ data.matching.sum(axis=0)
+        return _bordered(design, data.rows.count, core, h.sum(axis=1), sum_x, h @ z, float(z.sum()), False)
     symmetric = design.halves is None
 
     def strip(start: int, stop: int, held: Floats | None) -> list[Floats]:
@@ -158,10 +159,6 @@ def instrument_sums(data: Encoded) -> PrivateSums:
     if data.blocks is not None and totals is not None:
         core = core + _block_product(totals[-d:] if d else totals, totals[:d], data.blocks.o)
     return _bordered(design, data.rows.count, core, sum_h, sum_x, b, float(sum_z), symmetric)
-
-
-def _assemble(design: Design, count: int, core_t: Floats, sum_x: Floats, h: Floats, z: Floats) -> PrivateSums:
-    return _bordered(design, count, core_t.T, h.sum(axis=1), sum_x, h @ z, float(z.sum()), False)
 
 
 def _bordered(
