@@ -15,6 +15,14 @@ import dplinked as dpl
 from dplinked.cli import DEMO_STUDY
 from dplinked.simulate import linked_households
 
+STUDY = (
+    DEMO_STUDY
+    + """[linkage]
+block = "state"
+accuracy = 0.91
+"""
+)
+
 
 def run(*arguments: object, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
@@ -27,7 +35,7 @@ def run(*arguments: object, cwd: Path | None = None) -> subprocess.CompletedProc
 def folder(tmp_path: Path) -> Path:
     table = pa.table(linked_households(2_000, 1)).drop_columns(["true_consumption"])
     pq.write_table(table, tmp_path / "linked.parquet")
-    (tmp_path / "study.toml").write_text(DEMO_STUDY, encoding="utf-8")
+    (tmp_path / "study.toml").write_text(STUDY, encoding="utf-8")
     return tmp_path
 
 

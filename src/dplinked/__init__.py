@@ -5,12 +5,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from dplinked import privacy
+from dplinked.accuracy import release_accuracy
 from dplinked.errors import CalibrationError, DplinkedError, ReleaseError, StudyError
 from dplinked.estimate import baseline
 from dplinked.estimate.planning import Plan, plan, plan_study
 from dplinked.fit import fit, fit_study
 from dplinked.linkage import ELE, Exact, Matching, PrivacyUnit
+from dplinked.linkage.fields import Field
 from dplinked.privacy.plan import Descent
+from dplinked.records import Linked, link
 from dplinked.release import Release
 from dplinked.study import Study
 
@@ -25,6 +28,8 @@ __all__ = [
     "Descent",
     "DplinkedError",
     "Exact",
+    "Field",
+    "Linked",
     "LinkedRegression",
     "Matching",
     "Plan",
@@ -36,9 +41,11 @@ __all__ = [
     "baseline",
     "fit",
     "fit_study",
+    "link",
     "plan",
     "plan_study",
     "privacy",
+    "release_accuracy",
 ]
 
 

@@ -13,8 +13,9 @@ from numpy.typing import NDArray
 from dplinked.design import Design
 from dplinked.estimate.planning import column_spread, instrument_signal, mean_accuracy
 from dplinked.estimate.ssp import Estimate
-from dplinked.linkage import ELE, Exact, Linkage
+from dplinked.linkage import ELE, Exact, Linkage, Matching
 from dplinked.privacy import mechanism as door
+from dplinked.privacy.calibration import privacy_epsilon
 from dplinked.privacy.plan import NoisePlan
 from dplinked.release import Privacy, Release
 from dplinked.study import Study
@@ -132,7 +133,7 @@ def linkage_share(
     study: Study, design: Design, beta: Floats, released: dict[str, Any], variance: Variance, count: int
 ) -> float:
     """Share of the residual variance that wrong links cause: ``(1-γ²)·Var(x'β)`` of the whole."""
-    gamma, first = mean_accuracy(study.linkage), int(design.intercept)
+    gamma, first = mean_accuracy(study.linkage.public), int(design.intercept)
     if gamma == 1.0 or not design.columns:
         return 0.0
     slopes = beta[first:]
@@ -185,14 +186,36 @@ def coefficient_range(design: Design) -> Floats:
 
 def describe_privacy(study: Study, mu: float) -> Privacy:
     """State what is promised, to whom, and what was taken as public."""
-    public = ["the number of rows", "the schema", "bounds, levels and all other settings", "the linkage accuracy"]
+    public = ["the number of rows", "the schema", "bounds, levels and all other settings", *_accuracy_is(study.linkage)]
     if study.linkage.block is not None and not study.unit.moves_block:
         public.append(f"the block keys ({study.linkage.block})")
     statement = (
         f"({study.epsilon:g}, {study.delta:g})-differentially private. Protected is {study.unit.describe()} "
         "Neighbouring files have the same number of rows."
     )
+    paid = study.linkage.paid if isinstance(study.linkage, ELE) else None
+    if paid is not None:
+        total = math.hypot(mu, paid)
+        statement += (
+            f" The linkage accuracy was released before, at mu = {paid:.4g}; both releases together are "
+            f"({privacy_epsilon(total, study.delta):.3g}, {study.delta:g})-differentially private."
+        )
     return Privacy(study.epsilon, study.delta, mu, asdict(study.unit), statement, tuple(public))
+
+
+def _accuracy_is(linkage: Linkage) -> list[str]:
+    """What is taken as public about the accuracy."""
+    if not isinstance(linkage, ELE):
+        return ["the linkage model's declarations"] if isinstance(linkage, Matching) else []
+    return {
+        "public": ["the linkage accuracy (declared)"],
+        "released": ["the linkage accuracy (released before)"],
+        "estimated": [
+            f"that no block's linkage accuracy is below {linkage.accuracy_min:g} (the accuracies themselves are not shown)"
+        ]
+        if linkage.accuracy_min is not None
+        else [],
+    }[linkage.source]
 
 
 def describe_sums(released: door.ReleasedSums, centre: Floats | None = None) -> dict[str, Any]:

@@ -1,11 +1,11 @@
-"""The command line: ``dplinked demo | check | plan | fit | report``."""
+"""The command line: ``dplinked demo | link | check | plan | fit | report``."""
 
 from __future__ import annotations
 
 import os
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
@@ -40,10 +40,6 @@ region = ["north", "south"]
 [typical]
 income = [15000, 50000]
 
-[linkage]
-block = "state"
-accuracy = 0.91
-
 [unit]
 moves_block = false
 displaced_links = 0
@@ -51,42 +47,122 @@ displaced_links = 0
 [privacy]
 epsilon = 1.0
 delta = 1e-6
+
 """
+DEMO_FIELDS = ("given_name", "surname", "date_of_birth", "postcode", "address")
 
 
 @app.command()
 def demo(
     out: Annotated[Path, typer.Option(help="Folder for the demo's files.")] = Path("demo"),
-    rows: Annotated[int, typer.Option(min=1_000, help="Number of generated households.")] = 50_000,
+    rows: Annotated[int, typer.Option(min=1_000, help="Number of generated people.")] = 50_000,
     seed: Annotated[int, typer.Option(help="Seed of the generated data (never of the noise).")] = 1,
 ) -> None:
-    """Generate linked households, fit them privately, and report."""
-    import pyarrow as pa
-    import pyarrow.parquet
+    """Generate two files about the same people, link them, fit privately, and report."""
+    import pyarrow.csv
 
     import dplinked as dpl
-    from dplinked.simulate import linked_households
+    from dplinked.records import linkage_section
+    from dplinked.simulate import review_links, two_files
 
     out.mkdir(parents=True, exist_ok=True)
-    with _progress.status("Generating households with wrong links …"):
-        table = pa.table(linked_households(rows, seed))
-        pyarrow.parquet.write_table(table.drop_columns(["true_consumption"]), out / "linked.parquet")
-        (out / "study.toml").write_text(DEMO_STUDY, encoding="utf-8")
-    study = dpl.Study.from_toml(out / "study.toml")
-    with _progress.status("Fitting privately …"):
+    with _progress.status("Generating two files with typos, missing values and swapped fields …"):
+        files = two_files(rows, seed, errors=2.0)
+        pyarrow.csv.write_csv(files.left, out / "incomes.csv")
+        pyarrow.csv.write_csv(files.right, out / "spending.csv")
+    with _progress.status("Linking them without a common id …"):
+        linked = dpl.link(
+            out / "incomes.csv", out / "spending.csv", fields=DEMO_FIELDS, id="id", block="state", method="splink"
+        )
+        linked = linked.audited(review_links(linked.audit_sample(1000), files))
+    with _progress.status("Releasing the linkage accuracy, then the regression …"):
+        unit = dpl.PrivacyUnit(moves_block=False, displaced_links=0)
+        accuracy = dpl.release_accuracy(linked, epsilon=0.3, delta=1e-6, unit=unit)
+        linked.save(out, linkage=accuracy.linkage)
+        (out / "study.toml").write_text(DEMO_STUDY + linkage_section(accuracy.linkage), encoding="utf-8")
+        study = dpl.Study.from_toml(out / "study.toml")
         release = dpl.fit_study(study, study.data)
     release.save(out / "release.json")
     (out / "report.md").write_text(release.to_markdown() + "\n", encoding="utf-8")
     typer.echo(release.summary())
-    naive = dpl.baseline.ols(table, study.formula, levels=study.levels).coef["income"]
+    naive = dpl.baseline.ols(linked.rows, study.formula, levels=study.levels).coef["income"]
+    right = float((linked.links.right == files.truth).mean())
     typer.echo(
-        f"\nThis data is generated, so the truth is known: the slope of income is 0.55. Least squares on the linked rows, "
-        f"\nignoring the wrong links and privacy, gives {naive:.3f}; the private, corrected fit gives "
+        f"\nThis data is generated, so the truth is known: {100 * right:.1f} % of the links are right (a review of 1,000 links and "
+        f"\nnoise said {100 * linked.overall(accuracy.linkage):.1f} %), and the slope of income is 0.55. Least squares on the linked "
+        f"rows, \nignoring the wrong links and privacy, gives {naive:.3f}; the private, corrected fit gives "
         f"{release.coef['income']:.3f}."
     )
     typer.echo(
-        f"Written to {out}/: linked.parquet, study.toml, release.json, report.md. Next: dplinked plan {out}/study.toml --rows {rows}"
+        f"Written to {out}/: both files, linked.parquet, quality.html, study.toml, release.json, report.md. "
+        f"Next: dplinked plan {out}/study.toml --rows {rows}"
     )
+
+
+@app.command()
+def link(
+    left: Annotated[Path, typer.Argument(help="The file whose rows all stay (Parquet or CSV).")],
+    right: Annotated[Path, typer.Argument(help="The file to link to it.")],
+    out: Annotated[Path, typer.Option(help="Folder for linked.parquet, linkage.toml and the quality report.")] = Path(
+        "linked"
+    ),
+    field: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Column to compare, like surname, dob:date or forename=given_name:name; repeat. Default: all common ones."
+        ),
+    ] = None,
+    id: Annotated[str | None, typer.Option(help="Column that names a record in both files.")] = None,
+    right_id: Annotated[str | None, typer.Option(help="The right file's id column, if it has another name.")] = None,
+    block: Annotated[list[str] | None, typer.Option(help="Column to link within; repeat to combine.")] = None,
+    method: Annotated[str, typer.Option(help="rules, splink or pairs.")] = "rules",
+    threshold: Annotated[float | None, typer.Option(help="Score (rules) or probability (splink) of a link.")] = None,
+    assignment: Annotated[str, typer.Option(help="optimal, or greedy with random links for the rest.")] = "optimal",
+    pairs: Annotated[Path | None, typer.Option(help="Links made elsewhere (with --method pairs).")] = None,
+    settings: Annotated[Path | None, typer.Option(help="Splink's own settings (JSON).")] = None,
+    engine: Annotated[str, typer.Option(help="Where Splink runs: duckdb or spark.")] = "duckdb",
+    memory: Annotated[float, typer.Option(help="Gigabytes that the pairs of one block may take.")] = 2.0,
+    seed: Annotated[int, typer.Option(help="Of ties, random links and samples.")] = 0,
+    audit_sample: Annotated[
+        int | None, typer.Option(min=1, help="Write this many links to check into audit.csv.")
+    ] = None,
+    audited: Annotated[Path | None, typer.Option(help="The checked audit.csv, its column 'right' filled in.")] = None,
+    release_accuracy: Annotated[
+        float | None, typer.Option(help="Epsilon to release the audited accuracies with.")
+    ] = None,
+    delta: Annotated[float | None, typer.Option(help="Delta of --release-accuracy.")] = None,
+    displaced_links: Annotated[
+        int | None, typer.Option(min=0, help="With --release-accuracy: links one person may displace.")
+    ] = None,
+) -> None:
+    """Steward: link two files one to one, and say how good the links are. NOT FOR PUBLICATION."""
+    import dplinked as dpl
+    from dplinked.linkage.fields import parse_field
+
+    if release_accuracy is not None and (audited is None or delta is None or displaced_links is None):
+        raise StudyError("--release-accuracy needs --audited, --delta and --displaced-links (0 holds links fixed).")
+    _check_folder(out)
+    with _progress.status("Linking …"):
+        linked = dpl.link(
+            left, right, fields=[parse_field(text) for text in field] if field else None,
+            id=None if id is None else (id, right_id or id), block=block or None, method=method, threshold=threshold,
+            assignment=assignment, pairs=pairs, settings=settings, engine=engine, memory=memory * 1e9, seed=seed,
+        )  # fmt: skip
+        linked = linked if audited is None else linked.audited(audited)
+        paid: Any = None
+        if release_accuracy is not None:
+            unit = dpl.PrivacyUnit(displaced_links=displaced_links)
+            paid = dpl.release_accuracy(linked, epsilon=release_accuracy, delta=delta or 0.0, unit=unit)
+        written = linked.save(out, audit_sample=audit_sample, seed=seed, linkage=None if paid is None else paid.linkage)
+        if paid is not None:
+            paid.save(out / "accuracy.json")
+            written.append("accuracy.json")
+    typer.echo(linked.summary())
+    typer.echo(f"\nWritten to {out}/: {', '.join(written)}.")
+    if audit_sample is not None:
+        typer.echo(
+            f"Fill in the column 'right' of {out}/audit.csv (yes or no), then run the same command with --audited {out}/audit.csv."
+        )
 
 
 @app.command()
@@ -178,6 +254,13 @@ def _check_writable(path: Path) -> None:
     folder = path.resolve().parent
     if path.is_dir() or not folder.is_dir() or not os.access(path if path.exists() else folder, os.W_OK):
         raise StudyError(f"{str(path)!r} cannot be written. Choose a file in an existing folder with --out.")
+
+
+def _check_folder(path: Path) -> None:
+    """Refuse a folder that cannot be written before any work is done."""
+    parent = path if path.is_dir() else path.resolve().parent
+    if (path.exists() and not path.is_dir()) or not parent.is_dir() or not os.access(parent, os.W_OK):
+        raise StudyError(f"{str(path)!r} cannot be written. Name a folder in an existing one with --out.")
 
 
 def main() -> None:

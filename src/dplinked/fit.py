@@ -21,11 +21,11 @@ from dplinked.build import (
     link_dependence,
 )
 from dplinked.design import Design
-from dplinked.errors import DplinkedError, ReleaseError, raise_alone
+from dplinked.errors import DplinkedError, ReleaseError, StudyError, raise_alone
 from dplinked.estimate.ngd import descent_sums, last_iterate, public_steps, solve_descent
 from dplinked.estimate.planning import better_instrument, instrument_squares, mean_accuracy
 from dplinked.estimate.ssp import solve_sums
-from dplinked.linkage import Linkage, LinkageExposure, PrivacyUnit
+from dplinked.linkage import ELE, UNSTATED, Linkage, LinkageExposure, PrivacyUnit
 from dplinked.privacy import mechanism as door
 from dplinked.privacy import plan as planned
 from dplinked.privacy import sensitivity as sens
@@ -112,7 +112,7 @@ def fit(
     rows, the schema, every argument and, unless ``unit.moves_block``, the block keys are public.
     """
     study = Study(
-        formula, bounds, epsilon, delta, linkage, unit or PrivacyUnit(), levels or {}, method, calibration,
+        formula, bounds, epsilon, delta, linkage, unit or UNSTATED, levels or {}, method, calibration,
         typical or {}, ranges, fill or {}, descent, response_bound, row_norm, ridge, large_epsilon, intervals,
     )  # fmt: skip
     return fit_study(study, data)
@@ -134,11 +134,26 @@ def fit_study(study: Study, data: Any) -> Release:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # a warning about a number is a message about rows
-            return run(study, encode(rows, design, study.linkage, study.unit), links)
+            data = encode(rows, design, study.linkage, study.unit)
+            _check_change(study, data)
+            return run(study, data, links)
     except DplinkedError:
         raise
     except Exception:
         raise_alone(ReleaseError("The release failed while it read the rows. The steward's 'check' shows the details."))
+
+
+def _check_change(study: Study, data: Encoded) -> None:
+    """Accuracies from checked links move with the people checked; the declared change of Q must cover that."""
+    if not isinstance(study.linkage, ELE) or data.blocks is None:
+        return
+    sizes = dict(zip(data.blocks.keys, data.blocks.sizes.tolist(), strict=False))
+    needed = study.linkage.audit_change(study.unit, sizes, data.rows.count)
+    if needed > (study.unit.linkage_change or 0.0):
+        raise StudyError(
+            f"Checked links tell the accuracy of whole blocks, so one person can change the matching matrix by {needed:.4g}: "
+            "declare linkage_change at least as large, or release the accuracies instead (dpl.release_accuracy)."
+        )
 
 
 def _run_sums(study: Study, data: Encoded, links: LinkageExposure) -> Release:
@@ -177,7 +192,7 @@ def _run_descent(study: Study, data: Encoded, links: LinkageExposure) -> Release
     largest = (E + 1.0) * (links.column_sum * (E + 1.0) * descent.radius * math.sqrt(p) + design.response.peak)
     sensitivity = planned.descent_sensitivity(design, links, descent)
     plan = planned.plan_descent(p, sensitivity, 1.0 / (mu * math.sqrt(left)), descent, count, largest)
-    steps = public_steps(study.prepare()[0], mean_accuracy(study.linkage), descent)
+    steps = public_steps(study.prepare()[0], mean_accuracy(study.linkage.public), descent)
     path = door.release_descent(sums, plan, descent, steps)
     if not study.intervals:
         return build_release(study, design, count, mu, last_iterate(path), describe_descent(path), None)
@@ -217,7 +232,7 @@ def _release_variance(
     design, count = data.design, data.rows.count
     first, R = int(design.intercept), design.response.peak
     mean = np.clip(released.matrix[0, 1:] / count, -design.radius, design.radius) if first else np.zeros(beta.size)
-    predictor = Predictor(beta, mean, mean_accuracy(study.linkage))
+    predictor = Predictor(beta, mean, mean_accuracy(study.linkage.public))
     residual, plans = R / 2.0, []
     if scale := planned.plan_scale(links, count, mu):
         edges = planned.residual_edges(R)
@@ -243,7 +258,7 @@ def _release_variance(
         matrix, plan = door.release_meat(meat, sensitivity, norm * max(norm, h * reach), count, mu)
         noise_scale = plan.parts[0].scale
         plans.append(plan)
-    accuracy = accuracy_variance(study.linkage, data.blocks if blocks is not None else None)
+    accuracy = accuracy_variance(study.linkage.public, data.blocks if blocks is not None else None)
     dependence = link_dependence(study.linkage, route.name, blocks)
     return Variance(route.name, matrix, weights, noise_scale, residual, accuracy, dependence, tuple(plans))
 

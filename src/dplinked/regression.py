@@ -15,7 +15,7 @@ from sklearn.utils.validation import check_consistent_length, check_is_fitted, c
 from dplinked.errors import StudyError, suggest
 from dplinked.fit import fit_study
 from dplinked.keys import number
-from dplinked.linkage import Linkage, PrivacyUnit
+from dplinked.linkage import UNSTATED, Linkage, PrivacyUnit
 from dplinked.privacy.plan import Descent
 from dplinked.release import Release
 from dplinked.study import Study
@@ -196,7 +196,7 @@ class LinkedRegression(RegressorMixin, BaseEstimator):  # type: ignore[misc]
             formula=" + ".join([f"{response} ~ {'1' if self.fit_intercept else '0'}", *names]),
             bounds={response: self.response_bounds, **bounds},
             typical=typical,
-            unit=self.unit or PrivacyUnit(),
+            unit=self.unit or UNSTATED,
             **{setting: getattr(self, setting) for setting in shared},
         )
 

@@ -190,6 +190,8 @@ class Release:
         """The release as it would read had the linkage accuracy been declared higher by `change`."""
         if self.linkage["model"] != "ELE" or self.dropped or not self.scaling["intercept"]:
             raise StudyError("Only a whole model with an intercept under ELE tells what another accuracy would do.")
+        if self.linkage["accuracy"] is None:
+            raise StudyError("The accuracies of this linkage are data and not shown, so another one cannot be tried.")
         accuracy = self._accuracy
         factor = min(1.0, max(0.01, accuracy + change)) / accuracy
         first = int(self.scaling["intercept"])

@@ -11,7 +11,7 @@ from typing import Any
 
 from dplinked.design import Design, build_design
 from dplinked.errors import StudyError, suggest
-from dplinked.linkage import ELE, Exact, Linkage, LinkageExposure, Matching, PrivacyUnit
+from dplinked.linkage import ELE, UNSTATED, Exact, Linkage, LinkageExposure, Matching, PrivacyUnit
 from dplinked.privacy.calibration import check_budget
 from dplinked.privacy.plan import Descent
 
@@ -30,7 +30,7 @@ class Study:
     epsilon: float
     delta: float
     linkage: Linkage
-    unit: PrivacyUnit = field(default_factory=PrivacyUnit)
+    unit: PrivacyUnit = UNSTATED
     levels: Mapping[str, Sequence[Any]] = field(default_factory=dict)
     method: str = "ssp"
     calibration: str = "tight"
@@ -64,6 +64,13 @@ class Study:
             )
         if not isinstance(self.unit, PrivacyUnit):
             raise StudyError(f"unit must be a dpl.PrivacyUnit, not {type(self.unit).__name__}.")
+        if isinstance(self.linkage, ELE):
+            self.linkage.check_source(self.unit)
+            if self.linkage.source != "public" and self.unit is UNSTATED:
+                raise StudyError(
+                    "Linking the files does not tell what one person's identifiers may change about the links. State it: "
+                    "unit=dpl.PrivacyUnit(moves_block=…, displaced_links=…); PrivacyUnit() holds links and blocks fixed."
+                )
         for name in ("response_bound", "row_norm"):
             _check_positive(name, getattr(self, name))
             if getattr(self, name) is not None and self.calibration != "paper":
@@ -122,7 +129,7 @@ _SECTIONS: dict[str, tuple[str, ...]] = {
     "levels": (),
     "typical": (),
     "fill": (),
-    "linkage": ("model", "accuracy", "block", "other", "checked", "accuracy_error"),
+    "linkage": ("model", "accuracy", "block", "other", "checked", "accuracy_error", "source", "accuracy_min", "paid"),
     "unit": ("moves_block", "displaced_links", "linkage_change"),
     "privacy": ("epsilon", "delta", "large_epsilon"),
     "descent": ("radius", "step", "iterations"),
@@ -155,7 +162,7 @@ def _study_from(declared: Mapping[str, Any], folder: Path) -> Study:
         return Study(
             bounds=section("bounds"),
             linkage=_linkage_from(section("linkage", *([] if "linkage" in declared else ["accuracy"]))),
-            unit=PrivacyUnit(**section("unit")),
+            unit=PrivacyUnit(**section("unit")) if "unit" in declared else UNSTATED,
             levels=section("levels"),
             typical=section("typical"),
             fill=section("fill"),

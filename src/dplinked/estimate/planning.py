@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from dplinked.design import Design
 from dplinked.errors import StudyError, suggest
 from dplinked.formula import Interval
-from dplinked.linkage import ELE, Linkage, LinkageExposure, PrivacyUnit
+from dplinked.linkage import ELE, UNSTATED, Linkage, LinkageExposure, PrivacyUnit
 from dplinked.privacy.calibration import privacy_mu
 from dplinked.privacy.plan import (
     INTERCEPT_GUESS,
@@ -133,9 +133,7 @@ def plan(
         Wanted half-widths of 95 % intervals, by coefficient: the plan says which epsilon they need.
     """
     epsilons = [float(epsilon)] if isinstance(epsilon, (int, float)) else [float(value) for value in epsilon]
-    study = Study(
-        formula, bounds, max(epsilons), delta, linkage, unit or PrivacyUnit(), levels or {}, typical=typical or {}
-    )
+    study = Study(formula, bounds, max(epsilons), delta, linkage, unit or UNSTATED, levels or {}, typical=typical or {})
     counts = [count] if isinstance(count, int) else list(count)
     return plan_study(study, counts, epsilons, r_squared, half_width)
 
@@ -186,7 +184,7 @@ def _guess(study: Study, design: Design, r_squared: float) -> Guess:
     deviation = (high - low) / (2.0 * math.sqrt(3.0) * response.scale * (MIDDLE if typical else 1.0))
     level = ((low + high) / 2.0 - response.shift) / response.scale
     share = 1.0 - (SCALE_SHARE + MEAT_SHARE if study.intervals else 0.0)
-    return Guess(level, deviation, r_squared, mean_accuracy(study.linkage), share)
+    return Guess(level, deviation, r_squared, mean_accuracy(study.linkage.public), share)
 
 
 def plan_errors(

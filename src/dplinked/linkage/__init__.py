@@ -1,6 +1,6 @@
 """How the rows were linked, and what one person can change about it."""
 
 from dplinked.linkage.model import ELE, Exact, Linkage, Matching
-from dplinked.linkage.unit import LinkageExposure, PrivacyUnit
+from dplinked.linkage.unit import UNSTATED, LinkageExposure, PrivacyUnit
 
-__all__ = ["ELE", "Exact", "Linkage", "LinkageExposure", "Matching", "PrivacyUnit"]
+__all__ = ["ELE", "UNSTATED", "Exact", "Linkage", "LinkageExposure", "Matching", "PrivacyUnit"]

@@ -23,6 +23,7 @@ from dplinked.linkage.unit import LinkageExposure, PrivacyUnit
 Floats = NDArray[np.float64]
 
 _STOCHASTIC_TOLERANCE = 1e-5
+SOURCES = ("public", "released", "estimated")
 
 
 def _checked_accuracy(value: Any, what: str) -> float:
@@ -71,6 +72,11 @@ class Exact:
 
     block: None = field(default=None, init=False)
 
+    @property
+    def public(self) -> Exact:
+        """All of it."""
+        return self
+
     def exposure(self, unit: PrivacyUnit) -> LinkageExposure:
         """See :class:`LinkageExposure`."""
         if unit.moves_block or unit.displaced_links or unit.linkage_change:
@@ -107,6 +113,15 @@ class ELE:
         each, or a mapping) for a table. Intervals then include the accuracy's own error.
     accuracy_error
         Instead of `checked`, the accuracy's standard error, in the same form.
+    source
+        Where the accuracies come from. ``"public"``: they are known apart from these people (a declaration, as everything
+        in a study is). ``"released"``: by :func:`dplinked.release_accuracy`, paid for. ``"estimated"``: from these very
+        files, so they are data: only Q sees them, the release shows none, and `accuracy_min` and
+        ``PrivacyUnit(linkage_change=…)`` must be declared.
+    accuracy_min
+        With ``source="estimated"``: public lower limit of the accuracies; smaller ones are raised to it.
+    paid
+        With ``source="released"``: μ that their release cost.
     """
 
     accuracy: float | Mapping[str, float]
@@ -114,6 +129,9 @@ class ELE:
     other: float | None
     checked: float | Mapping[str, float] | None
     accuracy_error: float | Mapping[str, float] | None
+    source: str
+    accuracy_min: float | None
+    paid: float | None
 
     def __init__(
         self,
@@ -123,6 +141,9 @@ class ELE:
         other: float | None = None,
         checked: float | Mapping[Hashable, float] | None = None,
         accuracy_error: float | Mapping[Hashable, float] | None = None,
+        source: str = "public",
+        accuracy_min: float | None = None,
+        paid: float | None = None,
     ) -> None:
         if other is not None:
             other = _checked_accuracy(other, "accuracy of other blocks")
@@ -152,6 +173,59 @@ class ELE:
         for known in (self.checked, self.accuracy_error):
             if isinstance(known, Mapping) and set(known) != (set(declared) if isinstance(declared, Mapping) else set()):
                 raise StudyError("checked and accuracy_error per block must name the same blocks as the accuracy.")
+        self._set_source(source, accuracy_min, paid)
+
+    def _set_source(self, source: str, accuracy_min: float | None, paid: float | None) -> None:
+        if source not in SOURCES:
+            raise StudyError(f"The accuracy's source must be one of {list(SOURCES)}, not {source!r}.")
+        if accuracy_min is not None:
+            accuracy_min = _checked_accuracy(accuracy_min, "accuracy_min")
+            if source != "estimated":
+                raise StudyError(
+                    "accuracy_min belongs to source='estimated'; elsewhere the accuracies are public themselves."
+                )
+        if (paid is not None) != (source == "released") or (
+            paid is not None and not (math.isfinite(paid) and paid > 0)
+        ):
+            raise StudyError(
+                "source='released' needs paid=…, what the release of the accuracies cost, and only it takes one."
+            )
+        object.__setattr__(self, "source", source)
+        object.__setattr__(self, "accuracy_min", accuracy_min)
+        object.__setattr__(self, "paid", paid)
+
+    @property
+    def public(self) -> ELE:
+        """What may be known of the model outside the sums: itself, unless its accuracies are data."""
+        if self.source != "estimated" or self.accuracy_min is None:
+            return self
+        checked = sum(self.checked.values()) if isinstance(self.checked, Mapping) else self.checked
+        return ELE(self.accuracy_min, self.block, checked=checked)
+
+    def check_source(self, unit: PrivacyUnit) -> None:
+        """Refuse accuracies that are data and neither paid for nor covered by declarations."""
+        if self.source == "estimated" and (self.accuracy_min is None or unit.linkage_change is None):
+            raise StudyError(
+                "These accuracies were estimated from the same people, so they are data. Choose: release them for a part of "
+                "the budget (dpl.release_accuracy); or replace them by public ones, ELE(…, source='public'); or keep them with "
+                "ELE(…, accuracy_min=…) and PrivacyUnit(linkage_change=M), M covering what one person does to them."
+            )
+
+    def audit_change(self, unit: PrivacyUnit, sizes: Mapping[str | None, int], count: int) -> float:
+        """The least that one person may move Q by through accuracies found by checking links (entrywise l1 norm).
+
+        One person can turn 2 + k checked links (their own row's, that of the row that holds their response, k displaced ones). An
+        accuracy from m_b of n_b rows then moves by (2 + k)/m_b, and Q by ``2 n_b`` times that; more if the accuracies were
+        drawn towards each other. A smaller declaration would be false.
+        """
+        if self.source != "estimated" or self.checked is None:
+            return 0.0
+        links = 2 + (unit.displaced_links or 0) + int(unit.moves_block)
+        if not isinstance(self.checked, Mapping):
+            return 2.0 * count * links / self.checked
+        return max(
+            2.0 * (count if unit.moves_block else sizes.get(key, 0)) * links / m for key, m in self.checked.items()
+        )
 
     def accuracy_variance(self, shares: Mapping[str | None, float] | None) -> float | None:
         """Relative variance of the accuracy, ``Var(γ̂)/γ²``, over the rows; None if nothing was declared.
@@ -186,6 +260,8 @@ class ELE:
     @property
     def declared(self) -> tuple[float, ...]:
         """All accuracies that a block may have, as declared."""
+        if self.source == "estimated" and self.accuracy_min is not None:
+            return (self.accuracy_min,)
         listed = tuple(self.accuracy.values()) if isinstance(self.accuracy, Mapping) else (self.accuracy,)
         return listed if self.other is None else (*listed, self.other)
 
@@ -193,14 +269,17 @@ class ELE:
         """Return the accuracy of a block key's text; None when it belongs to the `other` block."""
         if key is None:
             return None
-        return self.accuracy.get(key) if isinstance(self.accuracy, Mapping) else self.accuracy
+        return self._raised(self.accuracy.get(key) if isinstance(self.accuracy, Mapping) else self.accuracy)
+
+    def _raised(self, accuracy: float | None) -> float | None:
+        return accuracy if accuracy is None or self.accuracy_min is None else max(accuracy, self.accuracy_min)
 
     @property
     def other_accuracy(self) -> float | None:
         """Accuracy of the block of null and undeclared keys, if one is declared."""
         if self.other is not None or isinstance(self.accuracy, Mapping):
-            return self.other
-        return self.accuracy
+            return self._raised(self.other)
+        return self._raised(self.accuracy)
 
     def exposure(self, unit: PrivacyUnit) -> LinkageExposure:
         """See :class:`LinkageExposure`.
@@ -230,10 +309,29 @@ class ELE:
         )
 
     def describe(self) -> dict[str, Any]:
-        """Return what is declared, for the release."""
+        """Return what is declared, for the release: never accuracies that are data."""
+        if self.source == "estimated":
+            hidden = dict.fromkeys(("accuracy", "other"))
+            return {
+                "model": "ELE",
+                **hidden,
+                "block": self.block,
+                "source": self.source,
+                "accuracy_min": self.accuracy_min,
+            }
+        return self.describe_whole()
+
+    def describe_whole(self) -> dict[str, Any]:
+        """Return the whole model. FOR THE STEWARD where accuracies are estimated."""
         accuracy = dict(self.accuracy) if isinstance(self.accuracy, Mapping) else self.accuracy
-        declared = {"model": "ELE", "accuracy": accuracy, "block": self.block, "other": self.other}
-        for name in ("checked", "accuracy_error"):
+        declared = {
+            "model": "ELE",
+            "accuracy": accuracy,
+            "block": self.block,
+            "other": self.other,
+            "source": self.source,
+        }
+        for name in ("checked", "accuracy_error", "accuracy_min", "paid"):
             value = getattr(self, name)
             if value is not None:
                 declared[name] = dict(value) if isinstance(value, Mapping) else value
@@ -301,6 +399,11 @@ class Matching:
 
     def __repr__(self) -> str:
         return f"Matching(column_sum={self.column_sum:g}, accuracy_min={self.accuracy_min:g})"
+
+    @property
+    def public(self) -> Matching:
+        """Itself: nothing but the sums looks into the matrix."""
+        return self
 
     def exposure(self, unit: PrivacyUnit) -> LinkageExposure:
         """See :class:`LinkageExposure`."""

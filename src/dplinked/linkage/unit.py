@@ -59,6 +59,9 @@ class PrivacyUnit:
         )
 
 
+UNSTATED = PrivacyUnit()  # the default unit where nobody stated one; compared by identity
+
+
 @dataclass(frozen=True)
 class LinkageExposure:
     """What the sensitivities need to know: how far linkage can differ between neighbours.

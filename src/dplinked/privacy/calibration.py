@@ -41,6 +41,17 @@ def privacy_mu(epsilon: float, delta: float) -> float:
     return low * (1.0 - 1e-7)  # room for the last digits of δ
 
 
+def privacy_epsilon(mu: float, delta: float) -> float:
+    """Smallest ε at which Gaussian releases of μ in all are (ε, δ)-private (rounded up)."""
+    low, high = 0.0, 1.0
+    while privacy_delta(mu, high) > delta:
+        low, high = high, 2.0 * high
+    for _ in range(200):
+        middle = (low + high) / 2.0
+        low, high = (low, middle) if privacy_delta(mu, middle) <= delta else (middle, high)
+    return high * (1.0 + 1e-7)
+
+
 def check_budget(epsilon: float, delta: float) -> None:
     """Refuse a budget that is not one."""
     if not 0 < _number(epsilon) < math.inf:

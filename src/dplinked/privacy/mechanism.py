@@ -1,7 +1,8 @@
 """The one door between private values and released ones.
 
 Everything that leaves passes through :func:`release_sums`, :func:`release_paper_sums`,
-:func:`release_descent`, :func:`release_ranges`, :func:`release_scale` or :func:`release_meat`. What each
+:func:`release_descent`, :func:`release_ranges`, :func:`release_right_links`, :func:`release_scale` or
+:func:`release_meat`. What each
 draws, and with how much noise, was laid down from public values before (:mod:`dplinked.privacy.plan`).
 """
 
@@ -196,6 +197,16 @@ def _bisect(counts: NDArray[np.int64], levels: Floats, steps: int, plan: NoisePl
         under = drawn < levels * counts.sum(axis=1)
         low, high = np.where(under, middle, low), np.where(under, high, middle)
     return low
+
+
+def release_right_links(counts: PrivateCounts, plan: NoisePlan) -> Floats:
+    """Numbers of right links per group, in one Gaussian draw.
+
+    Privacy
+    -------
+    μ-GDP with the plan's μ: the counts move by at most `right_links_sensitivity` between neighbours.
+    """
+    return noise.add_gaussian(counts.counts.ravel().astype(np.float64), plan.scales())
 
 
 def release_scale(counts: PrivateCounts, plan: NoisePlan, level: float, edges: Floats) -> float:

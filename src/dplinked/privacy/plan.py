@@ -249,6 +249,13 @@ def plan_ranges(queries: int, count: int, mu: float) -> NoisePlan | None:
     return NoisePlan(room.parts, share)
 
 
+def plan_right_links(groups: int, links: LinkageExposure, checked: int, mu: float) -> NoisePlan:
+    """Noise of the numbers of right links among `checked` ones, in groups."""
+    sensitivity = sens.right_links_sensitivity(links)
+    part = Part("right links", groups, sensitivity, 1.0, sensitivity / mu)
+    return _make_room_for_draw(NoisePlan((part,), mu), float(checked))
+
+
 # --- variance --------------------------------------------------------------------------------------
 
 

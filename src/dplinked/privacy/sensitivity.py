@@ -192,6 +192,16 @@ def residual_count_sensitivity(links: LinkageExposure) -> float:
     return 1.0 if links.exact else 1.0 + links.carriers + links.displaced
 
 
+def right_links_sensitivity(links: LinkageExposure) -> float:
+    """Sensitivity of the numbers of right links among checked ones, per group of rows (l2 over the groups).
+
+    Proof. Which rows are checked, and to which group each belongs, is the same for both neighbours. Whether a row's link
+    is right can change for the person's own row, for the rows that hold the person's response, and for each displaced row;
+    each moves one group's count by at most 1, and the l2 norm of the changes is at most their l1 norm.
+    """
+    return 1.0 + links.carriers + links.displaced
+
+
 # --- meat: the variance of b - Hβ ------------------------------------------------------------------
 
 

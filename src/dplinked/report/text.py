@@ -106,6 +106,7 @@ def _accuracy_lines(release: Release, width: int) -> list[str]:
     if (
         not release.has_intervals
         or release.linkage["model"] != "ELE"
+        or release.linkage["accuracy"] is None
         or release.dropped
         or not release.scaling["intercept"]
     ):
@@ -139,6 +140,8 @@ def _linkage(linkage: dict[str, Any]) -> str:
     if linkage["model"] != "ELE":
         return str(linkage["model"])
     accuracy = linkage["accuracy"]
+    if accuracy is None:
+        return f"ELE, accuracy ≥ {linkage['accuracy_min']:g}"
     if isinstance(accuracy, dict):
         return f"ELE, {min(accuracy.values()):g}-{max(accuracy.values()):g}"
     return f"ELE, accuracy {accuracy:g}"

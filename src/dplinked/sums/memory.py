@@ -107,16 +107,21 @@ def _find_blocks(rows: Rows, linkage: ELE, unit: PrivacyUnit) -> Blocks:
 
     if linkage.block is None:
         codes = np.zeros(rows.count, dtype=np.int32)
-        assert not isinstance(linkage.accuracy, Mapping)
-        accuracies.append(linkage.accuracy)
+        accuracy = linkage.accuracy_of("")
+        assert accuracy is not None
+        accuracies.append(accuracy)
     else:
         codes, distinct = rows.encode_keys(linkage.block)
         if isinstance(distinct, np.ndarray) and not isinstance(linkage.accuracy, Mapping):
-            accuracies.extend([linkage.accuracy] * distinct.size)  # whole numbers, none null: a block each
+            accuracies.extend(
+                [linkage.accuracy_of("") or 1.0] * distinct.size
+            )  # whole numbers, none null: a block each
         else:
             codes = np.asarray(place(key_texts(distinct)), dtype=np.int32)[codes]
     sizes = count_codes(codes, len(accuracies))
     gamma = np.where(sizes == 1, 1.0, np.asarray(accuracies))
+    if linkage.source == "estimated":  # data: whatever they are, they must not stop a release
+        gamma = np.maximum(gamma, 1.0 / np.maximum(sizes, 1))
     if not unit.moves_block and np.any((sizes > 1) & (gamma * sizes < 1.0 - 1e-9)):
         raise StudyError(
             "The accuracy of a block is below 1/(its number of rows), less than random links have. "

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from dplinked.errors import ReleaseError, StudyError, raise_alone, suggest
 from dplinked.keys import key_text, number
+from dplinked.tables import read_file, text_columns
 
 Floats = NDArray[np.float64]
 Codes = NDArray[np.int32]
@@ -37,10 +38,10 @@ class Rows:
     """
 
     def __init__(self, data: Any, columns: Sequence[str] | None = None) -> None:
-        known, self._text = None, False
+        known = None
         if isinstance(data, (str, Path)):
-            self._text = Path(data).suffix.lower() == ".csv"
-            data, known = _read_file(Path(data), columns)
+            data, known = read_file(Path(data), columns)
+        self._text = text_columns(data) if hasattr(data, "schema") and hasattr(data, "to_batches") else frozenset()
         self._columns = _open_columns(data)
         self.columns: tuple[str, ...] = tuple(known or self._columns)
         lengths = {len(column) for column in self._columns.values()}
@@ -58,7 +59,7 @@ class Rows:
                 raise StudyError(f"Column {name!r} is not in the data.{suggest(name, self.columns)}")
         for name in numeric:
             kind = _kind(self._columns[name])
-            if not (kind == "number" or kind == "object" or self._text):
+            if not (kind == "number" or kind == "object" or name in self._text):
                 raise StudyError(f"Column {name!r} holds {kind}, not numbers. Convert it before fitting.")
 
     def numbers(self, name: str, start: int, stop: int) -> Floats:
@@ -71,7 +72,7 @@ class Rows:
         values = None
         try:
             values = _arrow(column[start:stop])
-            if self._text:
+            if name in self._text:
                 values = _parse_numbers(values)
             if values.type != pa.float64():
                 values = values.cast(pa.float64(), safe=False)
@@ -230,55 +231,3 @@ def _parse_numbers(values: Any) -> Any:
     return pc.if_else(pc.match_substring_regex(trimmed, _NUMBER), trimmed, pa.scalar(None, pa.string())).cast(
         pa.float64()
     )
-
-
-def _read_file(path: Path, columns: Sequence[str] | None) -> tuple[Any, list[str]]:
-    """Read a Parquet or CSV file, and the names of all its columns; parser errors are replaced, since they quote cells."""
-    import pyarrow as pa
-
-    suffix = path.suffix.lower()
-    if suffix not in (".parquet", ".pq", ".csv"):
-        raise StudyError(f"{path.name!r}: only .parquet and .csv files are read. Convert the file first.")
-    if not path.is_file():
-        raise StudyError(f"There is no file {path.name!r} at the given path.")
-    read = _read_csv if suffix == ".csv" else _read_parquet
-    try:
-        return read(path, columns)
-    except (pa.ArrowException, OSError, UnicodeDecodeError):
-        raise_alone(
-            StudyError(f"{path.name!r} cannot be read as {suffix[1:]}. The steward's 'check' shows the details.")
-        )
-
-
-def _read_parquet(path: Path, columns: Sequence[str] | None) -> tuple[Any, list[str]]:
-    import pyarrow.parquet
-
-    known = pyarrow.parquet.read_schema(path).names
-    wanted = None if columns is None else [name for name in columns if name in known]
-    return pyarrow.parquet.read_table(path, columns=wanted), known
-
-
-def _read_csv(path: Path, columns: Sequence[str] | None) -> tuple[Any, list[str]]:
-    """Every column as text: a CSV file has no types, and guessing them would look at all cells.
-
-    The file is read in one piece, and text is not checked, so that no cell's length, line break or broken
-    encoding decides whether another can be read.
-    """
-    import csv
-
-    import pyarrow as pa
-    import pyarrow.csv
-
-    with path.open(newline="", encoding="utf-8-sig", errors="replace") as file:
-        known = next(csv.reader(file), [])
-    options = pyarrow.csv.ConvertOptions(
-        check_utf8=False,
-        column_types=dict.fromkeys(known, pa.string()),
-        strings_can_be_null=True,
-        quoted_strings_can_be_null=False,
-        null_values=[""],
-        include_columns=known if columns is None else [name for name in columns if name in known],
-    )
-    whole = pyarrow.csv.ReadOptions(block_size=min(path.stat().st_size + 1, 2**31 - 1))
-    parse = pyarrow.csv.ParseOptions(newlines_in_values=True)
-    return pyarrow.csv.read_csv(path, read_options=whole, parse_options=parse, convert_options=options), known

@@ -1,12 +1,17 @@
-"""Generated data with linkage errors, for demonstrations, tests and experiments. Never part of a release."""
+"""Linked rows with linkage errors, and the money in them."""
 
 from __future__ import annotations
+
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
+
+STATES = ("act", "nsw", "nt", "qld", "sa", "tas", "vic", "wa")
+STATE_SHARES = (0.02, 0.34, 0.01, 0.19, 0.08, 0.03, 0.23, 0.10)
 
 
 def mislink(blocks: Integers, accuracy: Floats, rng: np.random.Generator) -> Integers:
@@ -50,6 +55,23 @@ def paper_design(n: int, rng: np.random.Generator, block_size: int = 25) -> tupl
     return rng.uniform(-1.0, 1.0, n), blocks, rng.uniform(0.6, 0.9, int(blocks.max()) + 1)
 
 
+@dataclass(frozen=True)
+class Money:
+    """Income, whether the region is the south, and consumption of each household (n each), to the cent."""
+
+    income: Floats
+    south: NDArray[np.bool_]
+    consumption: Floats
+
+
+def draw_money(n: int, rng: np.random.Generator, slope: float = 0.55) -> Money:
+    """Draw lognormal incomes and ``consumption = 6,000 + slope·income + 1,500·[south] + noise``, at least 500."""
+    income = np.clip(rng.lognormal(np.log(28_000.0), 0.55, n), 2_000.0, 150_000.0)
+    south = rng.random(n) < 0.4
+    consumption = np.clip(6_000.0 + slope * income + 1_500.0 * south + rng.normal(0.0, 6_000.0, n), 500.0, None)
+    return Money(np.round(income, 2), south, np.round(consumption, 2))
+
+
 def linked_households(n: int, seed: int) -> dict[str, NDArray[np.generic] | list[str]]:
     """Households with income, region and consumption, linked within 8 states with 91 % right links.
 
@@ -57,16 +79,13 @@ def linked_households(n: int, seed: int) -> dict[str, NDArray[np.generic] | list
     The column ``consumption`` is the linked one, ``true_consumption`` what it should have been.
     """
     rng = np.random.default_rng(seed)
-    states = ["act", "nsw", "nt", "qld", "sa", "tas", "vic", "wa"]
-    blocks = rng.choice(len(states), n, p=[0.02, 0.34, 0.01, 0.19, 0.08, 0.03, 0.23, 0.10])
-    income = np.clip(rng.lognormal(np.log(28_000.0), 0.55, n), 2_000.0, 150_000.0)
-    south = rng.random(n) < 0.4
-    consumption = np.clip(6_000.0 + 0.55 * income + 1_500.0 * south + rng.normal(0.0, 6_000.0, n), 500.0, None)
-    links = mislink(blocks, np.full(len(states), 0.91), rng)
+    blocks = rng.choice(len(STATES), n, p=STATE_SHARES)
+    money = draw_money(n, rng)
+    links = mislink(blocks, np.full(len(STATES), 0.91), rng)
     return {
-        "income": np.round(income, 2),
-        "region": np.where(south, "south", "north"),
-        "state": [states[b] for b in blocks],
-        "consumption": np.round(consumption[links], 2),
-        "true_consumption": np.round(consumption, 2),
+        "income": money.income,
+        "region": np.where(money.south, "south", "north"),
+        "state": [STATES[b] for b in blocks],
+        "consumption": money.consumption[links],
+        "true_consumption": money.consumption,
     }

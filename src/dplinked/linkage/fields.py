@@ -1,0 +1,236 @@
+"""Fields that two files have in common, and how much two of their values agree."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dplinked.errors import StudyError, suggest
+
+Levels = NDArray[np.int8]
+Texts = NDArray[np.object_]
+
+KINDS = ("name", "date", "postcode", "id", "text", "number")
+COMPARISONS = ("jaro-winkler", "exact", "date", "number")
+MISSING = -1  # level of a comparison with a missing value: no evidence either way
+
+_COMPARISON = {"name": "jaro-winkler", "text": "jaro-winkler", "date": "date", "number": "number"}
+_HINTS = {
+    "date": ("date", "dob", "birth"),
+    "postcode": ("postcode", "zip", "postal"),
+    "id": ("ssn", "nhs", "national", "insurance", "passport"),
+    "name": ("name", "surname", "forename"),
+}
+_CLOSE = 0.85  # Jaro-Winkler similarity from which two words count as the same, as in [LPK24]
+_GRADES = (0.75, 0.85, 0.92, 1.0)  # where a similarity that counts as itself is cut for estimating its evidence
+
+
+@dataclass(frozen=True)
+class Field:
+    """A column in both files, and what it adds to a pair's score.
+
+    Parameters
+    ----------
+    name
+        Column in the left file, and in the right one unless `right` names another.
+    kind
+        ``name``, ``date``, ``postcode``, ``id``, ``text`` or ``number``; by default guessed from the column's name (never from cells).
+    compare
+        ``jaro-winkler``, ``exact``, ``date`` (the same day 1; one part off, or day and month swapped, ½) or ``number``;
+        by default what suits the kind.
+    threshold
+        For ``jaro-winkler``: similarity from which a pair scores 1, else 0 (.85); None scores the similarity itself.
+    tolerance
+        For ``number``: largest difference that scores 1.
+    weight
+        Multiplies the score.
+    """
+
+    name: str
+    kind: str | None = None
+    compare: str | None = None
+    threshold: float | None = _CLOSE
+    tolerance: float = 0.0
+    weight: float = 1.0
+    right: str | None = None
+
+    def __post_init__(self) -> None:
+        kind = self.kind or guess_kind(self.name)
+        if kind not in KINDS:
+            raise StudyError(
+                f"Field {self.name!r}: kind must be one of {list(KINDS)}, not {kind!r}.{suggest(kind, KINDS)}"
+            )
+        compare = self.compare or _COMPARISON.get(kind, "exact")
+        if compare not in COMPARISONS:
+            raise StudyError(
+                f"Field {self.name!r}: compare must be one of {list(COMPARISONS)}, not {compare!r}."
+                f"{suggest(compare, COMPARISONS)}"
+            )
+        if self.threshold is not None and not 0.0 < self.threshold <= 1.0:
+            raise StudyError(f"Field {self.name!r}: threshold must lie in (0, 1], not {self.threshold!r}.")
+        if not (
+            math.isfinite(self.weight) and self.weight > 0.0 and math.isfinite(self.tolerance) and self.tolerance >= 0.0
+        ):
+            raise StudyError(f"Field {self.name!r}: weight must be above 0 and tolerance not below 0, both finite.")
+        object.__setattr__(self, "kind", kind)
+        object.__setattr__(self, "compare", compare)
+        object.__setattr__(self, "right", self.right or self.name)
+
+    @property
+    def grades(self) -> tuple[float, ...]:
+        """Score of each level of agreement, before the weight; level 0 is disagreement."""
+        if self.compare == "date":
+            return (0.0, 0.5, 1.0)
+        if self.compare == "jaro-winkler" and self.threshold is None:
+            return (0.0, *_GRADES)
+        return (0.0, 1.0)
+
+
+def guess_kind(name: str) -> str:
+    """Kind of a field from its column's name."""
+    lowered = name.lower()
+    if "id" in re.split(r"[^a-z]+", lowered):
+        return "id"
+    return next((kind for kind, hints in _HINTS.items() if any(hint in lowered for hint in hints)), "text")
+
+
+def read_fields(declared: Any) -> tuple[Field, ...]:
+    """Fields from names, ``{name: kind}`` or :class:`Field` objects."""
+    if isinstance(declared, Mapping):
+        declared = [value if isinstance(value, Field) else Field(name, value) for name, value in declared.items()]
+    if isinstance(declared, str) or not isinstance(declared, Iterable):
+        raise StudyError("fields must be a list of column names, like ['given_name', 'surname', 'date_of_birth'].")
+    fields = tuple(_read_field(item) for item in declared)
+    if not fields:
+        raise StudyError("Linking needs at least one field: fields=['given_name', 'surname', …].")
+    names = [field.name for field in fields]
+    if len(set(names)) != len(names):
+        raise StudyError("A field is named twice.")
+    return fields
+
+
+def _read_field(item: Any) -> Field:
+    if isinstance(item, Field):
+        return item
+    if not isinstance(item, str):
+        raise StudyError(f"A field must be a column's name or a dpl.Field, not {type(item).__name__}.")
+    return Field(item)
+
+
+def parse_field(text: str) -> Field:
+    """A field from the command line: ``surname``, ``dob:date``, ``forename=given_name:name``."""
+    columns, _, kind = text.rpartition(":") if text.rpartition(":")[2] in KINDS else (text, "", "")
+    left, _, right = columns.partition("=")
+    return Field(left, kind or None, right=right or None)
+
+
+@dataclass(frozen=True)
+class Comparer:
+    """Distinct values of one field in both files, ready to be compared.
+
+    Attributes
+    ----------
+    left, right
+        Code of each record's value, -1 for a missing one.
+    values
+        Distinct values in the order of their codes: texts, or numbers, or (year, month, day).
+    """
+
+    field: Field
+    left: NDArray[np.int32]
+    right: NDArray[np.int32]
+    values: Any
+
+    def levels(self, left: NDArray[np.int32], right: NDArray[np.int32]) -> tuple[Levels, NDArray[np.float32]]:
+        """Levels and scores of distinct codes against each other (len(left) × len(right)); MISSING scores 0."""
+        compare = {"exact": _same, "jaro-winkler": _similar, "date": _same_date, "number": _near}[
+            self.field.compare or ""
+        ]
+        levels, score = compare(self, left, right)
+        absent = (left < 0)[:, None] | (right < 0)[None, :]
+        levels[absent], score[absent] = MISSING, 0.0
+        return levels, score * np.float32(self.field.weight)
+
+    def block(self, left: NDArray[np.int64], right: NDArray[np.int64]) -> tuple[Levels, NDArray[np.float32]]:
+        """Levels and scores of the records of a block against each other; each distinct pair of values is compared once."""
+        a, i = np.unique(self.left[left], return_inverse=True)
+        b, j = np.unique(self.right[right], return_inverse=True)
+        levels, score = self.levels(a, b)
+        place = np.ix_(i, j)
+        return levels[place], score[place]
+
+
+def make_comparer(field: Field, left: Any, right: Any) -> Comparer:
+    """Code both files' values of a field, given as Arrow texts; case and outer blanks do not count."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    both = pa.chunked_array([*left.chunks, *right.chunks], pa.string())
+    coded = pc.utf8_lower(pc.utf8_trim_whitespace(both)).combine_chunks().dictionary_encode()
+    texts = coded.dictionary.to_pylist()
+    codes = coded.indices.fill_null(len(texts)).to_numpy()
+    missing = np.array([text == "" for text in texts], dtype=bool)
+    values: Any = np.array([*texts, None], dtype=object)[:-1]
+    if field.compare == "number":
+        values = np.array([_number(text) for text in texts], dtype=np.float64)
+        missing = ~np.isfinite(values)
+    elif field.compare == "date":
+        values = np.array([_date(text) for text in texts], dtype=np.int32).reshape(-1, 3)
+        missing = values[:, 0] == 0
+    kept = np.where(np.append(missing, True)[codes], -1, codes).astype(np.int32)
+    return Comparer(field, kept[: len(left)], kept[len(left) :], values)
+
+
+def _same(comparer: Comparer, left: Any, right: Any) -> tuple[Levels, NDArray[np.float32]]:
+    equal = left[:, None] == right[None, :]
+    return equal.astype(np.int8), equal.astype(np.float32)
+
+
+def _similar(comparer: Comparer, left: Any, right: Any) -> tuple[Levels, NDArray[np.float32]]:
+    from rapidfuzz import process
+    from rapidfuzz.distance import JaroWinkler
+
+    threshold = comparer.field.threshold
+    similarity = process.cdist(
+        comparer.values[left], comparer.values[right], scorer=JaroWinkler.similarity, dtype=np.float32,
+        score_cutoff=threshold, workers=-1 if left.size * right.size > 100_000 else 1,
+    )  # fmt: skip
+    if threshold is None:
+        return np.searchsorted(np.array(_GRADES, np.float32), similarity, side="right").astype(np.int8), similarity
+    equal = similarity >= threshold
+    return equal.astype(np.int8), equal.astype(np.float32)
+
+
+def _near(comparer: Comparer, left: Any, right: Any) -> tuple[Levels, NDArray[np.float32]]:
+    equal = np.abs(comparer.values[left][:, None] - comparer.values[right][None, :]) <= comparer.field.tolerance
+    return equal.astype(np.int8), equal.astype(np.float32)
+
+
+def _same_date(comparer: Comparer, left: Any, right: Any) -> tuple[Levels, NDArray[np.float32]]:
+    a, b = comparer.values[left], comparer.values[right]
+    parts = [a[:, None, part] == b[None, :, part] for part in range(3)]
+    same = parts[0].astype(np.int8) + parts[1] + parts[2]
+    swapped = parts[0] & (a[:, None, 1] == b[None, :, 2]) & (a[:, None, 2] == b[None, :, 1])
+    levels = np.where(same == 3, 2, (same == 2) | swapped).astype(np.int8)
+    return levels, levels.astype(np.float32) / np.float32(2.0)
+
+
+def _number(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        return math.nan
+
+
+def _date(text: str) -> tuple[int, int, int]:
+    """Year, month, day of an ISO date or YYYYMMDD; zeros where there is none. Days that do not exist count as written."""
+    digits = text[:10].replace("-", "").replace("/", "")
+    if len(digits) < 8 or not digits[:8].isdigit():
+        return 0, 0, 0
+    return int(digits[:4]), int(digits[4:6]), int(digits[6:8])

@@ -1,0 +1,241 @@
+"""One-to-one links from scored pairs: the best assignment, and how probable each of its links is.
+
+A linker scores pairs one at a time. That everybody has at most one record in each file ties the pairs together:
+a pair with weak evidence is probably right if nobody else is left for either record. Both functions here
+account for that, on sparse pairs (a row of the left file, a row of the right file, evidence).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dplinked.errors import StudyError
+
+Floats = NDArray[np.float64]
+Integers = NDArray[np.int64]
+
+_LARGEST_EVIDENCE = 1e12  # likelihood ratios beyond this say no more
+_STEPS = 150
+_TOLERANCE = 1e-5
+
+
+@dataclass(frozen=True)
+class Candidates:
+    """Pairs that were compared and might be links.
+
+    Attributes
+    ----------
+    left, right
+        Positions in the two files (N each); a pair occurs once.
+    score
+        What the linker ranks by (N): the higher, the likelier.
+    evidence
+        Likelihood ratio of the comparison, match against non-match (N).
+    left_count, right_count
+        Numbers of records in the two files.
+    """
+
+    left: Integers
+    right: Integers
+    score: Floats
+    evidence: Floats
+    left_count: int
+    right_count: int
+
+
+def assign_sparse(left: Integers, right: Integers, gain: Floats) -> NDArray[np.bool_]:
+    """Mark the pairs of the one-to-one assignment with the largest total gain; pairs without gain stay out.
+
+    Notes
+    -----
+    Pairs that compete with none are taken at once. The others go to SciPy's sparse assignment, in which every left record
+    also has a place of its own at no gain, so that a perfect matching exists.
+    """
+    from scipy.sparse import csr_array
+    from scipy.sparse.csgraph import min_weight_full_bipartite_matching
+
+    taken = np.zeros(gain.size, dtype=bool)
+    useful = np.flatnonzero(gain > 0.0)
+    alone = _occurs_once(left[useful]) & _occurs_once(right[useful])
+    taken[useful[alone]] = True
+    contested = useful[~alone]
+    if contested.size == 0:
+        return taken
+    rows, i = np.unique(left[contested], return_inverse=True)
+    columns, j = np.unique(right[contested], return_inverse=True)
+    top = float(gain[contested].max()) * 2.0 + 1.0
+    own = np.arange(rows.size)
+    cost = csr_array(
+        (
+            np.concatenate([top - gain[contested], np.full(rows.size, top)]),
+            (np.concatenate([i, own]), np.concatenate([j, columns.size + own])),
+        ),
+        shape=(rows.size, columns.size + rows.size),
+    )
+    matched_rows, matched = min_weight_full_bipartite_matching(cost)
+    partner = np.full(rows.size, -1)
+    partner[matched_rows] = matched
+    taken[contested[partner[i] == j]] = True
+    return taken
+
+
+def _occurs_once(codes: Integers) -> NDArray[np.bool_]:
+    if codes.size == 0:
+        return np.zeros(0, dtype=bool)
+    return np.asarray(np.bincount(codes)[codes] == 1)
+
+
+def match_probabilities(candidates: Candidates) -> Floats:
+    """Probability that each candidate pair is the same person, given that matches are one to one (N).
+
+    Notes
+    -----
+    A matching with k pairs has prior weight θᵏ, and a pair multiplies it by its likelihood ratio. The marginals are those of
+    the Bethe approximation, found by passing messages between records; they are exact where pairs form trees.
+    (Sinkhorn scaling takes geometric means instead, which turns .99 into .91 for two records that compete.) θ follows from the
+    expected number of matches, ``k = θ(n-k)(n'-k)``, which is iterated to its fixed point.
+    """
+    if candidates.left.size == 0:
+        return np.zeros(0)
+    graph = _Graph(candidates)
+    smaller = min(candidates.left_count, candidates.right_count)
+    evidence = np.minimum(candidates.evidence, _LARGEST_EVIDENCE)
+    probability, messages = evidence, np.ones(evidence.size)
+
+    def surplus(share: float) -> float:
+        nonlocal probability, messages
+        matches = share * smaller
+        prior = matches / ((candidates.left_count - matches) * (candidates.right_count - matches))
+        probability, messages = graph.marginals(prior * evidence, messages)
+        return float(probability.sum()) / smaller - share
+
+    low, high = 0.0, 1.0 - 0.5 / max(smaller, 1)
+    if surplus(high) >= 0.0:
+        return probability
+    for _ in range(20):
+        middle = 0.5 * (low + high)
+        low, high = (middle, high) if surplus(middle) > 0.0 else (low, middle)
+        if high - low < 5e-4:
+            break
+    return probability
+
+
+class _Graph:
+    """Records and candidate pairs, laid out for sums over the pairs of each record."""
+
+    def __init__(self, candidates: Candidates) -> None:
+        self.by_left = np.argsort(candidates.left, kind="stable")
+        self.left_starts = _starts(candidates.left[self.by_left])
+        self.by_right = np.argsort(candidates.right, kind="stable")
+        self.right_starts = _starts(candidates.right[self.by_right])
+
+    def marginals(self, weight: Floats, messages: Floats) -> tuple[Floats, Floats]:
+        """Bethe marginals for pair weights, starting from messages; also the messages they end with."""
+        probability = np.zeros(weight.size)
+        for _ in range(_STEPS):
+            to_right = weight / (1.0 + _sum_of_others(weight * messages, self.by_left, self.left_starts))
+            to_left = 1.0 / (1.0 + _sum_of_others(to_right, self.by_right, self.right_starts))
+            messages = np.sqrt(messages * to_left)  # half a step: undamped messages may oscillate
+            odds = to_right * to_left
+            before, probability = probability, odds / (1.0 + odds)
+            if np.abs(probability - before).max() < _TOLERANCE:
+                break
+        return probability, messages
+
+
+def _starts(codes: Integers) -> Integers:
+    return np.flatnonzero(np.concatenate([[True], codes[1:] != codes[:-1]]))
+
+
+def _sum_of_others(values: Floats, order: Integers, starts: Integers) -> Floats:
+    """For each pair, the sum over the other pairs of its record; never by cancellation of the largest."""
+    ordered = values[order]
+    lengths = np.diff(np.append(starts, ordered.size))
+    total = np.repeat(np.add.reduceat(ordered, starts), lengths)
+    largest = np.repeat(np.maximum.reduceat(ordered, starts), lengths)
+    is_largest = ordered == largest
+    small = np.repeat(np.add.reduceat(np.where(is_largest, 0.0, ordered), starts), lengths)
+    ties = np.repeat(np.add.reduceat(is_largest.astype(np.float64), starts), lengths)
+    result = np.empty(values.size)
+    result[order] = np.where(is_largest, small + (ties - 1.0) * largest, total - ordered)
+    return result
+
+
+def matching_matrix(
+    links: Integers, candidates: Candidates, probability: Floats, *, seed: int = 0, tolerance: float = 1e-6
+) -> Any:
+    """The doubly stochastic Q of the linked rows, sparse: ``q_ij = P(row i carries row j's response)`` (n×n).
+
+    Parameters
+    ----------
+    links
+        Position in the right file that each left row is linked to, -1 for none (n).
+    candidates, probability
+        Compared pairs and their one-to-one probabilities.
+    tolerance
+        How far rows and columns may be from summing to one.
+
+    Notes
+    -----
+    Row i carries the response of right record ``links[i]``, which belongs to left row j with probability ``p_j,links[i]``. What is
+    missing to sums of one is a rank-one floor, "anybody else"; Sinkhorn scaling brings matrix plus floor within
+    `tolerance`. A floor has n² entries, so its mass is laid out on fewer than 2n places in random order with the same
+    row and column sums.
+    """
+    from scipy.sparse import csr_array
+
+    n = links.size
+    holder = np.full(candidates.right_count + 1, -1)
+    holder[links] = np.arange(n)
+    holder[-1] = -1  # rows without a link carry nobody's response
+    row = holder[candidates.right]
+    kept = (row >= 0) & (probability > 0.0)
+    matrix = csr_array((probability[kept], (row[kept], candidates.left[kept])), shape=(n, n))
+    matrix, rows_left, columns_left = _balance(matrix, tolerance)
+    floor = _lay_out(rows_left, columns_left, np.random.default_rng(seed))
+    result = (matrix + floor).tocsr()
+    worst = max(abs(result.sum(axis=0) - 1.0).max(), abs(result.sum(axis=1) - 1.0).max()) if n else 0.0
+    if not worst <= tolerance:
+        raise StudyError(
+            f"The matching matrix could not be balanced to {tolerance:g}; use the accuracy per block instead."
+        )
+    return result
+
+
+def _balance(matrix: Any, tolerance: float) -> tuple[Any, Floats, Floats]:
+    """Sinkhorn scaling of matrix + floor; returns the scaled matrix and the floor's row and column sums."""
+    n = matrix.shape[0]
+    u, v = np.ones(n), np.ones(n)
+    rows, columns = np.maximum(1.0 - matrix.sum(axis=1), 0.0), np.maximum(1.0 - matrix.sum(axis=0), 0.0)
+    mass = max(float(rows.sum()), float(columns.sum()), 1e-300)
+    for _ in range(10_000):
+        u = 1.0 / np.maximum(matrix @ v + rows * (columns @ v) / mass, 1e-300)
+        column_sums = v * (matrix.T @ u + columns * (rows @ u) / mass)
+        if np.abs(column_sums - 1.0).max(initial=0.0) < tolerance / 2.0:
+            break
+        v = v / np.maximum(column_sums, 1e-300)
+    scaled = matrix.multiply(u[:, None]).multiply(v[None, :]).tocsr()
+    return scaled, u * rows * (columns @ v) / mass, v * columns * (rows @ u) / mass
+
+
+def _lay_out(rows: Floats, columns: Floats, rng: np.random.Generator) -> Any:
+    """A sparse nonnegative matrix with these row and column sums (scaled to agree), on random places."""
+    from scipy.sparse import csr_array
+
+    n, mass = rows.size, float(rows.sum())
+    if mass <= 0.0 or columns.sum() <= 0.0:
+        return csr_array((n, n))
+    i, j = rng.permutation(n), rng.permutation(n)
+    row_ends, column_ends = np.cumsum(rows[i]), np.cumsum(columns[j]) * (mass / columns.sum())
+    ends = np.sort(np.concatenate([row_ends, column_ends]))
+    ends = np.minimum(ends, mass)
+    lengths = np.diff(ends, prepend=0.0)
+    middles = ends - lengths / 2.0
+    used = lengths > 0.0
+    place_i = np.minimum(np.searchsorted(row_ends, middles[used]), n - 1)
+    place_j = np.minimum(np.searchsorted(column_ends, middles[used]), n - 1)
+    return csr_array((lengths[used], (i[place_i], j[place_j])), shape=(n, n))

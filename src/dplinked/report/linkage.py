@@ -1,0 +1,416 @@
+"""How good a linkage is, for the steward: as text and as a page.
+
+Privacy
+-------
+None: both are read from the two files without noise, and say so first.
+"""
+
+from __future__ import annotations
+
+import math
+import textwrap
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dplinked.linkage.rules import LAST, UNLINKED
+from dplinked.report import charts
+from dplinked.report import page as html
+from dplinked.report.text import WIDTH
+
+if TYPE_CHECKING:
+    from dplinked.linkage.fields import Field
+    from dplinked.linkage.quality import Estimate
+    from dplinked.records import Linked
+
+Floats = NDArray[np.float64]
+
+WARNING = "FOR THE STEWARD ONLY, NOT FOR PUBLICATION: everything below is read from the two files without noise."
+_TITLE = "How good are the links?"
+_STEP = 0.02  # an error in the accuracy that is easily made
+_NAME = 32  # columns of a group's name in the text; the page has it whole
+_BAR = 22
+_ALL = "overall"
+_QUANTILES = (0.0, 0.05, 0.5, 0.95, 1.0)
+_METHODS = {
+    "rules": "rules: sums of field scores, one to one within blocks, then across them",
+    "splink": "splink: match weights from Splink, one to one",
+    "pairs": "pairs: links made elsewhere, one to one",
+}
+_LINKED, _OTHER = "(linked)", "(other)"  # groups that are no blocks
+
+
+def quality_text(linked: Linked) -> str:
+    """The quality report as text."""
+    lines = [WARNING, "", _TITLE.center(WIDTH).rstrip(), "=" * WIDTH]
+    for title, parts in _sections(linked):
+        shown = [block for block in map(_as_text, parts) if block]
+        lines += ["", title, "-" * WIDTH, *shown[0], *(line for block in shown[1:] for line in ("", *block))]
+    return "\n".join(lines)
+
+
+def quality_page(linked: Linked) -> str:
+    """The quality report as one HTML page, with charts."""
+    body = []
+    for title, parts in _sections(linked):
+        body += [f"<section>\n<h2>{html.to_html(title)}</h2>", *(_as_html(part) for part in parts), "</section>"]
+    return html.page(_TITLE, "\n".join(body), warning=WARNING)
+
+
+# --- what both are made of ---------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Table:
+    """Cells as texts, the first of each row its name; no header for a list of facts."""
+
+    header: tuple[str, ...]
+    rows: Sequence[tuple[str, ...]]
+    label: str
+
+
+@dataclass(frozen=True)
+class _Chart:
+    """A drawing for the page, and what stands in its place in the text."""
+
+    draw: Callable[[], str]
+    lines: list[str]
+
+
+@dataclass(frozen=True)
+class _Steps:
+    """A numbered list."""
+
+    items: list[str]
+
+
+_Part = str | _Table | _Chart | _Steps
+
+
+def _as_text(part: _Part) -> list[str]:
+    if isinstance(part, str):
+        return _wrap(part)
+    if isinstance(part, _Chart):
+        return part.lines
+    if isinstance(part, _Steps):
+        return [line for k, item in enumerate(part.items, 1) for line in _wrap(item, f"{k}. ")]
+    if not part.header:
+        width = 2 + max(charts.columns(row[0]) for row in part.rows)
+        return [line for label, value in part.rows for line in _wrap(value, _pad(label, width))]
+    names = [charts.shorten(row[0], _NAME) for row in part.rows]
+    lines = [_pad(name, max(map(charts.columns, [part.header[0], *names]))) for name in [part.header[0], *names]]
+    for k, head in enumerate(part.header[1:], 1):
+        cells = [head, *(html.clean(row[k]) for row in part.rows)]
+        width = max(map(charts.columns, cells)) * (-1 if all(map(html.is_number, cells[1:])) else 1)
+        lines = [f"{line}  {_pad(cell, width)}" for line, cell in zip(lines, cells, strict=True)]
+    return [line.rstrip() for line in lines]
+
+
+def _wrap(text: str, start: str = "") -> list[str]:
+    """Lines of a paragraph, the later ones as far in as the first; options such as --a-b stay whole."""
+    inner = " " * charts.columns(start)
+    return textwrap.wrap(html.clean(text), WIDTH, initial_indent=start, subsequent_indent=inner, break_on_hyphens=False)
+
+
+def _as_html(part: _Part) -> str:
+    if isinstance(part, str):
+        return html.paragraph(part)
+    if isinstance(part, _Table):
+        return html.table(part.header, part.rows, label=part.label)
+    if isinstance(part, _Steps):
+        return html.ordered_list(part.items)
+    try:
+        return html.figure(part.draw())
+    except ImportError:
+        return html.paragraph("A chart would stand here: pip install matplotlib.")
+
+
+def _pad(text: str, width: int) -> str:
+    """Fill up to a number of columns, on the left if it is negative."""
+    blanks = " " * (abs(width) - charts.columns(text))
+    return blanks + text if width < 0 else text + blanks
+
+
+def _sections(linked: Linked) -> list[tuple[str, list[_Part]]]:
+    sections = [
+        ("What was linked", _describe_files(linked)),
+        ("Links per group", _describe_groups(linked)),
+        ("Scores", _describe_scores(linked)),
+        ("Accuracy per group", _describe_accuracy(linked)),
+    ]
+    if linked.estimates:
+        sections.append(("What an accuracy that is wrong by .02 does", _describe_error(linked)))
+    return [*sections, ("What to do next", [_Steps(_next_steps(linked))])]
+
+
+# --- what was linked ---------------------------------------------------------------------------------
+
+
+def _describe_files(linked: Linked) -> list[_Part]:
+    n, m = linked.left.num_rows, linked.right.num_rows
+    last, without = _is_last(linked), linked.links.right < 0
+    first = n - int(last.sum()) - int(without.sum())
+    at_random = int((np.isnan(linked.links.score) & ~without).sum())
+    names = _stages(linked)
+    facts = [
+        ("Left file", f"{_count(n)}, every one kept"),
+        ("Right file", f"{_count(m)}, {m - n + int(without.sum()):,} of them left over"),
+        ("Method", _METHODS.get(linked.method, linked.method)),
+        (names[0].capitalize(), f"{first:,} ({_percent(first, n)})"),
+        (names[1].capitalize(), f"{int(last.sum()):,} ({_percent(int(last.sum()), n)})"),
+        (
+            "Unlinked",
+            f"{int(without.sum()):,} ({_percent(int(without.sum()), n)}); keep their place with the public response",
+        ),
+    ]
+    if at_random:
+        facts.append(("Linked without a score", f"{at_random:,} of the above: at random, no pair was compared"))
+    parts: list[_Part] = [_Table((), facts, "Files and links")]
+    if linked.fields:
+        rows = [(_field_name(field), str(field.kind), _comparison(field, linked.method)) for field in linked.fields]
+        parts.append(_Table(("field", "kind", "comparison"), rows, "Fields compared"))
+    else:
+        parts.append("No fields were compared here.")
+    return parts
+
+
+def _field_name(field: Field) -> str:
+    return field.name if field.right in (None, field.name) else f"{field.name} / {field.right}"
+
+
+def _comparison(field: Field, method: str) -> str:
+    if method == "splink":
+        return "Splink's, by kind or settings"
+    if method == "pairs":
+        return "for audits only"
+    shown = str(field.compare)
+    if field.compare == "jaro-winkler":
+        shown += ", similarity itself" if field.threshold is None else f" from {field.threshold:g}"
+    if field.compare == "number" and field.tolerance:
+        shown += f" within {field.tolerance:g}"
+    return shown if field.weight == 1.0 else f"{shown}, weight {field.weight:g}"
+
+
+def _stages(linked: Linked) -> tuple[str, str]:
+    if linked.method == "rules":
+        return "linked within blocks", "linked last, across blocks"
+    return "linked over the threshold", "linked last, under the threshold"
+
+
+def _is_last(linked: Linked) -> NDArray[np.bool_]:
+    return np.asarray((linked.links.block == LAST) & (linked.links.right >= 0), dtype=bool)
+
+
+# --- groups and scores -------------------------------------------------------------------------------
+
+
+def _describe_groups(linked: Linked) -> list[_Part]:
+    strata, order, score = linked.strata, _order(linked), linked.links.score
+    rows = []
+    for k in order:
+        known = score[(strata.of_row == k) & np.isfinite(score)]
+        median = f"{np.median(known):.3g}" if known.size and _has_scores(linked) else "-"
+        count = int(strata.rows[k])
+        rows.append((_name(strata.names[k]), f"{count:,}", _percent(count, linked.left.num_rows), median))
+    names, counts = [row[0] for row in rows], [int(strata.rows[k]) for k in order]
+    meaning = {
+        _LINKED: "all blocks together, being too many for an accuracy each",
+        _OTHER: "blocks that are missing, rare or in one file only",
+        LAST: _stages(linked)[1],
+        UNLINKED: "no partner left",
+    }
+    said = "; ".join(f"{name}: {text}" for name, text in meaning.items() if name in strata.names)
+    return [
+        _Chart(lambda: charts.links_per_block(names, counts), []),
+        _Table(("group", "rows", "share", "median score"), rows, "Links per group"),
+        *([f"{said}."] if said else []),
+    ]
+
+
+def _order(linked: Linked) -> list[int]:
+    """Groups by name, those that are no blocks at the end."""
+    names, late = linked.strata.names, ("", _OTHER, LAST, UNLINKED)
+    return sorted(range(len(names)), key=lambda k: (late.index(names[k]) if names[k] in late else 0, names[k]))
+
+
+def _name(group: str) -> str:
+    return group if group.strip() else "(blank)"
+
+
+def _has_scores(linked: Linked) -> bool:
+    """Pairs that came without probabilities have a score that says nothing."""
+    return not (linked.method == "pairs" and linked.links.candidates.left.size == 0)
+
+
+def _describe_scores(linked: Linked) -> list[_Part]:
+    score, last, has = linked.links.score, _is_last(linked), linked.links.right >= 0
+    if not (_has_scores(linked) and np.isfinite(score[has]).any()):
+        return ["The links have no scores."]
+    names = _stages(linked)
+    axis = "score (sum of the fields')" if linked.method == "rules" else "match weight (log2 of the odds)"
+    shown = np.where(has, score, np.nan)
+
+    def draw() -> str:
+        return charts.score_histogram(shown, last, names=names, axis=axis)
+
+    rows = []
+    for name, chosen in zip(names, (has & ~last, last), strict=True):
+        known = score[chosen & np.isfinite(score)]
+        cells = [f"{value:.3g}" for value in np.quantile(known, _QUANTILES)] if known.size else ["-"] * len(_QUANTILES)
+        rows.append((name, f"{int(chosen.sum()):,}", *cells, f"{int(chosen.sum()) - known.size:,}"))
+    header = ("stage", "links", "lowest", "5 %", "median", "95 %", "highest", "no score")
+    return [
+        _Chart(draw, [f"Links by {axis}", "", *_histogram_lines(shown, last, names)]),
+        _Table(header, rows, "Scores"),
+    ]
+
+
+def _histogram_lines(scores: Floats, last: NDArray[np.bool_], names: tuple[str, str]) -> list[str]:
+    """A histogram beside the other, each on a scale of its own."""
+    bins = charts.make_bins(scores)
+    side = max(map(len, bins.labels))
+    lines = [" " * side, *(f"{label:>{side}}" for label in bins.labels)]
+    for name, chosen in zip(names, (~last, last), strict=True):
+        counts = np.histogram(scores[chosen & np.isfinite(scores)], bins.edges)[0].tolist()
+        digits = len(f"{max(counts):,}")
+        cells = [name, *(f"{count:>{digits},} {_bar(count, max(counts))}" for count in counts)]
+        width = max(digits + 1 + _BAR, len(name))
+        lines = [f"{line}  {cell:<{width}}" for line, cell in zip(lines, cells, strict=True)] if any(counts) else lines
+    return [line.rstrip() for line in lines]
+
+
+def _bar(count: int, largest: int) -> str:
+    """A bar in eighths of a column; at least one eighth for what is there."""
+    eighths = max(round(8 * _BAR * count / max(largest, 1)), int(count > 0))
+    return "█" * (eighths // 8) + " ▏▎▍▌▋▊▉"[eighths % 8].strip()
+
+
+# --- accuracy ----------------------------------------------------------------------------------------
+
+
+def _describe_accuracy(linked: Linked) -> list[_Part]:
+    if not linked.estimates:
+        return [
+            "Nothing tells how good these links are: no pair came with evidence, and no links were checked. "
+            "Have some of them checked before anything is fitted to them."
+        ]
+    strata, order, found = linked.strata, _order(linked), linked.estimates
+    drawn = [k for k in order if strata.names[k] != UNLINKED]
+    names = [*(_name(strata.names[k]) for k in drawn), _ALL]
+    series = [
+        charts.Series(
+            one.method, *(np.append(part[drawn], whole) for part, whole in zip(parts, one.overall, strict=True))
+        )
+        for one in found
+        for parts in [(one.accuracy, one.low, one.high)]
+    ]
+    rows = [(_name(strata.names[k]), *_accuracy_cells(found, k)) for k in order]
+    rows.append((_ALL, *_accuracy_cells(found, None)))
+    header = ["group"]
+    for one in found:
+        header += (
+            [one.method] + ["95 % interval"] * _has_interval(one) + ["checked", "right"] * (one.checked is not None)
+        )
+    parts: list[_Part] = [_Chart(lambda: charts.accuracy_chart(names, series), [])]
+    parts.append(_Table(tuple(header), rows, "Accuracy per group"))
+    parts.append(f"The linkage model of these links takes the figures of the method {found[0].method}.")
+    parts += [f"{one.method} assumes {one.assumes}." for one in found]
+    return [*parts, *_describe_difference(linked, drawn)]
+
+
+def _accuracy_cells(found: Sequence[Estimate], group: int | None) -> list[str]:
+    """One group's cells by every method, or those of all rows together."""
+    cells = []
+    for one in found:
+        value, low, high = (
+            one.overall if group is None else (float(part[group]) for part in (one.accuracy, one.low, one.high))
+        )
+        cells.append(_decimal(value))
+        if _has_interval(one):
+            cells.append(f"[{_decimal(low)}, {_decimal(high)}]" if math.isfinite(low) and math.isfinite(high) else "-")
+        if one.checked is not None and one.right is not None:
+            cells += [f"{int(part.sum() if group is None else part[group]):,}" for part in (one.checked, one.right)]
+    return cells
+
+
+def _has_interval(found: Estimate) -> bool:
+    ends = np.concatenate([found.low, found.high, found.overall[1:]])
+    return bool(np.isfinite(ends).any())
+
+
+def _describe_difference(linked: Linked, groups: Sequence[int]) -> list[_Part]:
+    """Where methods disagree most: each of them assumes something, and there it matters."""
+    if len(linked.estimates) < 2 or not groups:
+        return []
+    each = np.array([one.accuracy for one in linked.estimates])[:, groups]
+    apart = each.max(axis=0) - each.min(axis=0)
+    k = int(np.argmax(apart))
+    if apart[k] < 0.0005:
+        return []
+    ends = f"from {_decimal(float(each[:, k].min()))} to {_decimal(float(each[:, k].max()))}"
+    return [f"The methods differ most in group {_name(linked.strata.names[groups[k]])}: {ends}."]
+
+
+def _describe_error(linked: Linked) -> list[_Part]:
+    best, names = linked.estimates[0], linked.strata.names
+    cases = [(_ALL, best.overall[0])]
+    groups = [k for k in range(len(names)) if names[k] != UNLINKED and math.isfinite(best.accuracy[k])]
+    if len(groups) > 1:
+        worst = min(groups, key=lambda k: float(best.accuracy[k]))
+        cases.append((f"worst group: {_name(names[worst])}", float(best.accuracy[worst])))
+    rows = [(name, _decimal(value), *slope_changes(value)) for name, value in cases]
+    text = (
+        "A slope is divided by about the accuracy γ. If the true accuracy is γ - .02 or γ + .02, the true slope is "
+        "γ/(γ - .02) or γ/(γ + .02) times the one that is reported: larger or smaller by"
+    )
+    return [
+        text,
+        _Table(
+            ("rows", "accuracy γ", ".02 lower", ".02 higher (1 at most)"), rows, "What an accuracy that is wrong does"
+        ),
+    ]
+
+
+def slope_changes(accuracy: float) -> tuple[str, str]:
+    """By how many percent a slope changes if the true accuracy is .02 lower, and .02 higher but at most 1."""
+    lower = f"{100 * (accuracy / (accuracy - _STEP) - 1):+.1f} %" if accuracy > _STEP else "anything"
+    highest = min(1.0, accuracy + _STEP)
+    higher = f"{100 * (accuracy / highest - 1):+.1f} %" if accuracy > 0.0 else "anything"
+    return lower, higher
+
+
+def _next_steps(linked: Linked) -> list[str]:
+    audits = [one for one in linked.estimates if one.checked is not None]
+    if audits and audits[0].checked is not None:
+        checked = (
+            f"{int(audits[0].checked.sum()):,} links have been checked. Where intervals are wider than you can live with, have "
+            "more of them checked: audit_sample(size=…), or --audit-sample."
+        )
+    else:
+        checked = (
+            "Have links checked by a person: linked.audit_sample(), or --audit-sample, writes some of them down with both "
+            "records side by side; linked.audited(…), or --audited, reads the answers back. The other methods cannot "
+            "see their own mistakes."
+        )
+    return [
+        checked,
+        "Accuracies that come from the files or an audit are data. Release them with noise (release_accuracy, or "
+        "--release-accuracy), or declare public ones in [linkage].",
+        "Say in [unit] what one person may change about the links: displaced_links, linkage_change, moves_block. "
+        "Linking does not tell.",
+    ]
+
+
+def _decimal(value: float) -> str:
+    return f"{value:.3f}" if math.isfinite(value) else "-"
+
+
+def _count(rows: int) -> str:
+    return f"{rows:,} row" + "s" * (rows != 1)
+
+
+def _percent(part: int, whole: int) -> str:
+    return f"{100 * part / max(whole, 1):.1f} %"
