@@ -103,6 +103,8 @@ def make_pair(rng: np.random.Generator, kind: str) -> Pair:
         unit = _move(rng, data, other, j, p)
     if kind == "paper-m":
         return _changed_accuracy(rng, data, other, blocks)
+    if kind == "estimated":
+        return _estimated_accuracy(rng, data, other, blocks)
     return Pair(data, other, linkage, linkage, unit, style)
 
 
@@ -176,6 +178,16 @@ def _changed_accuracy(rng: np.random.Generator, data: dict[str, Any], other: dic
     )
 
 
+def _estimated_accuracy(rng: np.random.Generator, data: dict[str, Any], other: dict[str, Any], blocks: Any) -> Pair:
+    """Accuracies that are data: any of them may differ, within the declared M, and nothing of the table may show."""
+    table = {int(k): float(rng.uniform(0.1, 1.0)) for k in np.unique(blocks)}
+    changed = {k: float(rng.uniform(0.1, 1.0)) if rng.random() < 0.5 else value for k, value in table.items()}
+    sizes = {k: int((blocks == k).sum()) for k in table}
+    moved = sum(2.0 * sizes[k] * abs(max(table[k], 0.5) - max(changed[k], 0.5)) for k in table if sizes[k] > 1)
+    models = [dpl.ELE(t, block="block", source="estimated", accuracy_min=0.5) for t in (table, changed)]
+    return Pair(data, other, *models, dpl.PrivacyUnit(linkage_change=moved + 1e-9), "estimated")
+
+
 def _matching_pair(
     rng: np.random.Generator, data: dict[str, Any], other: dict[str, Any], j: int, p: int, note: str
 ) -> Pair:
@@ -200,4 +212,4 @@ def _matching_pair(
     return Pair(data, other, dpl.Matching(sp.csr_array(Q)), dpl.Matching(sp.csr_array(Q2)), unit, note)
 
 
-KINDS = ("exact", "ele", "ele-one", "table", "displaced", "mover", "paper-m", "matching")
+KINDS = ("exact", "ele", "ele-one", "table", "displaced", "mover", "paper-m", "estimated", "matching")

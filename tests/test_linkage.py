@@ -193,7 +193,7 @@ def test_the_greedy_rule_links_the_rest_at_random_within_the_block() -> None:
     assert (links.right[odd] == np.arange(60)[odd]).all()
     assert ((links.right < 30) == (np.arange(60) < 30)).all()
     assert sorted(links.right) == list(range(60))
-    assert set(links.block) == {"x", "missing"}
+    assert set(links.block) == {"x", "(missing)"}
 
 
 def test_a_block_too_large_for_memory_is_refused_before_work() -> None:

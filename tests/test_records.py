@@ -162,7 +162,7 @@ def test_pairs_without_probabilities_need_an_audit(files) -> None:
         linked.matching()
     assert "othing tells" in linked.summary()
     checked = linked.audited(review_links(linked.audit_sample(50), files))
-    assert checked.linkage.accuracy["all"] > 0.9
+    assert checked.linkage.accuracy["(all)"] > 0.9
 
 
 def test_pairs_that_do_not_fit_are_refused(files) -> None:
@@ -358,6 +358,7 @@ def tables(**changes):
         ({}, {"fields": ["name"], "method": "splink", "settings": "none.json"}, "cannot be read as JSON"),
         ({}, {"fields": ["name"], "pairs": {}}, "method='pairs'"),
         ({}, {"id": ("id", "id", "id"), "fields": ["name"]}, "or two"),
+        ({"a_state": ["(last)", "x", "y"]}, {"fields": ["name"], "block": "state"}, "Block keys may not be called"),
         ({}, {"fields": ["name"], "block": "state", "memory": 10.0}, "Block on a finer key"),
     ],
 )

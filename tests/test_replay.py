@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import dplinked as dpl
+from dplinked.linkage import quality as judged
 from dplinked.privacy import mechanism
 from dplinked.privacy import plan as planned
 from dplinked.privacy import sensitivity as sens
@@ -40,7 +41,8 @@ def check(monkeypatch: pytest.MonkeyPatch, pair: Pair, formula: str, path: str, 
             data, formula, bounds=BOUNDS, levels=LEVELS, linkage=linkage, unit=pair.unit, delta=DELTA, **options
         )
         # What is declared may differ between the two (a changed Q); everything else may not.
-        return dataclasses.replace(release, linkage={})
+        hidden = getattr(linkage, "source", "") == "estimated"
+        return release if hidden else dataclasses.replace(release, linkage={})
 
     mu = privacy_mu(options["epsilon"], DELTA)
     return replay(
@@ -78,6 +80,75 @@ def test_release_paths_replay_at_length(monkeypatch: pytest.MonkeyPatch, kind: s
     rng = np.random.default_rng([1000 + KINDS.index(kind), len(path)])
     for seed in range(150):
         check(monkeypatch, make_pair(rng, kind), FORMULAS[seed % len(FORMULAS)], path, seed)
+
+
+def audited_pair(rng: np.random.Generator, displaced: int) -> tuple[dpl.Linked, dpl.Linked]:
+    """The same links and checked rows; at most 2 + k of the answers differ."""
+    n = int(rng.integers(12, 60))
+    ids = [str(i) for i in range(n)]
+    files = [{"id": ids, "name": ids, "state": rng.choice(["x", "y", "z"], n).tolist()} for _ in range(2)]
+    linked = dpl.link(
+        *files, fields=["name"], id="id", block="state", method="pairs", pairs={"left": ids, "right": ids}
+    )
+    rows = np.flatnonzero(rng.random(n) < 0.7)
+    rows = rows if rows.size > displaced + 2 else np.arange(n)
+    answers = rng.random(rows.size) < 0.8
+    other = answers.copy()
+    turned = rng.choice(rows.size, displaced + 2, replace=False)
+    other[turned] = ~answers[turned] if rng.random() < 0.5 else not answers[turned[0]]
+    found = [judged.estimate_from_audit(linked.strata, rows, right) for right in (answers, other)]
+    return dataclasses.replace(linked, audit=found[0]), dataclasses.replace(linked, audit=found[1])
+
+
+def check_accuracy(monkeypatch: pytest.MonkeyPatch, rng: np.random.Generator, seed: int) -> float:
+    displaced = int(rng.integers(0, 4))
+    pair, unit = audited_pair(rng, displaced), dpl.PrivacyUnit(displaced_links=displaced)
+    runs = [lambda side=side: dpl.release_accuracy(side, epsilon=EPSILON, delta=DELTA, unit=unit) for side in pair]
+    return replay(monkeypatch, *runs, privacy_mu(EPSILON, DELTA), seed)
+
+
+def test_released_accuracies_replay(monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = np.random.default_rng(8)
+    reached = max(check_accuracy(monkeypatch, rng, seed) for seed in range(150))
+    assert reached > 0.95 * privacy_mu(EPSILON, DELTA)  # all turned answers in one group: the bound is attained
+
+
+@pytest.mark.parametrize("fault", ["half the noise", "one person, one answer", "accuracies from the counts"])
+def test_catches_faults_in_released_accuracies(monkeypatch: pytest.MonkeyPatch, fault: str) -> None:
+    accuracy = importlib.import_module("dplinked.accuracy")
+    if fault == "half the noise":
+        scales = planned.NoisePlan.scales
+        monkeypatch.setattr(planned.NoisePlan, "scales", lambda plan: scales(plan) / 2.0)
+    elif fault == "one person, one answer":
+        monkeypatch.setattr(sens, "right_links_sensitivity", lambda links: 1.0)
+    else:
+        settle = accuracy._settle
+        seen: list[np.ndarray] = []
+        release = mechanism.release_right_links
+        monkeypatch.setattr(
+            mechanism,
+            "release_right_links",
+            lambda counts, plan: (seen.append(counts.counts.ravel()), release(counts, plan))[1],
+        )
+        monkeypatch.setattr(accuracy, "_settle", lambda right, *rest: settle(seen[-1].astype(float), *rest))
+    rng = np.random.default_rng(8)
+
+    def search() -> None:
+        for seed in range(150):
+            check_accuracy(monkeypatch, rng, seed)
+
+    with pytest.raises(Leak):
+        search()
+
+
+def test_catches_estimated_accuracies_that_show(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dpl.ELE, "describe", dpl.ELE.describe_whole)
+    assert caught(monkeypatch, "estimated")
+
+
+def test_catches_estimated_accuracies_outside_the_sums(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dpl.ELE, "declared", property(lambda self: tuple(self.accuracy.values())))
+    assert caught(monkeypatch, "estimated")
 
 
 # --- faults that must be caught --------------------------------------------------------------------

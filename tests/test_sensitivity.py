@@ -347,3 +347,28 @@ def test_matching_meat_stays_within(seed: int, carriers: int) -> None:
 
     moved = np.linalg.norm(meat(h, x, z, Q) - meat(h2, x2, z2, Q2))
     assert moved <= sens.matching_meat_sensitivity(clip, 1.0, float(np.linalg.norm(beta)), links) + 1e-9
+
+
+@settings(max_examples=200, deadline=None)
+@given(seed=st.integers(0, 2**32 - 1), displaced=st.integers(0, 4))
+def test_right_links_stay_within(seed: int, displaced: int) -> None:
+    """One person's row, the row that holds their record and k more are linked anew; the others keep their links."""
+    rng = np.random.default_rng(seed)
+    n = int(rng.integers(3, 25))
+    truth, links, groups, checked = rng.permutation(n), rng.permutation(n), rng.integers(0, 3, n), rng.random(n) < 0.7
+    j = int(rng.integers(n))
+    p = int(np.flatnonzero(links == truth[j])[0])
+    free = np.setdiff1d(np.arange(n), [j, p])
+    rows = np.concatenate([[j, p], rng.choice(free, min(displaced, free.size), replace=False)])
+    other = links.copy()
+    other[rows] = rng.permutation(links[rows]) if rng.random() < 0.5 else truth[rows]
+    counts = [np.bincount(groups[checked], (side == truth)[checked], 3) for side in (links, other)]
+    exposure = dpl.ELE(0.5, "b").exposure(dpl.PrivacyUnit(displaced_links=displaced))
+    assert np.linalg.norm(counts[0] - counts[1]) <= sens.right_links_sensitivity(exposure)
+
+
+def test_the_bound_on_right_links_is_reached() -> None:
+    """Three rows in a wrong cycle that one changed record sets right: own row, holder, one displaced."""
+    truth, links = np.arange(3), np.array([1, 2, 0])
+    exposure = dpl.ELE(0.5, "b").exposure(dpl.PrivacyUnit(displaced_links=1))
+    assert (truth == truth).sum() - (links == truth).sum() == sens.right_links_sensitivity(exposure)

@@ -22,7 +22,7 @@ from dplinked.linkage import quality as judged
 from dplinked.linkage.fields import Field, make_comparer, read_fields
 from dplinked.linkage.one_to_one import Candidates, match_probabilities, matching_matrix
 from dplinked.linkage.probabilistic import link_candidates, score_pairs
-from dplinked.linkage.rules import LAST, UNLINKED, Links, link_by_rules
+from dplinked.linkage.rules import LAST, NO_KEY, UNLINKED, Links, link_by_rules
 from dplinked.report.linkage import quality_page, quality_text
 from dplinked.tables import column_texts, to_arrow
 
@@ -34,7 +34,8 @@ _ASSIGNMENTS = ("optimal", "greedy")
 _THRESHOLD_SHARE = 0.6  # of the largest possible score, by default: 4 of 6 fields
 _MEMORY = 2e9
 _LEAST_ROWS = 10
-OTHER = "(other)"
+ALL, OTHER = "(all)", "(other)"
+_RESERVED = {ALL, OTHER, LAST, UNLINKED, NO_KEY, "(linked)"}
 
 
 @dataclass(frozen=True, repr=False)
@@ -357,7 +358,7 @@ def _link_rules(
     try:
         comparers = [make_comparer(field, texts[0].column(field.name), texts[1].column(field.name)) for field in fields]
         left, right = (
-            _block_keys(table, block, where) if block else np.full(table.num_rows, "all", dtype=object)
+            _block_keys(table, block, where) if block else np.full(table.num_rows, ALL, dtype=object)
             for table, where in ((a, "left"), (b, "right"))
         )
         return link_by_rules(comparers, left, right, limit, assignment=assignment, memory=memory, seed=seed)
@@ -422,13 +423,15 @@ def _block_keys(table: Any, names: Sequence[str], where: str) -> NDArray[np.obje
     columns = [column_texts(table, name, where).to_pylist() for name in names]
     keys = np.empty(table.num_rows, dtype=object)
     keys[:] = [None if any(not part for part in parts) else " · ".join(parts) for parts in zip(*columns, strict=True)]
+    if _RESERVED & set(keys.tolist()):
+        raise StudyError(f"Block keys may not be called any of {sorted(_RESERVED)}: these names are ours. Rename them.")
     return keys
 
 
 def _model_blocks(a: Any, b: Any, names: Sequence[str]) -> NDArray[np.object_]:
     """Blocks that accuracies go by where comparing does not keep to them: keys that are missing, not in both files or rare share one."""
     if not names:
-        return np.full(a.num_rows, "all", dtype=object)
+        return np.full(a.num_rows, ALL, dtype=object)
     keys = _block_keys(a, names, "left")
     common = set(_block_keys(b, names, "right").tolist())
     counts = Counter(keys.tolist())

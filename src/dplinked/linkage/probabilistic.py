@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from dplinked.errors import DplinkedError, StudyError, raise_alone
 from dplinked.linkage.fields import Field
 from dplinked.linkage.one_to_one import Candidates, assign_sparse
-from dplinked.linkage.rules import LAST, UNLINKED, Links
+from dplinked.linkage.rules import LAST, Links, unlinked_name
 
 ENGINES = ("duckdb", "spark")
 _POSITION = "dplinked_position"
@@ -207,7 +207,7 @@ def link_candidates(candidates: Candidates, threshold: float, blocks: NDArray[np
     left_over, right_over = np.flatnonzero(right < 0), np.flatnonzero(free_right)
     few = min(left_over.size, right_over.size)
     right[rng.permutation(left_over)[:few]] = rng.permutation(right_over)[:few]
-    block[right < 0] = UNLINKED
+    block[right < 0] = unlinked_name(right)
     return Links(right, score, block, candidates)
 
 

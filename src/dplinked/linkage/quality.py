@@ -203,7 +203,7 @@ def estimate_by_simulation(
             score = candidates.score[drawn]
             least = max(float(score.min()), links.floor)
             taken = assign_sparse(candidates.left, candidates.right, score - least + 1e-3)
-            right = np.bincount(candidates.left[taken & truth], minlength=n)
+            right = np.bincount(candidates.left[taken & truth], minlength=n) * (links.right >= 0)
             found.append(np.bincount(strata.of_row, right, minlength=len(strata.names)) / strata.rows)
     else:
         found = [np.zeros(len(strata.names))] * 2
@@ -213,7 +213,8 @@ def estimate_by_simulation(
     ends = np.quantile(each @ share, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
     return Estimate(
         "simulation", _within(each.mean(axis=0), strata), low, high, (float((each @ share).mean()), float(ends[0]), float(ends[1])),
-        "the same, and that comparisons of different pairs are independent; rows keep their block whatever is drawn",
+        "the same, and that comparisons of different pairs are independent; rows keep their group whatever is drawn, and the interval is "
+        "the simulation's own spread",
     )  # fmt: skip
 
 

@@ -20,6 +20,7 @@ Integers = NDArray[np.int64]
 
 LAST = "(last)"
 UNLINKED = "(unlinked)"
+NO_KEY = "(missing)"
 _BYTES_PER_PAIR = 16  # score, pattern and the assignment's own copy
 _DENSE_PAIRS = 25_000_000  # blocks up to this many pairs are assigned as a dense matrix
 _EM_STEPS = 200
@@ -100,7 +101,12 @@ def _pair_blocks(
         groups.append(dict(zip(names.tolist(), np.split(order, ends[:-1]), strict=True)) if names.size else {})
     for name, rows in groups[0].items():
         if name in groups[1] and ((name != "" and name != "\0") or missing_too):
-            yield ("missing" if name in ("", "\0") else name), rows, groups[1][name]
+            yield (NO_KEY if name in ("", "\0") else name), rows, groups[1][name]
+
+
+def unlinked_name(right: Integers) -> str:
+    """Group of the rows without a partner; a single one joins those linked last, since a block of one row counts as right."""
+    return UNLINKED if (right < 0).sum() > 1 else LAST
 
 
 class _Linking:
@@ -164,7 +170,7 @@ class _Linking:
             few = min(left.size, right.size)
             chosen = rng.permutation(left)[:few]
             self._take(LAST, chosen, rng.permutation(right)[:few], np.full(few, np.nan))
-        self.block[self.right < 0] = UNLINKED
+        self.block[self.right < 0] = unlinked_name(self.right)
 
     def _take(self, name: str, left: Integers, right: Integers, score: NDArray[np.floating]) -> None:
         self.right[left], self.score[left], self.block[left] = right, score, name

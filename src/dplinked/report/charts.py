@@ -140,7 +140,7 @@ def interval_chart(
     zero
         Whether to draw a line at zero.
     """
-    step = _HEIGHT["bar"] * max(1.0, 0.62 * len(series) + 0.2)
+    step = _HEIGHT["bar"] * max(1.0, 0.45 * len(series) + 0.2)
     offsets = (np.arange(len(series)) - (len(series) - 1) / 2) * (0.72 / max(len(series), 2))
     with _drawing():
         figure = _figure(_HEIGHT["head"] + step * max(len(names), 1) + _HEIGHT["foot"])
