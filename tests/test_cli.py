@@ -13,7 +13,7 @@ import pytest
 
 import dplinked as dpl
 from dplinked.cli import DEMO_STUDY
-from dplinked.simulate import linked_households
+from dplinked.simulate import linked_households, review_links, two_files
 
 STUDY = (
     DEMO_STUDY
@@ -151,3 +151,93 @@ def test_exact_and_descent_studies(folder: Path) -> None:
     done = run("fit", folder / "study.toml", "--out", folder / "r.json")
     assert done.returncode == 0, done.stderr
     assert dpl.Release.load(folder / "r.json").method == "ngd"
+
+
+# --- link ---------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def two(tmp_path: Path) -> Path:
+    import pyarrow.csv
+
+    files = two_files(800, 3, errors=1.5)
+    pyarrow.csv.write_csv(files.left, tmp_path / "a.csv")
+    pyarrow.csv.write_csv(files.right, tmp_path / "b.csv")
+    return tmp_path
+
+
+FIELDS = [f"--field={name}" for name in ("given_name", "surname", "date_of_birth", "address", "national_id:id")]
+
+
+def test_link_audit_release_fit(two: Path) -> None:
+    """The steward's way: link, have links checked, release the accuracies, fit; all from CSV files."""
+    import pyarrow.csv
+
+    files = two_files(800, 3, errors=1.5)
+    base = ["link", two / "a.csv", two / "b.csv", "--out", two / "out", "--id", "id", "--block", "state", *FIELDS]
+    done = run(*base, "--audit-sample", 150)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("FOR THE STEWARD ONLY, NOT FOR PUBLICATION")
+    assert {path.name for path in (two / "out").iterdir()} == {
+        "audit.csv", "linkage.toml", "linked.parquet", "quality.html", "quality.txt",
+    }  # fmt: skip
+    study = STUDY.split("[linkage]")[0].replace("linked.parquet", "out/linked.parquet")
+    (two / "study.toml").write_text(
+        study + (two / "out" / "linkage.toml").read_text(encoding="utf-8"), encoding="utf-8"
+    )
+    refused = run("fit", two / "study.toml", "--out", two / "r.json")
+    assert refused.returncode == 2
+    assert "they are data" in refused.stderr
+
+    sample = pyarrow.csv.read_csv(
+        two / "out" / "audit.csv", convert_options=pyarrow.csv.ConvertOptions(strings_can_be_null=True)
+    )
+    pyarrow.csv.write_csv(review_links(sample, files), two / "answers.csv")
+    done = run(
+        *base, "--audited", two / "answers.csv", "--release-accuracy", 0.5, "--delta", 1e-6, "--displaced-links", 0
+    )
+    assert done.returncode == 0, done.stderr
+    (two / "study.toml").write_text(
+        study + (two / "out" / "linkage.toml").read_text(encoding="utf-8"), encoding="utf-8"
+    )
+    done = run("fit", two / "study.toml", "--out", two / "r.json")
+    assert done.returncode == 0, done.stderr
+    assert "both releases together" in " ".join(done.stdout.split())
+    assert (two / "out" / "accuracy.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--field", "nme"], "not in the left file"),
+        (["--field", "surname", "--block", "stat"], "Did you mean 'state'"),
+        (["--field", "surname", "--memory", "0.000001"], "finer key"),
+        (["--field", "surname", "--audited", "none.csv"], "no file 'none.csv'"),
+        (["--field", "surname", "--release-accuracy", "1"], "needs --audited"),
+        (["--field", "surname", "--method", "magic"], "method must be one of"),
+        (["--field", "surname:colour"], "Column 'surname:colour'"),
+    ],
+)
+def test_faults_of_linking_exit_2_and_write_nothing(two: Path, arguments: list[str], message: str) -> None:
+    done = run("link", two / "a.csv", two / "b.csv", "--out", two / "out", *arguments, cwd=two)
+    assert done.returncode == 2
+    assert message in done.stderr
+    assert "Traceback" not in done.stderr
+    assert not (two / "out").exists()
+
+
+def test_files_that_cannot_be_linked_exit_2(two: Path) -> None:
+    (two / "empty.csv").write_text("", encoding="utf-8")
+    (two / "header.csv").write_text("id,surname\n", encoding="utf-8")
+    (two / "other.csv").write_text("colour\nred\n", encoding="utf-8")
+    for name, message in [
+        ("empty.csv", "cannot be read"),
+        ("header.csv", "no rows"),
+        ("other.csv", "no column in common"),
+        ("no.csv", "no file"),
+    ]:
+        done = run("link", two / "a.csv", two / name, "--out", two / "out")
+        assert done.returncode == 2, name
+        assert message in done.stderr
+    assert run("link", two / "a.csv", two / "b.csv", "--out", two / "a.csv").returncode == 2
+    assert not (two / "out").exists()

@@ -33,7 +33,7 @@ BLOCK, SCORE, PROBABILITY = "link_block", "link_score", "link_probability"
 _ASSIGNMENTS = ("optimal", "greedy")
 _THRESHOLD_SHARE = 0.6  # of the largest possible score, by default: 4 of 6 fields
 _MEMORY = 2e9
-_LEAST_ROWS = 10
+_RARE = 500  # a key that fewer than one row in this many has is taken for a typing error
 ALL, OTHER = "(all)", "(other)"
 _RESERVED = {ALL, OTHER, LAST, UNLINKED, NO_KEY, "(linked)"}
 
@@ -437,7 +437,7 @@ def _model_blocks(a: Any, b: Any, names: Sequence[str]) -> NDArray[np.object_]:
     counts = Counter(keys.tolist())
     blocks = np.empty(keys.size, dtype=object)
     blocks[:] = [
-        OTHER if key is None or key not in common or counts[key] < _LEAST_ROWS else key for key in keys.tolist()
+        OTHER if key is None or key not in common or counts[key] * _RARE < keys.size else key for key in keys.tolist()
     ]
     return blocks
 

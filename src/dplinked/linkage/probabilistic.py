@@ -176,9 +176,12 @@ def _open_engine(engine: Any, left: Any, right: Any) -> tuple[Any, list[Any]]:
     try:
         from pyspark.sql import SparkSession
         from splink import SparkAPI
+        from splink.backends.spark import similarity_jar_location
     except ImportError:
         raise StudyError("Linking on Spark needs PySpark: pip install 'dplinked[spark]'.") from None
     session = SparkSession.builder.getOrCreate() if isinstance(engine, str) else engine
+    if not session.catalog.functionExists("jaro_winkler"):  # Splink's text comparisons come in a jar of its own
+        session.sql("ADD JAR '" + similarity_jar_location() + "'")
     api: Any = SparkAPI(spark_session=session, break_lineage_method="persist")
     return api, [session.createDataFrame(table) for table in tables]
 

@@ -1,0 +1,56 @@
+"""Spark: the same links as DuckDB gives, on a real local session. Needs Java; skipped with a reason where there is none."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shutil
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+import dplinked as dpl
+from dplinked.simulate import two_files
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(shutil.which("java") is None, reason="Spark needs Java 17, which is not installed"),
+    pytest.mark.skipif(importlib.util.find_spec("pyspark") is None, reason="PySpark is not installed"),
+    pytest.mark.filterwarnings("ignore"),  # PySpark's own
+]
+
+
+@pytest.fixture(scope="module")
+def spark() -> Iterator[Any]:
+    from pyspark.sql import SparkSession
+
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    session = (
+        SparkSession.builder.master("local[2]")
+        .config("spark.ui.enabled", "false")
+        .config("spark.sql.shuffle.partitions", "4")
+    )
+    session = (
+        session.config("spark.driver.host", "127.0.0.1").config("spark.driver.bindAddress", "127.0.0.1").getOrCreate()
+    )
+    session.sparkContext.setLogLevel("OFF")
+    yield session
+    session.stop()
+
+
+def test_splink_on_spark_links_like_splink_on_duckdb(spark: Any) -> None:
+    files = two_files(600, 2)
+    fields = ["given_name", "surname", "date_of_birth", "national_id"]
+    found = [
+        dpl.link(files.left, files.right, fields=fields, id="id", method="splink", engine=engine)
+        for engine in (spark, "duckdb")
+    ]
+    accuracies = [float((linked.links.right == files.truth).mean()) for linked in found]
+    assert min(accuracies) > 0.95
+    # chance agreement is estimated from different random pairs, so single weak links may differ
+    assert (found[0].links.right == found[1].links.right).mean() > 0.98
+    assert found[0].estimates[0].overall[0] == pytest.approx(accuracies[0], abs=0.01)
+    assert np.isfinite(found[0].links.candidates.evidence).all()
