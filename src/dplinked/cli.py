@@ -1,4 +1,4 @@
-"""The command line: ``dplinked demo | link | check | plan | fit | report``."""
+"""The command line: ``dplinked demo | link | check | plan | fit | report | reproduce``."""
 
 from __future__ import annotations
 
@@ -238,6 +238,36 @@ def report(
     else:
         _check_writable(out)
         out.write_text(text + "\n", encoding="utf-8")
+
+
+@app.command()
+def reproduce(
+    parts: Annotated[list[str], typer.Argument(help="setting1, setting2, setting3, application, toy or all.")],
+    repetitions: Annotated[int, typer.Option(min=2, help="Repetitions of each point.")] = 1000,
+    seed: Annotated[int, typer.Option(help="Seed of data and simulated noise.")] = 1,
+    out: Annotated[Path, typer.Option(help="Folder for tables, figures and the page.")] = Path("reproduction"),
+    data: Annotated[
+        Path | None, typer.Option(help="SHIW 2012 with columns income and consumption, for the application.")
+    ] = None,
+    jobs: Annotated[int, typer.Option(min=1, help="Processes.")] = 2,
+) -> None:
+    """Run the paper's numerical section: tables, figures, and its claims beside what was measured."""
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    from dplinked.paper.reproduce import reproduce as run
+    from dplinked.paper.reproduce import verdict
+
+    _check_folder(out)
+    bars = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*bars, console=_progress) as shown:
+        task = shown.add_task("reproducing", total=None)
+        found = run(
+            parts, out, repetitions=repetitions, seed=seed, data=data, jobs=jobs,
+            progress=lambda part, done, total: shown.update(task, description=part, completed=done, total=total),
+        )  # fmt: skip
+    for claim in found.claims:
+        typer.echo(f"{verdict(claim):<14} {claim.setting:<12} {claim.text}: {claim.measured}")
+    typer.echo(f"\nWritten to {out}/: tables (CSV), figures (PNG, SVG), reproduction.html.")
 
 
 def _data_of(study: object) -> Path:

@@ -87,15 +87,16 @@ def rl_covariance(encoded: Encoded, X: Floats, beta: Floats, sigma2: float) -> F
     return np.asarray(bread @ rl_meat(encoded, X, beta, sigma2) @ bread)
 
 
-def rl_meat(encoded: Encoded, X: Floats, beta: Floats, sigma2: float) -> Floats:
-    """``W'Σ_z W``, what Σ^RL and the paper's Theorem 4.4 share. NOT PRIVATE."""
+def rl_meat(encoded: Encoded, X: Floats, beta: Floats, sigma2: float, weights: Floats | None = None) -> Floats:
+    """``W'Σ_z W``, what Σ^RL and the paper's Theorem 4.4 share; ``h'Σ_z h`` for other weights h. NOT PRIVATE."""
     W = apply_matching(encoded, X)
+    h = W if weights is None else weights
     fitted, mixed = X @ beta, W @ beta
-    meat = sigma2 * W.T @ W
+    meat = sigma2 * h.T @ h
     if encoded.matching is not None:
-        meat = meat + _matching_meat(encoded.matching, W, fitted, mixed)
+        meat = meat + _matching_meat(encoded.matching, h, fitted, mixed)
     elif encoded.blocks is not None:
-        meat = meat + _block_meat(encoded.blocks, W, fitted, mixed)
+        meat = meat + _block_meat(encoded.blocks, h, fitted, mixed)
     return np.asarray(meat)
 
 

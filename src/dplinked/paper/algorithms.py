@@ -69,12 +69,22 @@ def constants_not_private(
     )
 
 
+def ssp_noise(constants: Constants, epsilon: float, delta: float) -> float:
+    """ω of Algorithm 2: standard deviation of the noise in every entry."""
+    return constants.ssp_sensitivity * math.sqrt(2.0 * math.log(1.25 / delta)) / epsilon
+
+
+def ngd_noise(constants: Constants, n: int, epsilon: float, delta: float) -> float:
+    """ω of Algorithm 1: standard deviation of the noise in a step, on β."""
+    k = constants
+    return 2.0 * k.eta * k.ngd_sensitivity * math.sqrt(k.T * math.log(1.0 / delta)) / (n * epsilon)
+
+
 def ssp_not_private(
     gram: Floats, cross: Floats, constants: Constants, epsilon: float, delta: float, rng: np.random.Generator
 ) -> Floats:
     """Algorithm 2 on ``W'W`` and ``W'z*`` (z clipped to ±R by the caller), redraw included."""
-    d = cross.size
-    omega = constants.ssp_sensitivity * math.sqrt(2.0 * math.log(1.25 / delta)) / epsilon
+    d, omega = cross.size, ssp_noise(constants, epsilon, delta)
     while True:
         U = np.triu(rng.normal(0.0, omega, (d, d)))
         noisy = gram + U + np.triu(U, 1).T
@@ -93,10 +103,12 @@ def ngd_not_private(
     rng: np.random.Generator,
     repetitions: int = 1,
 ) -> Floats:
-    """Algorithm 1 on the sums, `repetitions` runs at once (repetitions×d): a step costs d², not nd."""
-    k = constants
-    omega = 2.0 * k.eta * k.ngd_sensitivity * math.sqrt(k.T * math.log(1.0 / delta)) / (n * epsilon)
-    beta = np.zeros((repetitions, cross.size))
+    """Algorithm 1 on the sums, `repetitions` runs at once (repetitions×d), with one ``W'z*`` (d) or one each (repetitions×d).
+
+    A step costs d², not nd.
+    """
+    k, omega = constants, ngd_noise(constants, n, epsilon, delta)
+    beta = np.zeros((repetitions, gram.shape[0]))
     for _ in range(k.T):
         beta = beta - k.eta / n * (beta @ gram - cross) + rng.normal(0.0, omega, beta.shape)
         norms = np.linalg.norm(beta, axis=1, keepdims=True)

@@ -92,7 +92,7 @@ def score_histogram(
     bins = make_bins(scores[known])
     parts = [(name, scores[known & chosen]) for name, chosen in zip(names, (~linked_last, linked_last), strict=True)]
     drawn = [(name, part, colour) for (name, part), colour in zip(parts, PALETTE, strict=False) if part.size]
-    with _drawing():
+    with drawing():
         height = max(len(drawn), 1) * (_HEIGHT["panel"] + _HEIGHT["head"]) + _HEIGHT["foot"]
         figure = _figure(height)
         for k, (name, part, colour) in enumerate(drawn):
@@ -111,7 +111,7 @@ def score_histogram(
                 panel.set_xlabel(axis, parse_math=False)
             else:
                 panel.tick_params(labelbottom=False)
-        return _svg(figure, title)
+        return to_svg(figure, title)
 
 
 def accuracy_chart(
@@ -142,7 +142,7 @@ def interval_chart(
     """
     step = _HEIGHT["bar"] * max(1.0, 0.45 * len(series) + 0.2)
     offsets = (np.arange(len(series)) - (len(series) - 1) / 2) * (0.72 / max(len(series), 2))
-    with _drawing():
+    with drawing():
         figure = _figure(_HEIGHT["head"] + step * max(len(names), 1) + _HEIGHT["foot"])
         axes = _axes(figure, left=_label_room(names), top=_HEIGHT["head"], height=step * max(len(names), 1))
         place = np.arange(len(names))
@@ -160,14 +160,14 @@ def interval_chart(
         axes.set_xlabel(axis, parse_math=False)
         _grid(axes, "x")
         _legend(figure, handles, [one.label for one in series])
-        return _svg(figure, title)
+        return to_svg(figure, title)
 
 
 def links_per_block(names: Sequence[str], rows: Sequence[int], *, title: str = "Rows per group") -> str:
     """One bar per group, its number at the end."""
     counts = np.asarray(rows, dtype=np.int64)
     step = _HEIGHT["bar"]
-    with _drawing():
+    with drawing():
         height = step * max(len(names), 1)
         figure = _figure(_SIDE + height + _HEIGHT["foot"])
         axes = _axes(figure, left=_label_room(names), top=_SIDE, height=height)
@@ -180,7 +180,7 @@ def links_per_block(names: Sequence[str], rows: Sequence[int], *, title: str = "
         _count_axis(axes.xaxis, most=5)
         axes.set_xlabel("rows", parse_math=False)
         _grid(axes, "x")
-        return _svg(figure, title)
+        return to_svg(figure, title)
 
 
 # --- scores and names, as text reports need them too -------------------------------------------------
@@ -239,7 +239,7 @@ def _round_up(width: float) -> float:
 
 
 @contextmanager
-def _drawing() -> Iterator[None]:
+def drawing() -> Iterator[None]:
     """Matplotlib's own defaults, whatever the user's are; a letter its font lacks is the browser's business."""
     import matplotlib.style
 
@@ -342,7 +342,7 @@ def _span(series: Sequence[Series], limits: tuple[float, float], zero: bool) -> 
 # --- SVG ---------------------------------------------------------------------------------------------
 
 
-def _svg(figure: Figure, label: str) -> str:
+def to_svg(figure: Figure, label: str) -> str:
     """A figure as an SVG element with a name for screen readers, and no id that another figure has."""
     file = io.StringIO()
     nothing = dict.fromkeys(("Date", "Creator", "Format", "Type"))
