@@ -110,7 +110,7 @@ class _Problem:
 
 def run_point(point: Point, repetitions: int, seed: int) -> PointResult:
     """Run all methods at a point."""
-    problem = _prepare(point, np.random.default_rng([seed, point.n]))  # the same x and Q wherever n is the same
+    problem = _prepare(point, seed)
     rng = np.random.default_rng([seed, int(point.setting[-1]), round(point.x * 1000)])
     sums: dict[str, list[Floats]] = {}
     for y, z in _draw_responses(problem, repetitions, rng):
@@ -130,11 +130,13 @@ def run_point(point: Point, repetitions: int, seed: int) -> PointResult:
     return PointResult(rows, problem.linked.T, projected)
 
 
-def _prepare(point: Point, rng: np.random.Generator) -> _Problem:
+def _prepare(point: Point, seed: int) -> _Problem:
+    """x and Q are the same for all points of a seed: fewer rows are the first ones of more."""
     n, sigma = point.n, point.sigma
-    x, blocks = rng.uniform(-1.0, 1.0, n), np.arange(n) // BLOCK_SIZE
+    design = [np.random.default_rng([seed, part]) for part in (1, 2)]
+    x, blocks = design[0].uniform(-1.0, 1.0, n), np.arange(n) // BLOCK_SIZE
     count = int(blocks[-1]) + 1
-    accuracy = rng.uniform(0.6, 0.9, count) if point.accuracy is None else np.full(count, point.accuracy)
+    accuracy = design[1].uniform(0.6, 0.9, count) if point.accuracy is None else np.full(count, point.accuracy)
     linkage = ELE(dict(enumerate(accuracy.tolist())), block="block")
     R = sigma * math.sqrt(2.0 * math.log(n))
     tight, meats = {}, {}
