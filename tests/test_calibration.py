@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dplinked.errors import CalibrationError, StudyError
-from dplinked.privacy.calibration import noise_multiplier, privacy_delta, privacy_epsilon, privacy_mu
+from dplinked.privacy.calibration import noise_multiplier, privacy_delta, privacy_epsilon, privacy_mu, round_up
 
 
 @pytest.mark.parametrize(
@@ -82,3 +82,11 @@ def test_epsilon_and_mu_are_inverse(mu: float) -> None:
     assert privacy_delta(mu, epsilon) <= 1e-6
     assert privacy_delta(mu, epsilon * (1 - 1e-5)) > 1e-6
     assert privacy_mu(epsilon, 1e-6) == pytest.approx(mu, rel=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"), [(1.45467, "1.455"), (1.0, "1"), (1e-6, "1e-06"), (0.12410001, "0.1242"), (13.0, "13")]
+)
+def test_promises_are_rounded_up(value: float, shown: str) -> None:
+    assert round_up(value) == shown
+    assert float(round_up(value)) >= value

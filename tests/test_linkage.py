@@ -39,6 +39,7 @@ def test_fields_from_the_command_line() -> None:
     assert (field.name, field.right, field.kind) == ("forename", "given_name", "name")
     assert parse_field("odd:name").kind == "name"
     assert parse_field("time:utc").name == "time:utc"
+    assert [parse_field(name).name for name in ("name", "date", "id")] == ["name", "date", "id"]
 
 
 @pytest.mark.parametrize(

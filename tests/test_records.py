@@ -72,7 +72,7 @@ def test_rows_without_a_partner_keep_their_place(files) -> None:
     model = linked.linkage
     assert model.accuracy[UNLINKED] == pytest.approx(1 / 600)
     release = dpl.fit(
-        linked.rows, "consumption ~ income", linkage=dpl.ELE(dict(model.accuracy), "link_block"), unit=dpl.PrivacyUnit(),
+        linked.rows, "consumption ~ income", linkage=dpl.ELE(dict(model.accuracy), "link_block", source="public"), unit=dpl.PrivacyUnit(),
         fill={"consumption": 23_000}, **MODEL,
     )  # fmt: skip
     assert release.count == 1500
@@ -322,7 +322,7 @@ def test_nothing_is_half_written(linked, tmp_path: Path, monkeypatch: pytest.Mon
         raise OSError("disk full")
 
     monkeypatch.setattr(dpl.Linked, "to_html", fail)
-    with pytest.raises(OSError, match="disk full"):
+    with pytest.raises(dpl.StudyError, match="nothing in it was changed"):
         linked.save(tmp_path / "out")
     assert list(tmp_path.iterdir()) == []
 
@@ -395,3 +395,115 @@ def test_one_row_each_and_nothing_alike() -> None:
     assert linked.links.right.tolist() == [0]
     assert linked.links.block.tolist() == [LAST]
     assert "STEWARD" in linked.summary()
+
+
+# --- what an adversary found -----------------------------------------------------------------------------
+
+
+def test_released_accuracies_hold_for_their_unit_only(audited) -> None:
+    paid = dpl.release_accuracy(audited, epsilon=0.5, delta=1e-6, unit=dpl.PrivacyUnit(displaced_links=1))
+    assert paid.linkage.displaced_links == 1
+    for unit in (dpl.PrivacyUnit(displaced_links=2), dpl.PrivacyUnit(moves_block=True)):
+        with pytest.raises(dpl.StudyError, match="released for a person who displaces at most 1"):
+            dpl.fit(audited.rows, "consumption ~ income", linkage=paid.linkage, unit=unit, **MODEL)
+
+
+def test_groups_found_by_linking_cannot_be_moved_between(audited) -> None:
+    """A rare key becomes (other) for all its rows when one person leaves it."""
+    model = dpl.ELE(0.9, "link_block", other=0.5, source="public")
+    with pytest.raises(dpl.StudyError, match="results of linking"):
+        dpl.fit(audited.rows, "consumption ~ income", linkage=model, unit=dpl.PrivacyUnit(moves_block=True), **MODEL)
+
+
+def test_accuracies_of_found_groups_are_never_public_by_omission(audited) -> None:
+    with pytest.raises(dpl.StudyError, match="say where their accuracies come from"):
+        dpl.fit(
+            audited.rows, "consumption ~ income", linkage=dpl.ELE(dict(audited.linkage.accuracy), "link_block"), **MODEL
+        )
+    with pytest.raises(dpl.StudyError, match="State it"):
+        dpl.fit(audited.rows, "consumption ~ income", linkage=dpl.ELE(0.9, "link_block", source="public"), **MODEL)
+    assert "0.9" not in repr(dpl.ELE(0.9123, "b", source="estimated"))
+
+
+def test_checked_numbers_do_not_follow_a_mover() -> None:
+    with pytest.raises(dpl.StudyError, match="Leave out checked"):
+        dpl.ELE({"a": 0.9}, "b", checked={"a": 50}, source="estimated", accuracy_min=0.5).check_source(
+            dpl.PrivacyUnit(moves_block=True, linkage_change=1.0)
+        )
+
+
+@pytest.mark.parametrize(
+    ("options", "fault"),
+    [
+        ({"epsilon": 50.0}, "next to nothing"),
+        ({"delta": 0.01}, "not below 1/n"),
+        ({"unit": None}, "unit=dpl.PrivacyUnit"),
+    ],
+)
+def test_the_budget_of_released_accuracies_is_checked(audited, options, fault) -> None:
+    with pytest.raises(dpl.StudyError, match=fault):
+        dpl.release_accuracy(audited, **{"epsilon": 1.0, "delta": 1e-6, "unit": dpl.PrivacyUnit(), **options})
+
+
+def test_pairs_about_few_people_keep_their_probabilities() -> None:
+    """100 pairs at .9 between files of 1,000: links are right as often as their probabilities say."""
+    files = [{"id": [f"{side}{k}" for k in range(1000)], "x": ["1"] * 1000} for side in "ab"]
+    pairs = {"left": files[0]["id"][:100], "right": files[1]["id"][:100], "probability": [0.9] * 100}
+    linked = dpl.link(*files, id="id", method="pairs", pairs=pairs)
+    assert linked._own_probability[:100] == pytest.approx(0.9, abs=0.02)
+
+
+@pytest.mark.parametrize("column", ["match_weight", "probability"])
+def test_numbers_of_pairs_that_are_none_show_no_cell(column: str) -> None:
+    files = [{"id": ["1", "2"], "x": ["1", "2"]} for _ in range(2)]
+    with pytest.raises(dpl.StudyError, match="must hold") as caught:
+        dpl.link(
+            *files, id="id", method="pairs", pairs={"left": ["1", "2"], "right": ["1", "2"], column: ["0.5", "SECRET"]}
+        )
+    assert "SECRET" not in str(caught.value)
+
+
+def test_answers_and_inputs_are_not_overwritten(files, linked, tmp_path: Path) -> None:
+    linked.save(tmp_path / "out", audit_sample=100)
+    linked.save(tmp_path / "out", audit_sample=100)  # nobody has answered yet
+    pyarrow.csv.write_csv(review_links(linked.audit_sample(100), files), tmp_path / "out" / "audit.csv")
+    with pytest.raises(dpl.StudyError, match="reviewer's answers"):
+        linked.save(tmp_path / "out", audit_sample=100)
+    (tmp_path / "out" / "accuracy.json").write_text("{}", encoding="utf-8")
+    linked.save(tmp_path / "out")
+    assert not (tmp_path / "out" / "accuracy.json").exists()  # of another linkage
+
+
+def test_too_many_fields_and_long_keys() -> None:
+    many = {f"c{k}": ["a", "b"] for k in range(25)}
+    with pytest.raises(dpl.StudyError, match="too many patterns"):
+        dpl.link(many, many)
+    keyed = {"name": [str(k) for k in range(3000)], "block": ["x" * 1_000_000, *["y"] * 2999]}
+    assert dpl.link(keyed, keyed, fields=["name"], block="block").links.right.tolist()[0] == 0
+
+
+def test_files_that_are_not_utf8_are_refused_without_their_cells(tmp_path: Path) -> None:
+    (tmp_path / "latin.csv").write_bytes("name\nJos\xe9\nAnn\n".encode("latin-1"))
+    with pytest.raises(dpl.StudyError, match="not UTF-8") as caught:
+        dpl.link(tmp_path / "latin.csv", {"name": ["Ann"]}, fields=["name"])
+    assert "Jos" not in str(caught.value)
+
+
+def test_an_empty_line_of_a_file_with_one_column_is_a_row(tmp_path: Path) -> None:
+    (tmp_path / "one.csv").write_text("name\nann\n\nbob\n", encoding="utf-8")
+    assert dpl.link(tmp_path / "one.csv", {"name": ["ann"]}, fields=["name"]).rows.num_rows == 3
+    (tmp_path / "twice.csv").write_text("name,name\nann,bob\n", encoding="utf-8")
+    with pytest.raises(dpl.StudyError, match="two columns of the same name"):
+        dpl.link(tmp_path / "twice.csv", {"name": ["ann"]}, fields=["name"])
+
+
+def test_odd_settings_and_columns_are_refused_early(linked) -> None:
+    a, b = tables()
+    for options, fault in [({"seed": -1}, "seed must"), ({"id": 5}, "or two")]:
+        with pytest.raises(dpl.StudyError, match=fault):
+            dpl.link(a, b, fields=["name"], **options)
+    with pytest.raises(dpl.StudyError, match="which linking adds"):
+        dpl.link({**a, "link_block": a["name"]}, b, fields=["name"])
+    with pytest.raises(dpl.StudyError, match="no answers"):
+        linked.audited(linked.audit_sample(100).slice(0, 0))
+    assert tomllib.loads(linkage_section(dpl.ELE({"a\x7fb": 0.9}, "b")))["linkage"]["accuracy"] == {"a\x7fb": 0.9}

@@ -14,7 +14,8 @@ import pyarrow as pa
 import pytest
 
 from dplinked.errors import StudyError
-from dplinked.simulate import STATE_SHARES, STATES, TwoFiles, two_files
+from dplinked.simulate import TwoFiles, two_files
+from dplinked.simulate.households import STATE_SHARES, STATES
 
 IDENTIFIERS = [
     *("given_name", "surname", "date_of_birth", "street_number", "address", "suburb", "postcode", "state"),

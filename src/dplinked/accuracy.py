@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +15,10 @@ from dplinked.linkage import ELE, PrivacyUnit
 from dplinked.linkage.quality import accuracy_table
 from dplinked.linkage.rules import LAST, UNLINKED
 from dplinked.privacy import mechanism as door
-from dplinked.privacy.calibration import privacy_mu
+from dplinked.privacy.calibration import privacy_mu, round_up
 from dplinked.privacy.plan import plan_right_links
 from dplinked.records import BLOCK, Linked
+from dplinked.study import check_release_budget
 from dplinked.sums.sums import PrivateCounts
 
 Floats = NDArray[np.float64]
@@ -35,8 +36,8 @@ class ReleasedAccuracy:
         Noisy numbers of right links per group, and the standard deviation of their noise.
     checked
         Links checked per group.
-    epsilon, delta, mu
-        What was spent.
+    epsilon, delta, mu, unit
+        What was spent, and for which unit.
     statement
         What is promised, in words.
     """
@@ -48,6 +49,7 @@ class ReleasedAccuracy:
     epsilon: float
     delta: float
     mu: float
+    unit: dict[str, Any]
     statement: str
 
     def to_json(self) -> str:
@@ -78,6 +80,9 @@ def release_accuracy(linked: Linked, *, epsilon: float, delta: float, unit: Priv
     neighbours, and that a reviewer's answer to a link depends on its two records alone. One person turns at most
     2 + displaced_links answers. Groups, their sizes and the numbers checked are public.
     """
+    if not isinstance(unit, PrivacyUnit):
+        raise StudyError("Say what one person can change: unit=dpl.PrivacyUnit(…), the same as in the fit.")
+    check_release_budget(epsilon, delta, linked.left.num_rows)
     if linked.audit is None or linked.audit.checked is None or linked.audit.right is None:
         raise StudyError(
             "There is no audit to release. Check some links (audit_sample), then read them back with audited(…)."
@@ -106,14 +111,27 @@ def release_accuracy(linked: Linked, *, epsilon: float, delta: float, unit: Priv
     listed = {name: float(value) for name, value in zip(strata.names, errors, strict=True)}
     spread: Any = listed if strata.per_block else max(float(value) for value in errors)
     return ReleasedAccuracy(
-        linkage=ELE(table, BLOCK, other=other, accuracy_error=spread, source="released", paid=mu),
+        linkage=ELE(
+            table,
+            BLOCK,
+            other=other,
+            accuracy_error=spread,
+            source="released",
+            paid=mu,
+            displaced_links=unit.displaced_links or 0,
+        ),
         right=dict(zip(names, noisy.tolist(), strict=True)),
         scale=scale,
         checked={name: int(checked[k]) for name, k in zip(names, groups, strict=True)},
         epsilon=float(epsilon),
         delta=float(delta),
         mu=mu,
-        statement=f"({epsilon:g}, {delta:g})-differentially private. Protected is {unit.describe()}",
+        unit=asdict(unit),
+        statement=(
+            f"({round_up(epsilon, 10)}, {round_up(delta, 10)})-differentially private. Protected is {unit.describe()} Taken as public, and the "
+            "same for neighbours: the rows' groups, their sizes, which links were checked, and that an answer depends on the two "
+            "records alone."
+        ),
     )
 
 

@@ -15,7 +15,7 @@ from dplinked.estimate.planning import column_spread, instrument_signal, mean_ac
 from dplinked.estimate.ssp import Estimate
 from dplinked.linkage import ELE, Exact, Linkage, Matching
 from dplinked.privacy import mechanism as door
-from dplinked.privacy.calibration import privacy_epsilon
+from dplinked.privacy.calibration import privacy_epsilon, round_up
 from dplinked.privacy.plan import NoisePlan
 from dplinked.release import Privacy, Release
 from dplinked.study import Study
@@ -190,15 +190,15 @@ def describe_privacy(study: Study, mu: float) -> Privacy:
     if study.linkage.block is not None and not study.unit.moves_block:
         public.append(f"the block keys ({study.linkage.block})")
     statement = (
-        f"({study.epsilon:g}, {study.delta:g})-differentially private. Protected is {study.unit.describe()} "
+        f"({round_up(study.epsilon, 10)}, {round_up(study.delta, 10)})-differentially private. Protected is {study.unit.describe()} "
         "Neighbouring files have the same number of rows."
     )
     paid = study.linkage.paid if isinstance(study.linkage, ELE) else None
     if paid is not None:
         total = math.hypot(mu, paid)
         statement += (
-            f" The linkage accuracy was released before, at mu = {paid:.4g}; both releases together are "
-            f"({privacy_epsilon(total, study.delta):.3g}, {study.delta:g})-differentially private."
+            f" The linkage accuracy was released before, at mu = {round_up(paid)}; both releases together are "
+            f"({round_up(privacy_epsilon(total, study.delta))}, {round_up(study.delta, 10)})-differentially private."
         )
     return Privacy(study.epsilon, study.delta, mu, asdict(study.unit), statement, tuple(public))
 

@@ -105,7 +105,7 @@ def _check_blocks(rows: Rows, linkage: ELE) -> list[Finding]:
         findings.append(Finding(fault, f"{text} ({', '.join(map(repr, list(other)[:5]))})"))
     for key, count in counts.items():
         accuracy = linkage.accuracy_of(key)
-        if accuracy is not None and count > 1 and accuracy * count < 1.0 - 1e-9:
+        if linkage.source != "estimated" and accuracy is not None and count > 1 and accuracy * count < 1.0 - 1e-9:
             findings.append(
                 Finding(True, f"{linkage.block}: block {key!r} has {count} rows but accuracy {accuracy:g} < 1/{count}")
             )

@@ -142,6 +142,12 @@ def link(
     if release_accuracy is not None and (audited is None or delta is None or displaced_links is None):
         raise StudyError("--release-accuracy needs --audited, --delta and --displaced-links (0 holds links fixed).")
     _check_folder(out)
+    inputs = {path.resolve() for path in (left, right, pairs, audited) if path is not None}
+    if clash := inputs & {
+        (out / name).resolve() for name in ("linked.parquet", "linkage.toml", "quality.txt", "quality.html")
+    }:
+        raise StudyError(f"{clash.pop().name!r} is read and would be overwritten. Choose another folder with --out.")
+    audit_sample = audit_sample if audited is None else None  # the answers must not be overwritten
     with _progress.status("Linking …"):
         linked = dpl.link(
             left, right, fields=[parse_field(text) for text in field] if field else None,

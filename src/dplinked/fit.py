@@ -29,7 +29,7 @@ from dplinked.linkage import ELE, UNSTATED, Linkage, LinkageExposure, PrivacyUni
 from dplinked.privacy import mechanism as door
 from dplinked.privacy import plan as planned
 from dplinked.privacy import sensitivity as sens
-from dplinked.privacy.calibration import noise_multiplier, privacy_mu
+from dplinked.privacy.calibration import noise_multiplier, privacy_mu, round_up
 from dplinked.release import Release
 from dplinked.study import Study
 from dplinked.sums.memory import Encoded, column_counts, encode, instrument_sums, paper_sums
@@ -151,8 +151,9 @@ def _check_change(study: Study, data: Encoded) -> None:
     needed = study.linkage.audit_change(study.unit, sizes, data.rows.count)
     if needed > (study.unit.linkage_change or 0.0):
         raise StudyError(
-            f"Checked links tell the accuracy of whole blocks, so one person can change the matching matrix by {needed:.4g}: "
-            "declare linkage_change at least as large, or release the accuracies instead (dpl.release_accuracy)."
+            f"Checked links tell the accuracy of whole blocks, so one person can change the matching matrix by {round_up(needed)}, and more if "
+            "accuracies were drawn towards each other: declare linkage_change at least as large, or release the accuracies instead "
+            "(dpl.release_accuracy)."
         )
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import tempfile
 from collections import Counter
 from collections.abc import Sequence
@@ -16,23 +15,27 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dplinked.errors import StudyError, suggest
+from dplinked.errors import StudyError, raise_alone, suggest
+from dplinked.keys import number
 from dplinked.linkage import ELE, Matching
 from dplinked.linkage import quality as judged
 from dplinked.linkage.fields import Field, make_comparer, read_fields
+from dplinked.linkage.model import LINK_BLOCK
 from dplinked.linkage.one_to_one import Candidates, match_probabilities, matching_matrix
 from dplinked.linkage.probabilistic import link_candidates, score_pairs
 from dplinked.linkage.rules import LAST, NO_KEY, UNLINKED, Links, link_by_rules
 from dplinked.report.linkage import quality_page, quality_text
-from dplinked.tables import column_texts, to_arrow
+from dplinked.tables import column_texts, read_file, to_arrow
 
 Integers = NDArray[np.int64]
 
 METHODS = ("rules", "splink", "pairs")
-BLOCK, SCORE, PROBABILITY = "link_block", "link_score", "link_probability"
+BLOCK, SCORE, PROBABILITY = LINK_BLOCK, "link_score", "link_probability"
 _ASSIGNMENTS = ("optimal", "greedy")
 _THRESHOLD_SHARE = 0.6  # of the largest possible score, by default: 4 of 6 fields
 _MEMORY = 2e9
+_KNOWN = 1e12  # "links checked" where the accuracy is a public number: rows without a partner
+_STALE = {"linkage.toml", "accuracy.json"}
 _RARE = 500  # a key that fewer than one row in this many has is taken for a typing error
 ALL, OTHER = "(all)", "(other)"
 _RESERVED = {ALL, OTHER, LAST, UNLINKED, NO_KEY, "(linked)"}
@@ -153,7 +156,7 @@ class Linked:
         accuracy, other = judged.accuracy_table(self.strata, best.accuracy)
         checked: Any = None
         if best.checked is not None:
-            least = np.maximum(best.checked, 1)
+            least = np.where(np.array(self.strata.names) == UNLINKED, _KNOWN, np.maximum(best.checked, 1))
             checked = dict(zip(self.strata.names, map(float, least), strict=True))
             if not self.strata.per_block:
                 checked = float(best.checked.sum())
@@ -194,7 +197,9 @@ class Linked:
         known = dict(zip(self.pairs["left"].to_pylist(), range(self.left.num_rows), strict=True))
         partner = self.pairs["right"].to_pylist()
         rows = [known.get(key, -1) for key in left_id]
-        if any(row < 0 or partner[row] != other for row, other in zip(rows, right_id, strict=True)):
+        if not rows:
+            raise StudyError("The audit has no answers.")
+        if any(row < 0 or other is None or partner[row] != other for row, other in zip(rows, right_id, strict=True)):
             raise StudyError(
                 "The audit belongs to other links: link the same files with the same settings as when it was drawn."
             )
@@ -234,15 +239,25 @@ class Linked:
         self, folder: str | Path, *, audit_sample: int | None = None, seed: int = 0, linkage: ELE | None = None
     ) -> list[str]:
         """Write linked.parquet, linkage.toml, quality.txt, quality.html (and audit.csv) into a folder: all of them or none."""
-        import pyarrow.csv
-        import pyarrow.parquet
-
         folder = Path(folder)
         if folder.exists() and not folder.is_dir():
             raise StudyError(f"{folder.name!r} is a file. Name a folder to write to.")
         parent = folder if folder.is_dir() else folder.resolve().parent
         if not (parent.is_dir() and os.access(parent, os.W_OK)):
             raise StudyError(f"{str(folder)!r} cannot be written. Name a folder in an existing one.")
+        if audit_sample is not None and _has_answers(folder / "audit.csv"):
+            raise StudyError(
+                f"{str(folder / 'audit.csv')!r} holds a reviewer's answers. Move it, or read it back with --audited."
+            )
+        try:
+            return self._write(folder, parent, audit_sample, seed, linkage)
+        except OSError:
+            raise_alone(StudyError(f"{str(folder)!r} could not be written; nothing in it was changed."))
+
+    def _write(self, folder: Path, parent: Path, audit_sample: int | None, seed: int, linkage: ELE | None) -> list[str]:
+        import pyarrow.csv
+        import pyarrow.parquet
+
         with tempfile.TemporaryDirectory(dir=parent, prefix=".dplinked-") as name:
             work = Path(name)
             pyarrow.parquet.write_table(self.rows, work / "linked.parquet")
@@ -255,7 +270,9 @@ class Linked:
             folder.mkdir(exist_ok=True)
             written = sorted(path.name for path in work.iterdir())
             for file in written:
-                shutil.move(work / file, folder / file)
+                (work / file).replace(folder / file)
+            for file in _STALE - set(written):  # of another linkage
+                (folder / file).unlink(missing_ok=True)
         return written
 
 
@@ -320,6 +337,8 @@ def link(
         raise StudyError(f"assignment must be one of {list(_ASSIGNMENTS)}, not {assignment!r}.")
     if (pairs is not None) != (method == "pairs"):
         raise StudyError("Links made elsewhere come with method='pairs' and pairs=…, both.")
+    if isinstance(seed, bool) or not isinstance(seed, int) or seed < 0:
+        raise StudyError(f"seed must be a whole number, 0 or more, not {seed!r}.")
     a, b = to_arrow(left, "left"), to_arrow(right, "right")
     ids = (id, id) if id is None or isinstance(id, str) else _two_names(id)
     for table, name, where in ((a, ids[0], "left"), (b, ids[1], "right")):
@@ -367,7 +386,7 @@ def _link_rules(
 
 
 def _two_names(id: Sequence[str]) -> tuple[str, str]:
-    if len(id) != 2:
+    if not isinstance(id, (list, tuple)) or len(id) != 2 or not all(isinstance(name, str) for name in id):
         raise StudyError("id must be one column's name, or two: the left file's and the right file's.")
     return id[0], id[1]
 
@@ -375,6 +394,8 @@ def _two_names(id: Sequence[str]) -> tuple[str, str]:
 def _check_file(table: Any, id: str | None, where: str) -> None:
     if table.num_rows == 0:
         raise StudyError(f"The {where} file has no rows.")
+    if ours := {BLOCK, SCORE, PROBABILITY} & set(table.column_names):
+        raise StudyError(f"The {where} file has the column(s) {sorted(ours)}, which linking adds. Rename them.")
     if len(set(table.column_names)) != len(table.column_names):
         raise StudyError(f"The {where} file has two columns of the same name.")
     if id is None:
@@ -476,11 +497,14 @@ def _read_pairs(data: Any, a: Any, b: Any, ids: tuple[str | None, str | None]) -
     if len(set(zip(left.tolist(), right.tolist(), strict=True))) != left.size:
         raise StudyError("The pairs name a pair twice.")
     n, m = a.num_rows, b.num_rows
-    prior = min(n, m) / (n * m)
+    probability = next((name for name in ("match_probability", "probability") if name in names), None)
     if "match_weight" in names:
-        weight = np.clip(np.asarray(table.column("match_weight").to_numpy(), np.float64), -60.0, 60.0)
-    elif probability := next((name for name in ("match_probability", "probability") if name in names), None):
-        p = np.asarray(table.column(probability).cast("float64").to_numpy(), np.float64)
+        weight = _numbers(table, "match_weight")
+        if np.isnan(weight).any():
+            raise StudyError("Column 'match_weight' of the pairs must hold numbers.")
+        weight = np.clip(weight, -60.0, 60.0)
+    elif probability is not None:
+        p = _numbers(table, probability)
         if not ((p >= 0.0) & (p <= 1.0)).all():
             raise StudyError(f"Column {probability!r} of the pairs must hold probabilities between 0 and 1.")
         p = np.clip(p, 1e-12, 1.0 - 1e-12)
@@ -491,7 +515,25 @@ def _read_pairs(data: Any, a: Any, b: Any, ids: tuple[str | None, str | None]) -
                 "The pairs link a record twice, and have no probabilities to choose by. Give a column 'probability'."
             )
         return Candidates(left, right, np.full(left.size, 60.0), np.full(left.size, np.inf), n, m)
-    return Candidates(left, right, weight, np.exp2(weight) * (1.0 - prior) / prior, n, m)
+    odds = np.exp2(weight)
+    prior = max(float((odds / (1.0 + odds)).sum()), 1e-9) / (
+        n * m
+    )  # the share of matches these probabilities amount to
+    return Candidates(left, right, weight, odds * (1.0 - prior) / prior, n, m)
+
+
+def _numbers(table: Any, name: str) -> NDArray[np.float64]:
+    """A column as numbers, cell by cell; NaN for what is none."""
+    values = table.column(name).to_pylist()
+    return np.fromiter(map(number, values), np.float64, len(values))
+
+
+def _has_answers(path: Path) -> bool:
+    """Whether a file is an audit that a reviewer has begun to fill in."""
+    if not path.is_file():
+        return False
+    table = read_file(path, None)[0]
+    return "right" in table.column_names and table.column("right").null_count < table.num_rows
 
 
 def _no_candidates(n: int, m: int) -> Candidates:
@@ -525,4 +567,4 @@ def linkage_section(linkage: ELE) -> str:
 def _toml(value: Any) -> str:
     if isinstance(value, dict):
         return "{ " + ", ".join(f"{_toml(key)} = {_toml(item)}" for key, item in value.items()) + " }"
-    return json.dumps(value, ensure_ascii=False) if isinstance(value, str) else repr(value)
+    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f") if isinstance(value, str) else repr(value)

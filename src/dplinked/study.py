@@ -12,6 +12,7 @@ from typing import Any
 from dplinked.design import Design, build_design
 from dplinked.errors import StudyError, suggest
 from dplinked.linkage import ELE, UNSTATED, Exact, Linkage, LinkageExposure, Matching, PrivacyUnit
+from dplinked.linkage.model import LINK_BLOCK
 from dplinked.privacy.calibration import check_budget
 from dplinked.privacy.plan import Descent
 
@@ -50,10 +51,7 @@ class Study:
         for name in ("epsilon", "delta"):  # NumPy's numbers would not go into the release's JSON
             object.__setattr__(self, name, float(getattr(self, name)))
         if self.epsilon > _LARGE_EPSILON and not self.large_epsilon:
-            raise StudyError(
-                f"epsilon={self.epsilon:g} protects next to nothing. If that is meant, say large_epsilon=True; "
-                "usual values lie between 0.1 and 3."
-            )
+            raise StudyError(_too_large(self.epsilon))
         for name, allowed in (("method", _METHODS), ("calibration", _CALIBRATIONS), ("ranges", _RANGES)):
             if getattr(self, name) not in allowed:
                 raise StudyError(f"{name} must be one of {list(allowed)}, not {getattr(self, name)!r}.")
@@ -66,7 +64,8 @@ class Study:
             raise StudyError(f"unit must be a dpl.PrivacyUnit, not {type(self.unit).__name__}.")
         if isinstance(self.linkage, ELE):
             self.linkage.check_source(self.unit)
-            if self.linkage.source != "public" and self.unit is UNSTATED:
+            found = self.linkage.source != "public" or self.linkage.block == LINK_BLOCK
+            if found and self.unit is UNSTATED:
                 raise StudyError(
                     "Linking the files does not tell what one person's identifiers may change about the links. State it: "
                     "unit=dpl.PrivacyUnit(moves_block=…, displaced_links=…); PrivacyUnit() holds links and blocks fixed."
@@ -104,10 +103,7 @@ class Study:
         if count < 1:
             raise StudyError("The data has no rows.")
         if self.delta >= 1.0 / count:
-            raise StudyError(
-                f"delta={self.delta:g} is not below 1/n = {1.0 / count:.3g}: it would allow publishing one person's "
-                f"record outright. Use something like {0.1 / count:.1g} or smaller."
-            )
+            raise StudyError(_not_below(self.delta, count))
 
     @classmethod
     def from_toml(cls, path: str | Path) -> Study:
@@ -122,6 +118,29 @@ class Study:
         return _study_from(declared, path.parent)
 
 
+def check_release_budget(epsilon: float, delta: float, count: int) -> None:
+    """Check the budget of a release outside a study against itself and the public number of rows."""
+    check_budget(epsilon, delta)
+    if epsilon > _LARGE_EPSILON:
+        raise StudyError(_too_large(epsilon))
+    if delta >= 1.0 / count:
+        raise StudyError(_not_below(delta, count))
+
+
+def _too_large(epsilon: float) -> str:
+    return (
+        f"epsilon={epsilon:g} protects next to nothing. If that is meant, say large_epsilon=True; "
+        "usual values lie between 0.1 and 3."
+    )
+
+
+def _not_below(delta: float, count: int) -> str:
+    return (
+        f"delta={delta:g} is not below 1/n = {1.0 / count:.3g}: it would allow publishing one person's "
+        f"record outright. Use something like {0.1 / count:.1g} or smaller."
+    )
+
+
 _SECTIONS: dict[str, tuple[str, ...]] = {
     "data": ("path",),
     "model": ("formula", "method", "calibration", "ranges", "ridge", "intervals"),
@@ -129,7 +148,18 @@ _SECTIONS: dict[str, tuple[str, ...]] = {
     "levels": (),
     "typical": (),
     "fill": (),
-    "linkage": ("model", "accuracy", "block", "other", "checked", "accuracy_error", "source", "accuracy_min", "paid"),
+    "linkage": (
+        "model",
+        "accuracy",
+        "block",
+        "other",
+        "checked",
+        "accuracy_error",
+        "source",
+        "accuracy_min",
+        "paid",
+        "displaced_links",
+    ),
     "unit": ("moves_block", "displaced_links", "linkage_change"),
     "privacy": ("epsilon", "delta", "large_epsilon"),
     "descent": ("radius", "step", "iterations"),

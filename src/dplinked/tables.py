@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -23,7 +24,7 @@ def read_file(path: Path, columns: Sequence[str] | None) -> tuple[Any, list[str]
     read = _read_csv if suffix == ".csv" else _read_parquet
     try:
         return read(path, columns)
-    except (pa.ArrowException, OSError, UnicodeDecodeError):
+    except (pa.ArrowException, OSError, UnicodeDecodeError, csv.Error):
         raise_alone(
             StudyError(f"{path.name!r} cannot be read as {suffix[1:]}. The steward's 'check' shows the details.")
         )
@@ -43,8 +44,6 @@ def _read_csv(path: Path, columns: Sequence[str] | None) -> tuple[Any, list[str]
     The file is read in one piece, and text is not checked, so that no cell's length, line break or broken
     encoding decides whether another can be read.
     """
-    import csv
-
     import pyarrow as pa
     import pyarrow.csv
 
@@ -59,15 +58,24 @@ def _read_csv(path: Path, columns: Sequence[str] | None) -> tuple[Any, list[str]
         include_columns=known if columns is None else [name for name in columns if name in known],
     )
     whole = pyarrow.csv.ReadOptions(block_size=min(path.stat().st_size + 1, 2**31 - 1))
-    parse = pyarrow.csv.ParseOptions(newlines_in_values=True)
+    if len(set(known)) != len(known):
+        raise StudyError(f"{path.name!r} has two columns of the same name. Rename one.")
+    # An empty line of a file with one column is a null cell, not the absence of a row.
+    parse = pyarrow.csv.ParseOptions(newlines_in_values=True, ignore_empty_lines=len(known) != 1)
     table = pyarrow.csv.read_csv(path, read_options=whole, parse_options=parse, convert_options=options)
     return table.cast(pa.schema([field.with_metadata(_FROM_TEXT) for field in table.schema])), known
 
 
 def text_columns(table: Any) -> frozenset[str]:
     """Columns of an Arrow table that hold whatever a CSV file held: cells are read one by one, as texts or as numbers."""
+    import pyarrow as pa
+
+    if not isinstance(table, pa.Table):
+        return frozenset()
     return frozenset(
-        field.name for field in table.schema if field.metadata and _FROM_TEXT.items() <= field.metadata.items()
+        field.name
+        for field in table.schema
+        if pa.types.is_string(field.type) and field.metadata and _FROM_TEXT.items() <= field.metadata.items()
     )
 
 
@@ -103,6 +111,11 @@ def column_texts(table: Any, name: str, where: str) -> Any:
     import pyarrow.compute as pc
 
     column = table.column(name)
+    if name in text_columns(table):
+        try:
+            column.cast(pa.binary()).cast(pa.string())
+        except pa.ArrowException:
+            raise_alone(StudyError(f"Column {name!r} of the {where} file is not UTF-8 text. Save the file as UTF-8."))
     if pa.types.is_dictionary(column.type):
         column = column.cast(column.type.value_type)
     kind = column.type

@@ -125,7 +125,9 @@ def _read_field(item: Any) -> Field:
 
 def parse_field(text: str) -> Field:
     """A field from the command line: ``surname``, ``dob:date``, ``forename=given_name:name``."""
-    columns, _, kind = text.rpartition(":") if text.rpartition(":")[2] in KINDS else (text, "", "")
+    columns, colon, kind = text.rpartition(":")
+    if not (colon and columns and kind in KINDS):
+        columns, kind = text, ""
     left, _, right = columns.partition("=")
     return Field(left, kind or None, right=right or None)
 

@@ -24,6 +24,8 @@ Floats = NDArray[np.float64]
 
 _STOCHASTIC_TOLERANCE = 1e-5
 SOURCES = ("public", "released", "estimated")
+UNSTATED_SOURCE = "unstated"
+LINK_BLOCK = "link_block"  # the groups that linking found; unlike keys of the files, they are results of it
 
 
 def _checked_accuracy(value: Any, what: str) -> float:
@@ -91,7 +93,7 @@ class Exact:
         return {"model": "Exact"}
 
 
-@dataclass(frozen=True, init=False)
+@dataclass(frozen=True, init=False, repr=False)
 class ELE:
     """Exchangeable linkage errors within blocks.
 
@@ -115,13 +117,14 @@ class ELE:
         Instead of `checked`, the accuracy's standard error, in the same form.
     source
         Where the accuracies come from. ``"public"``: they are known apart from these people (a declaration, as everything
-        in a study is). ``"released"``: by :func:`dplinked.release_accuracy`, paid for. ``"estimated"``: from these very
+        in a study is; the default, but for groups found by linking, ``link_block``, where it must be said). ``"released"``: by
+        :func:`dplinked.release_accuracy`, paid for. ``"estimated"``: from these very
         files, so they are data: only Q sees them, the release shows none, and `accuracy_min` and
         ``PrivacyUnit(linkage_change=…)`` must be declared.
     accuracy_min
         With ``source="estimated"``: public lower limit of the accuracies; smaller ones are raised to it.
-    paid
-        With ``source="released"``: μ that their release cost.
+    paid, displaced_links
+        With ``source="released"``: μ that their release cost, and the unit's displaced links it was paid for.
     """
 
     accuracy: float | Mapping[str, float]
@@ -132,6 +135,7 @@ class ELE:
     source: str
     accuracy_min: float | None
     paid: float | None
+    displaced_links: int | None
 
     def __init__(
         self,
@@ -141,9 +145,10 @@ class ELE:
         other: float | None = None,
         checked: float | Mapping[Hashable, float] | None = None,
         accuracy_error: float | Mapping[Hashable, float] | None = None,
-        source: str = "public",
+        source: str | None = None,
         accuracy_min: float | None = None,
         paid: float | None = None,
+        displaced_links: int | None = None,
     ) -> None:
         if other is not None:
             other = _checked_accuracy(other, "accuracy of other blocks")
@@ -173,10 +178,18 @@ class ELE:
         for known in (self.checked, self.accuracy_error):
             if isinstance(known, Mapping) and set(known) != (set(declared) if isinstance(declared, Mapping) else set()):
                 raise StudyError("checked and accuracy_error per block must name the same blocks as the accuracy.")
-        self._set_source(source, accuracy_min, paid)
+        self._set_source(source, accuracy_min, paid, displaced_links)
 
-    def _set_source(self, source: str, accuracy_min: float | None, paid: float | None) -> None:
-        if source not in SOURCES:
+    def __repr__(self) -> str:
+        shown = "withheld" if self.source == "estimated" else repr(self.accuracy)
+        return f"ELE(accuracy={shown}, block={self.block!r}, source={self.source!r})"
+
+    def _set_source(
+        self, source: str | None, accuracy_min: float | None, paid: float | None, displaced_links: int | None
+    ) -> None:
+        if source is None:
+            source = UNSTATED_SOURCE if self.block == LINK_BLOCK else "public"
+        elif source not in SOURCES:
             raise StudyError(f"The accuracy's source must be one of {list(SOURCES)}, not {source!r}.")
         if accuracy_min is not None:
             accuracy_min = _checked_accuracy(accuracy_min, "accuracy_min")
@@ -193,6 +206,11 @@ class ELE:
         object.__setattr__(self, "source", source)
         object.__setattr__(self, "accuracy_min", accuracy_min)
         object.__setattr__(self, "paid", paid)
+        if (displaced_links is not None) != (source == "released") or isinstance(displaced_links, bool):
+            raise StudyError(
+                "source='released' needs displaced_links=…, which its release was paid for, and only it takes one."
+            )
+        object.__setattr__(self, "displaced_links", displaced_links)
 
     @property
     def public(self) -> ELE:
@@ -204,6 +222,22 @@ class ELE:
 
     def check_source(self, unit: PrivacyUnit) -> None:
         """Refuse accuracies that are data and neither paid for nor covered by declarations."""
+        if self.source == UNSTATED_SOURCE:
+            raise StudyError(
+                "These groups were found by linking (link_block), so say where their accuracies come from: ELE(…, source=…). 'public' for "
+                "accuracies known apart from these people, 'released' for those that dpl.release_accuracy paid for, 'estimated' otherwise."
+            )
+        if self.source == "released" and (
+            unit.moves_block or (unit.displaced_links or 0) > (self.displaced_links or 0)
+        ):
+            raise StudyError(
+                f"The accuracies were released for a person who displaces at most {self.displaced_links} link(s) and moves to no "
+                "other block. Use that unit here too, or release them again for this one."
+            )
+        if self.source == "estimated" and unit.moves_block and self.checked is not None:
+            raise StudyError(
+                "How many links were checked in a block follows its size, which a move changes. Leave out checked=…."
+            )
         if self.source == "estimated" and (self.accuracy_min is None or unit.linkage_change is None):
             raise StudyError(
                 "These accuracies were estimated from the same people, so they are data. Choose: release them for a part of "
@@ -292,6 +326,11 @@ class ELE:
         """
         smallest = min(self.declared)
         move = 6.0 * (1.0 - smallest) if unit.moves_block else 0.0
+        if unit.moves_block and self.block == LINK_BLOCK:
+            raise StudyError(
+                "The groups in link_block are results of linking: one person's key may change those of others, which no move covers. "
+                "Use moves_block=False, and let linkage_change and displaced_links say what identifiers may do."
+            )
         if unit.moves_block and self.block is None:
             raise StudyError("moves_block=True needs a block column: ELE(accuracy=…, block=…).")
         if unit.moves_block and self.other_accuracy is None:
@@ -331,7 +370,7 @@ class ELE:
             "other": self.other,
             "source": self.source,
         }
-        for name in ("checked", "accuracy_error", "accuracy_min", "paid"):
+        for name in ("checked", "accuracy_error", "accuracy_min", "paid", "displaced_links"):
             value = getattr(self, name)
             if value is not None:
                 declared[name] = dict(value) if isinstance(value, Mapping) else value

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from dplinked.errors import StudyError
 from dplinked.linkage.one_to_one import assign_sparse
-from dplinked.linkage.rules import LAST, UNLINKED, Links
+from dplinked.linkage.rules import LAST, UNLINKED, Links, encode_names
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
@@ -78,14 +78,14 @@ class Estimate:
 
 def make_strata(blocks: NDArray[np.object_]) -> Strata:
     """Strata of the rows' blocks."""
-    names, codes = np.unique(blocks.astype(str), return_inverse=True)
-    per_block = names.size <= _MOST_STRATA
+    found, codes = encode_names(blocks)
+    shown = [str(name) for name in found]
+    per_block = len(shown) <= _MOST_STRATA
     if not per_block:
-        special = np.isin(names, [LAST, UNLINKED])
-        merged = np.where(special, names, _REGULAR)
-        names, places = np.unique(merged, return_inverse=True)
-        codes = places[codes]
-    return Strata(tuple(names.tolist()), codes.astype(np.int64), np.bincount(codes, minlength=names.size), per_block)
+        shown = [name if name in (LAST, UNLINKED) else _REGULAR for name in shown]
+    names = sorted(set(shown))
+    codes = np.array([names.index(name) for name in shown], dtype=np.int64)[codes]
+    return Strata(tuple(names), codes, np.bincount(codes, minlength=len(names)), per_block)
 
 
 # --- (1) clerical audit ------------------------------------------------------------------------------

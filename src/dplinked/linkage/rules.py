@@ -5,6 +5,7 @@ This is the linkage of the application in [LPK24], done by rapidfuzz on distinct
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
@@ -24,6 +25,7 @@ NO_KEY = "(missing)"
 _BYTES_PER_PAIR = 16  # score, pattern and the assignment's own copy
 _DENSE_PAIRS = 25_000_000  # blocks up to this many pairs are assigned as a dense matrix
 _EM_STEPS = 200
+_MOST_PATTERNS = 1 << 22
 
 
 @dataclass(frozen=True)
@@ -94,14 +96,20 @@ def _pair_blocks(
     """Positions of both files' records in each block that both have."""
     groups = []
     for keys in (left, right):
-        texts = np.array(["\0" if key is None else key for key in keys], dtype=object)
-        names, codes = np.unique(texts.astype(str), return_inverse=True)
+        names, codes = encode_names(keys)
         order = np.argsort(codes, kind="stable")
-        ends = np.cumsum(np.bincount(codes, minlength=names.size))
-        groups.append(dict(zip(names.tolist(), np.split(order, ends[:-1]), strict=True)) if names.size else {})
-    for name, rows in groups[0].items():
-        if name in groups[1] and ((name != "" and name != "\0") or missing_too):
-            yield (NO_KEY if name in ("", "\0") else name), rows, groups[1][name]
+        ends = np.cumsum(np.bincount(codes, minlength=len(names)))
+        groups.append(dict(zip(names, np.split(order, ends[:-1]), strict=True)))
+    for name in sorted(groups[0], key=lambda name: (name is None, name)):
+        if name in groups[1] and (name is not None or missing_too):
+            yield (NO_KEY if name is None else name), groups[0][name], groups[1][name]
+
+
+def encode_names(keys: NDArray[np.object_]) -> tuple[list[str | None], Integers]:
+    """Distinct keys, and the place of each row's key among them."""
+    places: dict[str | None, int] = {}
+    codes = np.fromiter((places.setdefault(key, len(places)) for key in keys.tolist()), np.int64, keys.size)
+    return list(places), codes
 
 
 def unlinked_name(right: Integers) -> str:
@@ -119,7 +127,11 @@ class _Linking:
         self.block = np.full(left, None, dtype=object)
         self.free_right = np.ones(right, dtype=bool)
         self.levels = [len(comparer.field.grades) + 1 for comparer in comparers]  # one more for missing
-        self.patterns = np.zeros(int(np.prod(self.levels)), dtype=np.int64)
+        if math.prod(self.levels) > _MOST_PATTERNS:
+            raise StudyError(
+                f"{len(comparers)} fields have too many patterns of agreement. Name the ten or so that tell most: fields=…."
+            )
+        self.patterns = np.zeros(math.prod(self.levels), dtype=np.int64)
         self.seen: list[tuple[Integers, Integers, Floats, Integers, float]] = []
 
     def check_room(self, left: int, right: int, name: str) -> None:

@@ -112,7 +112,9 @@ def load_households(path: Path | None, seed: int) -> Households:
         income, consumption = (np.exp(m + s * z) for m, s, z in zip(_LOG_MEANS, _LOG_DEVIATIONS, normal.T, strict=True))
         return Households(income, consumption, "generated households with SHIW 2012's moments")
     rows = Rows(path)
-    names = ["y", "c"] if {"y", "c"} <= set(rows.columns) else ["income", "consumption"]  # the Bank's own names, or plain ones
+    names = (
+        ["y", "c"] if {"y", "c"} <= set(rows.columns) else ["income", "consumption"]
+    )  # the Bank's own names, or plain ones
     rows.require(names, numeric=names)
     income, consumption = (rows.numbers(name, 0, rows.count) for name in names)
     known = np.isfinite(income) & np.isfinite(consumption)

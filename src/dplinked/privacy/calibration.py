@@ -52,6 +52,14 @@ def privacy_epsilon(mu: float, delta: float) -> float:
     return high * (1.0 + 1e-7)
 
 
+def round_up(value: float, digits: int = 4) -> str:
+    """A positive number in so many digits, never less than it is: what is promised must not be understated."""
+    if not (math.isfinite(value) and value > 0):
+        return f"{value:g}"
+    step = 10.0 ** (math.floor(math.log10(value)) + 1 - digits)
+    return f"{math.ceil(value / step * (1.0 - 1e-14)) * step:.{digits}g}"
+
+
 def check_budget(epsilon: float, delta: float) -> None:
     """Refuse a budget that is not one."""
     if not 0 < _number(epsilon) < math.inf:

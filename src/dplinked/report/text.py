@@ -6,6 +6,8 @@ import math
 import textwrap
 from typing import TYPE_CHECKING, Any
 
+from dplinked.privacy.calibration import round_up
+
 if TYPE_CHECKING:
     from dplinked.release import Release
 
@@ -129,9 +131,9 @@ def _facts(release: Release) -> list[tuple[str, str]]:
         ("Method", f"{release.method} ({release.calibration})"),
         ("Observations", f"{release.count:,} (public)"),
         ("Linkage", _linkage(release.linkage)),
-        ("epsilon", f"{privacy.epsilon:g}"),
-        ("delta", f"{privacy.delta:g}"),
-        ("mu (GDP)", f"{privacy.mu:.4f}"),
+        ("epsilon", round_up(privacy.epsilon, 10)),
+        ("delta", round_up(privacy.delta, 10)),
+        ("mu (GDP)", round_up(privacy.mu)),
         ("dplinked", release.versions.get("dplinked", "")),
     ]
 

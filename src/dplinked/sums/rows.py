@@ -41,7 +41,7 @@ class Rows:
         known = None
         if isinstance(data, (str, Path)):
             data, known = read_file(Path(data), columns)
-        self._text = text_columns(data) if hasattr(data, "schema") and hasattr(data, "to_batches") else frozenset()
+        self._text = text_columns(data)
         self._columns = _open_columns(data)
         self.columns: tuple[str, ...] = tuple(known or self._columns)
         lengths = {len(column) for column in self._columns.values()}
