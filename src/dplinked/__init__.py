@@ -6,12 +6,13 @@ from typing import TYPE_CHECKING, Any
 
 from dplinked import privacy
 from dplinked.accuracy import release_accuracy
-from dplinked.errors import CalibrationError, DplinkedError, ReleaseError, StudyError
+from dplinked.errors import BudgetError, CalibrationError, DplinkedError, LedgerError, ReleaseError, StudyError
 from dplinked.estimate import baseline
 from dplinked.estimate.planning import Plan, plan, plan_study
 from dplinked.fit import fit, fit_study
 from dplinked.linkage import ELE, Exact, Matching, PrivacyUnit
 from dplinked.linkage.fields import Field
+from dplinked.privacy.ledger import Ledger
 from dplinked.privacy.plan import Descent
 from dplinked.records import Linked, link
 from dplinked.release import Release
@@ -24,11 +25,14 @@ __version__ = "0.1.0"
 
 __all__ = [
     "ELE",
+    "BudgetError",
     "CalibrationError",
     "Descent",
     "DplinkedError",
     "Exact",
     "Field",
+    "Ledger",
+    "LedgerError",
     "Linked",
     "LinkedRegression",
     "Matching",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ from dplinked.linkage.quality import accuracy_table
 from dplinked.linkage.rules import LAST, UNLINKED
 from dplinked.privacy import mechanism as door
 from dplinked.privacy.calibration import privacy_mu, round_up
+from dplinked.privacy.ledger import Ledger
 from dplinked.privacy.plan import plan_right_links
 from dplinked.records import BLOCK, Linked
 from dplinked.study import check_release_budget
@@ -51,18 +52,30 @@ class ReleasedAccuracy:
     mu: float
     unit: dict[str, Any]
     statement: str
+    ledger: dict[str, Any] | None = None
 
     def to_json(self) -> str:
         """All of it, as JSON."""
         whole = {**self.__dict__, "linkage": self.linkage.describe_whole()}
         return json.dumps(whole, indent=2, ensure_ascii=False)
 
+    @classmethod
+    def from_json(cls, text: str) -> ReleasedAccuracy:
+        """Read it back."""
+        whole = json.loads(text)
+        model = whole.pop("linkage")
+        model.pop("model")
+        return cls(linkage=ELE(**model), **whole)
+
     def save(self, path: str | Path) -> None:
         """Write it to a file."""
         Path(path).write_text(self.to_json() + "\n", encoding="utf-8")
 
 
-def release_accuracy(linked: Linked, *, epsilon: float, delta: float, unit: PrivacyUnit) -> ReleasedAccuracy:
+def release_accuracy(
+    linked: Linked, *, epsilon: float, delta: float, unit: PrivacyUnit, ledger: str | Path | None = None,
+    population: str | None = None, release_id: str | None = None,
+) -> ReleasedAccuracy:  # fmt: skip
     """Release the accuracies that a clerical audit found, with differential privacy.
 
     Parameters
@@ -73,6 +86,8 @@ def release_accuracy(linked: Linked, *, epsilon: float, delta: float, unit: Priv
         What this release may spend. A fit that uses the accuracies spends its own budget on top and states the sum.
     unit
         What one individual can change; the same as in the fit.
+    ledger, population, release_id
+        As in :func:`dplinked.fit`; both files must be registered.
 
     Privacy
     -------
@@ -92,14 +107,39 @@ def release_accuracy(linked: Linked, *, epsilon: float, delta: float, unit: Priv
             "If a person may move to another block, so may the sample of links that were checked, and no noise on the counts covers "
             "that. Use moves_block=False, or declare a public accuracy."
         )
-    strata, checked = linked.strata, linked.audit.checked
-    groups = np.flatnonzero(checked > 0)
-    if groups.size == 0:
+    if not (linked.audit.checked > 0).any():
         raise StudyError("No links were checked.")
+    if ledger is None:
+        return _release(linked, linked.audit.checked, linked.audit.right, epsilon, delta, unit)
+    book = Ledger(ledger, population)
+    answers = {"checked": linked.audit.checked.tolist(), "right": linked.audit.right.tolist()}
+    request = {
+        "accuracy": book.fingerprint(answers), "files": book.check_registered(*linked.sources), "groups": list(linked.strata.names),
+        "epsilon": epsilon, "delta": delta, "unit": asdict(unit),
+    }  # fmt: skip
+    charge = book.reserve(release_id, request, privacy_mu(epsilon, delta))
+    if charge.stored is not None:
+        return ReleasedAccuracy.from_json(charge.stored)
+    with book.finishing(charge):
+        released = _release(linked, linked.audit.checked, linked.audit.right, epsilon, delta, unit)
+        released = replace(released, ledger=charge.describe())
+    book.record(charge, released.to_json())
+    return released
+
+
+def _release(
+    linked: Linked,
+    checked: NDArray[np.int64],
+    right: NDArray[np.int64],
+    epsilon: float,
+    delta: float,
+    unit: PrivacyUnit,
+) -> ReleasedAccuracy:
+    strata, groups = linked.strata, np.flatnonzero(checked > 0)
     links = ELE(0.5, BLOCK).exposure(unit)
     mu = privacy_mu(epsilon, delta)
     plan = plan_right_links(groups.size, links, int(checked.sum()), mu)
-    noisy = door.release_right_links(PrivateCounts(linked.audit.right[groups][None, :]), plan)
+    noisy = door.release_right_links(PrivateCounts(right[groups][None, :]), plan)
     scale = plan.parts[0].scale
     names = [strata.names[k] for k in groups]
     accuracy, error = _settle(

@@ -1,4 +1,4 @@
-"""The command line: ``dplinked demo | link | check | plan | fit | report | reproduce``."""
+"""The command line: ``dplinked demo | link | check | plan | fit | report | budget | reproduce``."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
-from dplinked.errors import DplinkedError, StudyError
+from dplinked.errors import DplinkedError, ReleaseError, StudyError, raise_alone
 
 app = typer.Typer(
     help="Differentially private linear regression on data joined by imperfect record linkage.",
@@ -134,6 +134,10 @@ def link(
     displaced_links: Annotated[
         int | None, typer.Option(min=0, help="With --release-accuracy: links one person may displace.")
     ] = None,
+    ledger: Annotated[
+        str | None, typer.Option(help="Ledger to charge --release-accuracy to; both files are registered in it.")
+    ] = None,
+    population: Annotated[str | None, typer.Option(help="The population in the ledger.")] = None,
 ) -> None:
     """Steward: link two files one to one, and say how good the links are. NOT FOR PUBLICATION."""
     import dplinked as dpl
@@ -158,7 +162,9 @@ def link(
         paid: Any = None
         if release_accuracy is not None:
             unit = dpl.PrivacyUnit(displaced_links=displaced_links)
-            paid = dpl.release_accuracy(linked, epsilon=release_accuracy, delta=delta or 0.0, unit=unit)
+            paid = dpl.release_accuracy(
+                linked, epsilon=release_accuracy, delta=delta or 0.0, unit=unit, ledger=ledger, population=population
+            )
         written = linked.save(out, audit_sample=audit_sample, seed=seed, linkage=None if paid is None else paid.linkage)
         if paid is not None:
             paid.save(out / "accuracy.json")
@@ -214,16 +220,28 @@ def plan(
 def fit(
     study: StudyFile,
     out: Annotated[Path, typer.Option(help="Where to write the release (JSON).")] = Path("release.json"),
+    id: Annotated[
+        str | None,
+        typer.Option(help="The release's name in the ledger; the same request under it again costs nothing."),
+    ] = None,
 ) -> None:
     """Run a study: spend its budget and write the release."""
     from dplinked.fit import fit_study
     from dplinked.study import Study
 
     declared = Study.from_toml(study)
+    if id is not None and declared.ledger is None:
+        raise StudyError("--id names a release in a ledger, and the study has no [ledger].")
     _check_writable(out)
     with _progress.status("Fitting privately …"):
-        release = fit_study(declared, _data_of(declared))
-    release.save(out)
+        release = fit_study(declared, _data_of(declared), release_id=id)
+    try:
+        release.save(out)
+    except OSError:
+        again = (
+            "" if release.ledger is None else f" It is stored: run again with --id {release.ledger['id']}, at no cost."
+        )
+        raise_alone(ReleaseError(f"The release was made, but {str(out)!r} could not be written.{again}"))
     typer.echo(release.summary())
     typer.echo(f"\nWritten to {out}. Next: dplinked report {out}")
 
@@ -244,6 +262,117 @@ def report(
     else:
         _check_writable(out)
         out.write_text(text + "\n", encoding="utf-8")
+
+
+budget = typer.Typer(help="Budgets: who may still spend how much on whom.", no_args_is_help=True)
+app.add_typer(budget, name="budget")
+_STEWARD, _EVERYBODY = "Steward's commands", "Everybody's commands"
+
+
+@budget.command(rich_help_panel=_STEWARD)
+def init(
+    study: StudyFile,
+    epsilon: Annotated[float, typer.Option(help="Epsilon of the whole budget.")],
+    delta: Annotated[float, typer.Option(help="Delta of the whole budget.")],
+    register: Annotated[list[Path] | None, typer.Option(help="Further files about the same people; repeat.")] = None,
+) -> None:
+    """Open a budget for the study's population, once, and register its data."""
+    from dplinked.privacy.ledger import Ledger
+    from dplinked.study import Study
+
+    declared = Study.from_toml(study)
+    if declared.ledger is None:
+        raise StudyError("The study names no ledger: add [ledger] with url = 'budget.db' and population = '…'.")
+    files = [*([declared.data] if declared.data is not None else []), *(register or [])]
+    for file in files:
+        if not file.is_file():
+            raise StudyError(f"There is no file {file.name!r} to register.")
+    opened = Ledger.create(declared.ledger, declared.population or "everybody", epsilon=epsilon, delta=delta)
+    for file in files:
+        opened.register(file)
+    typer.echo(
+        f"Opened a budget of ({epsilon:g}, {delta:g}) for {opened.population!r}; {len(files)} file(s) registered."
+    )
+
+
+@budget.command("register", rich_help_panel=_STEWARD)
+def register_files(
+    study: StudyFile, files: Annotated[list[Path], typer.Argument(help="Files about the same people.")]
+) -> None:
+    """Register further files, or changed ones, about the study's population."""
+    ledger = _ledger_of(study)
+    for file in files:
+        ledger.register(file)
+    typer.echo(f"Registered {len(files)} file(s) for {ledger.population!r}: they draw on the same budget.")
+
+
+@budget.command(rich_help_panel=_STEWARD)
+def book(
+    study: StudyFile,
+    epsilon: Annotated[float, typer.Option(help="Epsilon that was spent elsewhere.")],
+    delta: Annotated[float, typer.Option(help="Delta that was spent elsewhere.")],
+    note: Annotated[str, typer.Option(help="What it was.")],
+) -> None:
+    """Book spending that happened outside the ledger."""
+    ledger = _ledger_of(study)
+    ledger.book(epsilon=epsilon, delta=delta, note=note)
+    _show_balance(ledger.balance())
+
+
+@budget.command(rich_help_panel=_STEWARD)
+def verify(
+    study: StudyFile,
+    head: Annotated[str | None, typer.Option(help="The ledger head that a release printed.")] = None,
+) -> None:
+    """Check the ledger's chain and balance; with --head, that it was not rolled back since that release."""
+    _show_balance(_ledger_of(study).verify(head))
+    typer.echo("The chain holds.")
+
+
+@budget.command(rich_help_panel=_STEWARD)
+def export(
+    study: StudyFile,
+    out: Annotated[Path, typer.Option(help="Where to write the events (JSON lines).")] = Path("ledger.jsonl"),
+) -> None:
+    """Write all events of the study's population, releases included, as JSON lines."""
+    import json
+
+    _check_writable(out)
+    events = _ledger_of(study).events()
+    hidden = {"request", "nonce"}  # fingerprints, and what masks them
+    lines = [
+        json.dumps({k: v for k, v in event.__dict__.items() if k not in hidden}, ensure_ascii=False) for event in events
+    ]
+    out.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    typer.echo(f"{len(events)} events written to {out}.")
+
+
+@budget.command(rich_help_panel=_EVERYBODY)
+def show(study: StudyFile) -> None:
+    """What was spent, and what is left."""
+    ledger = _ledger_of(study)
+    _show_balance(ledger.balance())
+    for event in ledger.events():
+        if event.kind in ("charge", "booked", "failed"):
+            typer.echo(f"  {event.time}  {event.kind:<7} {event.release or '':<20} {event.units / 1e12:.3g} of rho")
+
+
+def _ledger_of(study: Path) -> Any:
+    from dplinked.privacy.ledger import Ledger
+    from dplinked.study import Study
+
+    declared = Study.from_toml(study)
+    if declared.ledger is None:
+        raise StudyError("The study names no ledger: add [ledger] with url = 'budget.db' and population = '…'.")
+    return Ledger(declared.ledger, declared.population)
+
+
+def _show_balance(balance: Any) -> None:
+    share = 100.0 * balance.spent / balance.total if balance.total else 100.0
+    typer.echo(
+        f"Budget of {balance.population!r}: ({balance.epsilon:g}, {balance.delta:g}); {share:.2f} % of rho spent. Left: one release of "
+        f"epsilon = {balance.epsilon_left:.4g} at delta = {balance.delta:g}.\nLedger head {balance.head}"
+    )
 
 
 @app.command()

@@ -27,6 +27,18 @@ class CalibrationError(StudyError):
     """The requested noise would be less than the stated privacy needs."""
 
 
+class BudgetError(DplinkedError):
+    """The budget does not allow the release. Nothing was spent."""
+
+    exit_code = 3
+
+
+class LedgerError(DplinkedError):
+    """The ledger is missing, was changed or cannot be used, or data is not registered in it. Nothing new was spent."""
+
+    exit_code = 4
+
+
 class ReleaseError(DplinkedError):
     """The release failed after its budget was charged; the charge stays."""
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -30,6 +32,7 @@ from dplinked.privacy import mechanism as door
 from dplinked.privacy import plan as planned
 from dplinked.privacy import sensitivity as sens
 from dplinked.privacy.calibration import noise_multiplier, privacy_mu, round_up
+from dplinked.privacy.ledger import Ledger
 from dplinked.release import Release
 from dplinked.study import Study
 from dplinked.sums.memory import Encoded, column_counts, encode, instrument_sums, paper_sums
@@ -60,6 +63,9 @@ def fit(
     ridge: float | None = None,
     large_epsilon: bool = False,
     intervals: bool = True,
+    ledger: str | Path | None = None,
+    population: str | None = None,
+    release_id: str | None = None,
 ) -> Release:
     """Fit a linear regression on linked rows, with differential privacy.
 
@@ -100,6 +106,10 @@ def fit(
         A declared penalty on the slopes instead of the shrinkage chosen from released values.
     large_epsilon
         Must be True for an epsilon above 10.
+    ledger, population
+        Path or URL of a budget ledger, and the population in it whose budget is charged before rows are looked at.
+    release_id
+        Name of this release in the ledger: the same name with the same request returns the stored release free of charge.
 
     Returns
     -------
@@ -113,13 +123,15 @@ def fit(
     """
     study = Study(
         formula, bounds, epsilon, delta, linkage, unit or UNSTATED, levels or {}, method, calibration,
-        typical or {}, ranges, fill or {}, descent, response_bound, row_norm, ridge, large_epsilon, intervals,
+        typical or {}, ranges, fill or {}, descent, response_bound, row_norm, ridge, large_epsilon, intervals, None,
+        ledger, population,
     )  # fmt: skip
-    return fit_study(study, data)
+    return fit_study(study, data, release_id=release_id)
 
 
-def fit_study(study: Study, data: Any) -> Release:
-    """Run a study on data. What can be wrong with the study or schema is found before any row counts."""
+def fit_study(study: Study, data: Any, *, release_id: str | None = None) -> Release:
+    """Run a study on data. What can be wrong with the study, schema or ledger is found before any row counts or budget is spent."""
+    source = data
     design, links = study.prepare()
     rows = Rows(data, [*design.variables, *([study.linkage.block] if study.linkage.block else [])])
     study.check_count(rows.count)
@@ -131,12 +143,36 @@ def fit_study(study: Study, data: Any) -> Release:
     else:
         design = replace(design, halves=None) if study.method == "ngd" else design
     run = {"paper": _run_paper, "tight": _run_descent if study.method == "ngd" else _run_sums}[study.calibration]
+    with _quietly():
+        encoded = encode(rows, design, study.linkage, study.unit)
+        _check_change(study, encoded)
+    if study.ledger is None:
+        with _quietly():
+            return run(study, encoded, links)
+    ledger = Ledger(study.ledger, study.population)
+    charge = ledger.reserve(release_id, study.request(ledger.check_registered(source)), release_mu(study))
+    if charge.stored is not None:
+        return Release.from_json(charge.stored)
+    with ledger.finishing(charge), _quietly():
+        release = replace(run(study, encoded, links), ledger=charge.describe())
+    ledger.record(charge, release.to_json())  # only then may it be shown
+    return release
+
+
+def release_mu(study: Study) -> float:
+    """μ that a release of this study spends: one over its noise multiplier."""
+    if study.calibration == "tight":
+        return privacy_mu(study.epsilon, study.delta)
+    return 1.0 / noise_multiplier(study.epsilon, study.delta, "classic" if study.method == "ssp" else "paper-zcdp")
+
+
+@contextmanager
+def _quietly() -> Iterator[None]:
+    """Rows are read here: a warning about a number is a message about rows, and so is any error but ours."""
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # a warning about a number is a message about rows
-            data = encode(rows, design, study.linkage, study.unit)
-            _check_change(study, data)
-            return run(study, data, links)
+            warnings.simplefilter("ignore")
+            yield
     except DplinkedError:
         raise
     except Exception:

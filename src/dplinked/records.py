@@ -53,6 +53,8 @@ class Linked:
         Which right record each left row got, with score and block.
     fields, method, ids
         What was compared, how, and the id columns of both files.
+    sources
+        The two files as they were given.
     audit
         Accuracy from a clerical audit, if one was read back.
     """
@@ -63,6 +65,7 @@ class Linked:
     fields: tuple[Field, ...]
     method: str
     ids: tuple[str | None, str | None]
+    sources: tuple[Any, Any]
     audit: judged.Estimate | None = None
 
     def __repr__(self) -> str:
@@ -363,7 +366,7 @@ def link(
         links = link_candidates(candidates, limit, blocks, seed)
         if not np.isfinite(candidates.evidence).all():  # pairs without probabilities
             links = replace(links, candidates=_no_candidates(a.num_rows, b.num_rows))
-    return Linked(a, b, links, chosen, method, ids)
+    return Linked(a, b, links, chosen, method, ids, (left, right))
 
 
 def _link_rules(

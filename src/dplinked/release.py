@@ -79,6 +79,7 @@ class Release:
     scaling: dict[str, Any]
     versions: dict[str, str]
     dropped: tuple[str, ...] = ()
+    ledger: dict[str, Any] | None = None
 
     # --- intervals and tests ---------------------------------------------------------------------
 

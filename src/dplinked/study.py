@@ -45,6 +45,8 @@ class Study:
     large_epsilon: bool = False
     intervals: bool = True
     data: Path | None = None
+    ledger: str | Path | None = None
+    population: str | None = None
 
     def __post_init__(self) -> None:
         check_budget(self.epsilon, self.delta)
@@ -97,6 +99,12 @@ class Study:
         """Check all declarations against each other; nothing of the data is needed."""
         design = build_design(self.formula, self.bounds, self.levels, self.typical, self.fill)
         return design, self.linkage.exposure(self.unit)
+
+    def request(self, fingerprints: Sequence[str]) -> dict[str, Any]:
+        """All that decides what a release answers, to tell one request from another."""
+        skipped = ("data", "ledger", "population", "linkage")
+        settings = {name: getattr(self, name) for name in self.__dataclass_fields__ if name not in skipped}
+        return {**settings, "linkage": self.linkage.identity(), "data": list(fingerprints)}
 
     def check_count(self, count: int) -> None:
         """Check the public number of rows against the budget."""
@@ -164,12 +172,11 @@ _SECTIONS: dict[str, tuple[str, ...]] = {
     "privacy": ("epsilon", "delta", "large_epsilon"),
     "descent": ("radius", "step", "iterations"),
     "paper": ("response_bound", "row_norm"),
+    "ledger": ("url", "population"),
 }
 
 
 def _study_from(declared: Mapping[str, Any], folder: Path) -> Study:
-    if "ledger" in declared:
-        raise StudyError("This version keeps no ledger, so the [ledger] section cannot be honoured. Remove it.")
     for heading, values in declared.items():
         if heading not in _SECTIONS:
             raise StudyError(f"The study has an unknown section [{heading}].{suggest(heading, _SECTIONS)}")
@@ -198,6 +205,8 @@ def _study_from(declared: Mapping[str, Any], folder: Path) -> Study:
             fill=section("fill"),
             descent=Descent(**section("descent")) if "descent" in declared else None,
             data=None if path is None else folder / path,
+            ledger=_ledger_from(section("ledger", *(["url"] if "ledger" in declared else [])), folder),
+            population=section("ledger").get("population"),
             **model,
             **privacy,
             **section("paper"),
@@ -206,6 +215,18 @@ def _study_from(declared: Mapping[str, Any], folder: Path) -> Study:
         raise StudyError(
             "A value in the study file has the wrong type: numbers must be numbers, tables tables."
         ) from None
+
+
+def _ledger_from(declared: dict[str, Any], folder: Path) -> str | None:
+    """The ledger's address; a relative path of a SQLite file counts from the study's folder."""
+    url = declared.get("url")
+    if url is None or not isinstance(url, str):
+        if url is None:
+            return None
+        raise StudyError("The ledger's url must be a text: a path, sqlite:///path or postgresql://….")
+    if "://" in url and not url.startswith("sqlite:///"):
+        return url
+    return str(folder / url.removeprefix("sqlite:///"))
 
 
 def _linkage_from(declared: dict[str, Any]) -> Linkage:

@@ -8,6 +8,7 @@ sensitivities need to know about linkage.
 
 from __future__ import annotations
 
+import hashlib
 import math
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field
@@ -78,6 +79,10 @@ class Exact:
     def public(self) -> Exact:
         """All of it."""
         return self
+
+    def identity(self) -> dict[str, Any]:
+        """What tells this model from others."""
+        return self.describe()
 
     def exposure(self, unit: PrivacyUnit) -> LinkageExposure:
         """See :class:`LinkageExposure`."""
@@ -360,6 +365,10 @@ class ELE:
             }
         return self.describe_whole()
 
+    def identity(self) -> dict[str, Any]:
+        """What tells this model from others."""
+        return self.describe_whole()
+
     def describe_whole(self) -> dict[str, Any]:
         """Return the whole model. FOR THE STEWARD where accuracies are estimated."""
         accuracy = dict(self.accuracy) if isinstance(self.accuracy, Mapping) else self.accuracy
@@ -462,6 +471,11 @@ class Matching:
             displaced=unit.displaced_links,
             carriers=self.carriers,
         )
+
+    def identity(self) -> dict[str, Any]:
+        """What tells this model from others: its declarations and a digest of the matrix."""
+        parts = (self.matrix.indptr, self.matrix.indices, self.matrix.data)
+        return {**self.describe(), "matrix": hashlib.sha256(b"".join(part.tobytes() for part in parts)).hexdigest()}
 
     def describe(self) -> dict[str, Any]:
         """Return what is declared, for the release."""

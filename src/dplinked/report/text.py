@@ -153,6 +153,18 @@ def _statement(release: Release) -> list[str]:
     return [
         release.privacy.statement,
         "Taken as public: " + "; ".join(release.privacy.assumed_public) + ".",
+        *_charge(release),
+    ]
+
+
+def _charge(release: Release) -> list[str]:
+    """Where the release was charged, and the head by which a rolled-back ledger is noticed."""
+    if release.ledger is None:
+        return []
+    charge = release.ledger
+    return [
+        f"Charged to the budget of {charge['population']} ({charge['epsilon']:g}, {charge['delta']:g}) as {charge['id']}; after it, "
+        f"epsilon = {charge['epsilon_left']:.4g} was left. Ledger head {charge['head']}."
     ]
 
 
