@@ -109,7 +109,7 @@ def test_check_is_marked_and_tells(folder: Path) -> None:
         ("linked.parquet", "absent.parquet", "no file"),
         ("linked.parquet", "study.toml", "only .parquet and .csv"),
         ('[data]\npath = "linked.parquet"', "", "names no data"),
-        ("[privacy]", "[ledger]\nurl = 'x'\n[privacy]", "keeps no ledger"),
+        ("[privacy]", "[ledger]\nulr = 'x'\n[privacy]", "has an unknown key"),
         ("epsilon = 1.0", "epsilon = = 1", "not valid TOML"),
         ("displaced_links = 0", 'displaced_links = "none"', "displaced_links must be"),
     ],

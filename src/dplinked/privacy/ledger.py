@@ -289,8 +289,11 @@ class Ledger:
         """Around the computation of a charged release: whatever goes wrong, the charge stays, and nothing is told of why."""
         try:
             yield
-        except Exception:
-            self.record_failure(charge)
+        except BaseException as fault:
+            with contextlib.suppress(LedgerError):  # whatever the ledger says now, the charge was made
+                self.record_failure(charge)
+            if not isinstance(fault, Exception):  # an interruption is passed on
+                raise
             raise_alone(
                 ReleaseError(
                     "The release failed after it was charged; the charge stays. The steward's 'check' shows the details."
