@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 
 from dplinked.linkage.rules import LAST, UNLINKED
-from dplinked.records import Linked, link
+from dplinked.linking import link
+from dplinked.records import Linked
 from dplinked.report import charts
 from dplinked.report.linkage import WARNING, quality_page, quality_text, slope_changes
 from dplinked.report.page import page, table

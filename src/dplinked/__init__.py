@@ -12,9 +12,10 @@ from dplinked.estimate.planning import Plan, plan, plan_study
 from dplinked.fit import fit, fit_study
 from dplinked.linkage import ELE, Exact, Matching, PrivacyUnit
 from dplinked.linkage.fields import Field
+from dplinked.linking import link
 from dplinked.privacy.ledger import Ledger
 from dplinked.privacy.plan import Descent
-from dplinked.records import Linked, link
+from dplinked.records import Linked
 from dplinked.release import Release
 from dplinked.study import Study
 

@@ -21,11 +21,12 @@ from dplinked.errors import StudyError
 from dplinked.fit import fit
 from dplinked.linkage import ELE, PrivacyUnit
 from dplinked.linkage.fields import Field
+from dplinked.linking import link
 from dplinked.paper.algorithms import Constants, constants_not_private, ngd_not_private, ssp_not_private
 from dplinked.paper.settings import Row
 from dplinked.paper.tight import prepare_tight
 from dplinked.privacy.plan import Descent
-from dplinked.records import Linked, link
+from dplinked.records import Linked
 from dplinked.release import Release
 from dplinked.simulate import TwoFiles, load_febrl, mislink, review_links
 from dplinked.study import Study
