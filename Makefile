@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 FEBRL ?= .venv-febrl
 
-.PHONY: demo test test-all test-febrl check format bench bench-coverage bench-reproduction clean
+.PHONY: demo test test-all test-febrl check format bench bench-coverage bench-ledger bench-linking bench-reproduction clean
 
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -54,6 +54,17 @@ bench-reproduction: $(FEBRL)/.ready
 
 bench-coverage: $(READY)
 	$(BIN)/python benchmarks/coverage.py --runs 1000 --out benchmarks/results/coverage.csv
+
+# Processes that are killed while they spend a budget together, in SQLite, PostgreSQL and, as a control, a JSON file.
+bench-ledger: $(READY)
+	$(BIN)/python benchmarks/ledger.py --out benchmarks/results/ledger.md
+
+# Four sections of one file; the first needs the Febrl data sets, the second uses them.
+bench-linking: $(READY) $(FEBRL)/.ready
+	$(FEBRL)/bin/python benchmarks/linking.py febrl
+	$(FEBRL)/bin/python benchmarks/linking.py accuracy
+	$(BIN)/python benchmarks/linking.py million
+	$(BIN)/python benchmarks/linking.py fit
 
 clean:
 	rm -rf $(VENV) $(FEBRL) build dist demo

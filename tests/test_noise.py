@@ -58,6 +58,23 @@ def test_noise_differs_after_fork_and_cannot_be_seeded() -> None:
     assert len({value for run in runs for value in run}) == 4
 
 
+def test_no_output_tells_by_its_last_digits() -> None:
+    """Floating-point noise fails here: 1 + noise cannot reach most floats near 0, and 0 + noise can.
+
+    Ours reaches multiples of the grid times the scale from anywhere, and nothing else.
+    """
+    scale, runs = 1.0 / privacy_mu(1.0, 1e-6), 4000
+    naive = np.random.default_rng(1).normal(0.0, scale, (2, runs)) + np.array([[0.0], [1.0]])
+    off = (np.abs(naive) < 0.25) & (naive * 2.0**53 != np.round(naive * 2.0**53))
+    assert off[0].mean() > 0.02
+    assert not off[1].any()
+    for value in (0.0, 1.0, 1.0 / 3.0):
+        drawn = noise.add_gaussian(np.full(runs, value), scale)
+        assert (np.abs(drawn) < 0.25).any()
+        steps = np.round(drawn / scale * 2.0**-noise.GRID)
+        assert np.array_equal(steps * 2.0**noise.GRID * scale, drawn)
+
+
 def audit(values: np.ndarray, other: np.ndarray, alpha: float = 1e-6) -> float:
     """Lower bound on μ from runs on two neighbours: threshold from one half, bounds from the other.
 

@@ -123,7 +123,7 @@ def release_accuracy(
     with book.finishing(charge):
         released = _release(linked, linked.audit.checked, linked.audit.right, epsilon, delta, unit)
         released = replace(released, ledger=charge.describe())
-    book.record(charge, released.to_json())
+        book.record(charge, released.to_json())
     return released
 
 

@@ -310,7 +310,9 @@ def register_files(
 def book(
     study: StudyFile,
     epsilon: Annotated[float, typer.Option(help="Epsilon that was spent elsewhere.")],
-    delta: Annotated[float, typer.Option(help="Delta that was spent elsewhere.")],
+    delta: Annotated[
+        float, typer.Option(help="Delta that was spent elsewhere: of a Gaussian release; 0 for any pure epsilon.")
+    ],
     note: Annotated[str, typer.Option(help="What it was.")],
 ) -> None:
     """Book spending that happened outside the ledger."""
@@ -354,7 +356,7 @@ def show(study: StudyFile) -> None:
     _show_balance(ledger.balance())
     for event in ledger.events():
         if event.kind in ("charge", "booked", "failed"):
-            typer.echo(f"  {event.time}  {event.kind:<7} {event.release or '':<20} {event.units / 1e12:.3g} of rho")
+            typer.echo(f"  {event.time}  {event.kind:<7} {event.release or '':<20} {event.units / 1e15:.3g} of rho")
 
 
 def _ledger_of(study: Path) -> Any:

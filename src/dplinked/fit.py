@@ -23,7 +23,7 @@ from dplinked.build import (
     link_dependence,
 )
 from dplinked.design import Design
-from dplinked.errors import DplinkedError, ReleaseError, StudyError, raise_alone
+from dplinked.errors import DplinkedError, LedgerError, ReleaseError, StudyError, raise_alone
 from dplinked.estimate.ngd import descent_sums, last_iterate, public_steps, solve_descent
 from dplinked.estimate.planning import better_instrument, instrument_squares, mean_accuracy
 from dplinked.estimate.ssp import solve_sums
@@ -32,7 +32,7 @@ from dplinked.privacy import mechanism as door
 from dplinked.privacy import plan as planned
 from dplinked.privacy import sensitivity as sens
 from dplinked.privacy.calibration import noise_multiplier, privacy_mu, round_up
-from dplinked.privacy.ledger import Ledger
+from dplinked.privacy.ledger import Ledger, settle_source, source_state
 from dplinked.release import Release
 from dplinked.study import Study
 from dplinked.sums.memory import Encoded, column_counts, encode, instrument_sums, paper_sums
@@ -131,9 +131,10 @@ def fit(
 
 def fit_study(study: Study, data: Any, *, release_id: str | None = None) -> Release:
     """Run a study on data. What can be wrong with the study, schema or ledger is found before any row counts or budget is spent."""
-    source = data
+    source = settle_source(data) if study.ledger is not None else data
+    before = source_state(source)
     design, links = study.prepare()
-    rows = Rows(data, [*design.variables, *([study.linkage.block] if study.linkage.block else [])])
+    rows = Rows(source, [*design.variables, *([study.linkage.block] if study.linkage.block else [])])
     study.check_count(rows.count)
     rows.require(design.variables, numeric=list(design.bounds))
     if study.linkage.block is not None:
@@ -143,19 +144,27 @@ def fit_study(study: Study, data: Any, *, release_id: str | None = None) -> Rele
     else:
         design = replace(design, halves=None) if study.method == "ngd" else design
     run = {"paper": _run_paper, "tight": _run_descent if study.method == "ngd" else _run_sums}[study.calibration]
-    with _quietly():
-        encoded = encode(rows, design, study.linkage, study.unit)
-        _check_change(study, encoded)
+    try:
+        with _quietly():
+            encoded = encode(rows, design, study.linkage, study.unit)
+            _check_change(study, encoded)
+    except ReleaseError as fault:
+        if study.ledger is None:
+            raise
+        raise_alone(StudyError(f"{fault} Nothing was spent."))
     if study.ledger is None:
         with _quietly():
             return run(study, encoded, links)
     ledger = Ledger(study.ledger, study.population)
-    charge = ledger.reserve(release_id, study.request(ledger.check_registered(source)), release_mu(study))
+    marks = ledger.check_registered(source)
+    if source_state(source) != before:
+        raise LedgerError("The data changed while it was read. Nothing was spent. Try again.")
+    charge = ledger.reserve(release_id, study.request(marks), release_mu(study))
     if charge.stored is not None:
         return Release.from_json(charge.stored)
     with ledger.finishing(charge), _quietly():
         release = replace(run(study, encoded, links), ledger=charge.describe())
-    ledger.record(charge, release.to_json())  # only then may it be shown
+        ledger.record(charge, release.to_json())  # only then may it be shown
     return release
 
 

@@ -20,6 +20,7 @@ _METHODS = ("ssp", "ngd")
 _CALIBRATIONS = ("tight", "paper")
 _RANGES = ("declared", "private")
 _LARGE_EPSILON = 10.0
+_SMALLEST = 1e-30
 
 
 @dataclass(frozen=True)
@@ -45,7 +46,7 @@ class Study:
     large_epsilon: bool = False
     intervals: bool = True
     data: Path | None = None
-    ledger: str | Path | None = None
+    ledger: str | Path | None = field(default=None, repr=False)  # it may hold a password
     population: str | None = None
 
     def __post_init__(self) -> None:
@@ -74,10 +75,14 @@ class Study:
                 )
         for name in ("response_bound", "row_norm"):
             _check_positive(name, getattr(self, name))
+            if getattr(self, name) is not None:
+                object.__setattr__(self, name, float(getattr(self, name)))
             if getattr(self, name) is not None and self.calibration != "paper":
                 raise StudyError(f"{name} belongs to calibration='paper'; the tight one clips to the declared bounds.")
         if self.ridge is not None and not (math.isfinite(self.ridge) and self.ridge >= 0):
             raise StudyError(f"ridge must be a finite number, 0 or more, not {self.ridge!r}.")
+        if self.ridge is not None:
+            object.__setattr__(self, "ridge", float(self.ridge))
         self._check_combination()
 
     def _check_combination(self) -> None:
@@ -243,5 +248,5 @@ def _linkage_from(declared: dict[str, Any]) -> Linkage:
 
 
 def _check_positive(name: str, value: float | None) -> None:
-    if value is not None and not (math.isfinite(value) and value > 0):
-        raise StudyError(f"{name} must be a finite number above 0, not {value!r}.")
+    if value is not None and not (math.isfinite(value) and _SMALLEST <= value <= 1.0 / _SMALLEST):
+        raise StudyError(f"{name} must be a number from {_SMALLEST:g} to {1.0 / _SMALLEST:g}, not {value!r}.")

@@ -68,6 +68,8 @@ def check_budget(epsilon: float, delta: float) -> None:
         raise StudyError(f"epsilon={epsilon:g} is too small to calibrate noise for; use at least 1e-6.")
     if not 0 < _number(delta) < 1:
         raise StudyError(f"delta must lie strictly between 0 and 1, not {delta!r}.")
+    if delta < 1e-100:
+        raise StudyError(f"delta={delta:g} is too small to calibrate noise for; use at least 1e-100.")
 
 
 def _number(value: object) -> float:

@@ -13,13 +13,14 @@ import hmac
 import json
 import math
 import os
+import re
 import secrets as tokens
 import socket
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, is_dataclass
 from datetime import UTC, datetime
-from functools import cached_property
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -27,10 +28,12 @@ from dplinked.errors import BudgetError, LedgerError, ReleaseError, StudyError, 
 from dplinked.privacy.calibration import check_budget, privacy_epsilon, privacy_mu
 from dplinked.tables import to_arrow
 
-UNITS = 10**12  # of ρ: one unit is 1e-12
+UNITS = 10**15  # of ρ: one unit is 1e-15
+_LARGEST = 1000.0  # ε of a budget or a booking; sums of units stay within 64 bits
 _START = "0" * 64  # what the first event of a population is chained to
 _WAIT = 600.0  # seconds that a second request waits for the first one's result
 _POLL = 0.05
+_ACTIVE: set[str] = set()  # charges this process is computing for
 _FAULT = (
     "The ledger cannot be read or written. Nothing was released. The steward's 'dplinked budget verify' tells more."
 )
@@ -38,7 +41,7 @@ _FAULT = (
 
 @dataclass(frozen=True)
 class Balance:
-    """A population's budget, in units of 1e-12 ρ."""
+    """A population's budget, in units of 1e-15 ρ."""
 
     population: str
     epsilon: float
@@ -95,12 +98,33 @@ def cost(mu: float) -> int:
 
     Proof that costs add: releases of μ₁, μ₂, … chosen one after the other are together √(Σμᵢ²)-GDP (Dong, Roth and Su 2022), so ρ = μ²/2 adds.
     """
-    return math.ceil(mu * mu / 2.0 * UNITS * (1.0 + 1e-12)) + 1
+    if not (math.isfinite(mu) and mu > 0.0):
+        raise StudyError("A release's mu must be a finite number above 0.")
+    return math.ceil(mu * mu / 2.0 * UNITS * (1.0 + 1e-12))
 
 
 def budget_units(epsilon: float, delta: float) -> int:
-    """Units of a budget (ε, δ), rounded down: the largest μ within it, converted once."""
-    return math.floor(privacy_mu(epsilon, delta) ** 2 / 2.0 * UNITS)
+    """Units of a budget (ε, δ), rounded down: the largest μ within it, converted once.
+
+    `privacy_mu` leaves a ten-millionth of μ unused; half of that is given back, so that a budget allows one release of its own size.
+    """
+    return math.floor(privacy_mu(epsilon, delta) ** 2 / 2.0 * UNITS * (1.0 + 1e-7))
+
+
+def _check_size(epsilon: float) -> None:
+    if epsilon > _LARGEST:
+        raise StudyError(f"epsilon={epsilon:g} is beyond what a ledger holds; use at most {_LARGEST:g}.")
+
+
+def pure_mu(epsilon: float) -> float:
+    """μ of the Gaussian release that is no more private than any ε-DP one: ``μ = 2Φ⁻¹(e^ε/(1+e^ε))``.
+
+    Proof. Among ε-DP mechanisms randomised response with odds e^ε is the least private; its trade-off function lies above that
+    of N(0,1) against N(μ,1) when the latter passes below its corner, (1/(1+e^ε), 1/(1+e^ε)), which this μ does.
+    """
+    from scipy.special import ndtri_exp
+
+    return float(-2.0 * ndtri_exp(-math.log1p(math.exp(epsilon)) if epsilon < 30 else -epsilon))
 
 
 class Ledger:
@@ -129,8 +153,8 @@ class Ledger:
     def create(cls, url: str | Path, population: str, *, epsilon: float, delta: float) -> Ledger:
         """Open a budget for a population, once; a second one for the same population is refused."""
         check_budget(epsilon, delta)
-        if not population or not isinstance(population, str):
-            raise StudyError("A budget belongs to a population: give its name.")
+        _check_size(epsilon)
+        _check_name(population, "A budget belongs to a population: give its name")
         total = budget_units(epsilon, delta)
         engine = _connect(url, create=True)
         with _guard(), engine.begin() as connection:
@@ -163,9 +187,14 @@ class Ledger:
                 self._append(connection, row, "register", None, mark, 0, _canonical({}))
 
     def book(self, *, epsilon: float, delta: float, note: str) -> None:
-        """Book spending that happened elsewhere, as one release of (ε, δ); it may exceed what is left, which then is nothing."""
-        check_budget(epsilon, delta)
-        units = cost(privacy_mu(epsilon, delta))
+        """Book spending that happened elsewhere; it may exceed what is left, which then is nothing.
+
+        With δ > 0 it counts as one Gaussian release of (ε, δ), which is what this ledger adds up; with δ = 0 as any ε-DP release, which
+        costs more. Other mechanisms with δ > 0 have to be booked by a Gaussian that is less private than they are.
+        """
+        check_budget(epsilon, delta or 0.5)
+        _check_size(epsilon)
+        units = cost(privacy_mu(epsilon, delta) if delta else pure_mu(epsilon))
         with self._transaction() as connection:
             row = self._locked(connection)
             self._append(
@@ -206,7 +235,8 @@ class Ledger:
                 raise LedgerError(f"The ledger was changed: event {seq} does not fit the chain.")
             previous, spent = event.hash, spent + event.units
         opened = json.loads(events[0].body) if events else {}
-        if not intact or previous != row["head"] or spent != row["spent"] or opened.get("total") != row["total"]:
+        stated = {"epsilon": float(row["epsilon"]), "delta": float(row["delta"]), "total": row["total"]}
+        if not intact or previous != row["head"] or spent != row["spent"] or opened != stated:
             raise LedgerError("The ledger was changed: its balance does not follow from its events.")
         if head is not None and head not in {event.hash for event in events}:
             raise LedgerError("The ledger was rolled back: it does not know a release that was made from it.")
@@ -247,8 +277,7 @@ class Ledger:
         result is waited for.
         """
         name = release or tokens.token_hex(8)
-        if not isinstance(name, str) or len(name) > 200:
-            raise StudyError("A release's id must be a text of at most 200 characters.")
+        _check_name(name, "A release's id must be a text of at most 200 printable characters")
         wanted = hashlib.sha256(_canonical(dict(request)).encode()).hexdigest()
         units, limit = cost(mu), time.monotonic() + _WAIT
         while True:
@@ -264,6 +293,7 @@ class Ledger:
                         )
                     owner = _canonical({"host": socket.gethostname(), "process": os.getpid()})
                     after = self._append(connection, row, "charge", name, wanted, units, owner)
+                    _ACTIVE.add(after["head"])
                     return Charge(name, wanted, after["head"], _balance(after))
                 if charged.request != wanted:
                     raise StudyError(
@@ -273,7 +303,7 @@ class Ledger:
                 if recorded is not None:
                     return Charge(name, wanted, charged.hash, _balance(row), recorded.body)
                 failed = self._find(connection, "failed", name) is not None
-            if failed or not _alive(json.loads(charged.body)) or time.monotonic() > limit:
+            if failed or not _alive(json.loads(charged.body), charged.hash) or time.monotonic() > limit:
                 raise LedgerError(
                     f"The release {name!r} was charged, but never finished. The charge stays; use another id for a new release."
                 )
@@ -299,6 +329,8 @@ class Ledger:
                     "The release failed after it was charged; the charge stays. The steward's 'check' shows the details."
                 )
             )
+        finally:
+            _ACTIVE.discard(charge.head)
 
     def record_failure(self, charge: Charge) -> None:
         """Note that a charged release failed; the charge stays."""
@@ -359,40 +391,41 @@ class Ledger:
         if row is None:
             return None
         event = Event(**row)
-        if event != _chain(
-            event.seq,
-            event.population,
-            kind,
-            release,
-            event.request,
-            event.units,
-            event.body,
-            event.previous,
-            event.time,
-            event.nonce,
-        ):
+        if event != _again(event) or (event.kind, event.release) != (kind, release):
             raise LedgerError("The ledger was changed: an event is not the one that was written.")
         return event
 
     def _registered(self, connection: Any) -> set[str]:
         found = _execute(
             connection,
-            "SELECT request FROM events WHERE population = :population AND kind = 'register'",
+            "SELECT * FROM events WHERE population = :population AND kind = 'register'",
             {"population": self.population},
         )
-        return {row[0] for row in found}
-
-    @cached_property
-    def place(self) -> str:
-        """Where the ledger is, without any password."""
-        return str(self._engine.url.render_as_string(hide_password=True))
+        events = [Event(**row) for row in found.mappings()]
+        if any(event != _again(event) for event in events):
+            raise LedgerError("The ledger was changed: an event is not the one that was written.")
+        return {str(event.request) for event in events}
 
 
 # --- what is hashed ----------------------------------------------------------------------------------
 
 
 def _canonical(value: Any) -> str:
-    return json.dumps(value, sort_keys=True, ensure_ascii=False, separators=(",", ":"), default=str)
+    return json.dumps(value, sort_keys=True, ensure_ascii=False, separators=(",", ":"), default=_plain)
+
+
+def _plain(value: Any) -> Any:
+    """Arrays and series in full, as their text leaves out digits and elements."""
+    if is_dataclass(value) and not isinstance(value, type):
+        return asdict(value)
+    for method in ("tolist", "to_list"):
+        if hasattr(value, method):
+            return getattr(value, method)()
+    if isinstance(value, (Path, Decimal)):
+        return str(value)
+    raise StudyError(
+        f"A setting of type {type(value).__name__} cannot be told apart from others. Use numbers, texts, lists or tables."
+    )
 
 
 def _chain(
@@ -417,6 +450,18 @@ def _chain(
     )
 
 
+def _again(event: Event) -> Event:
+    """The event as its own fields chain it."""
+    e = event
+    return _chain(e.seq, e.population, e.kind, e.release, e.request, e.units, e.body, e.previous, e.time, e.nonce)
+
+
+def _check_name(name: Any, fault: str) -> None:
+    """Names are shown: printable, and not too long."""
+    if not (isinstance(name, str) and 0 < len(name) <= 200 and name.isprintable()):
+        raise StudyError(f"{fault}.")
+
+
 def _seal(row: Mapping[str, Any]) -> str:
     """Checksum of a population's row: a flipped bit in the balance is noticed before anything is charged."""
     names = ("population", "epsilon", "delta", "total", "spent", "seq", "head", "secret")
@@ -427,6 +472,24 @@ def _balance(row: Mapping[str, Any]) -> Balance:
     return Balance(
         row["population"], float(row["epsilon"]), float(row["delta"]), row["total"], row["spent"], row["head"]
     )
+
+
+def settle_source(source: Any) -> Any:
+    """The same data for the fingerprint and for the sums: links in a path followed once, a lazy frame collected once."""
+    import narwhals as nw
+
+    if isinstance(source, (str, Path)):
+        return Path(source).resolve()
+    frame = nw.from_native(source, pass_through=True)
+    return frame.collect().to_native() if isinstance(frame, nw.LazyFrame) else source
+
+
+def source_state(source: Any) -> tuple[int, ...] | None:
+    """What would tell that a file was exchanged or written to: device, inode, size and time of change."""
+    if not isinstance(source, Path) or not source.is_file():
+        return None
+    found = source.stat()
+    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns
 
 
 def _content(source: Any) -> Iterator[bytes]:
@@ -450,10 +513,12 @@ def _content(source: Any) -> Iterator[bytes]:
         yield sink.getvalue().to_pybytes()
 
 
-def _alive(owner: Mapping[str, Any]) -> bool:
+def _alive(owner: Mapping[str, Any], head: str) -> bool:
     """Whether the process that was charged may still be at work; another host's is given the time."""
     if owner.get("host") != socket.gethostname():
         return True
+    if owner.get("process") == os.getpid():
+        return head in _ACTIVE
     try:
         os.kill(int(owner["process"]), 0)
     except ProcessLookupError:
@@ -469,21 +534,17 @@ def _alive(owner: Mapping[str, Any]) -> bool:
 def _connect(url: str | Path, *, create: bool = False) -> Any:
     import sqlalchemy as sa
 
-    text = str(url)
-    if "://" not in text:
-        text = f"sqlite:///{Path(text)}"
-    text = text.replace("postgresql://", "postgresql+psycopg://", 1)
-    parsed: Any = None
-    try:
-        parsed = sa.make_url(text)
-    except sa.exc.ArgumentError:
-        raise_alone(StudyError("The ledger's address must be a path, sqlite:///path or postgresql://…."))
+    parsed = _address(str(url))
     if parsed.get_backend_name() == "sqlite":
         path = Path(parsed.database or "")
         if not create and not path.is_file():
             raise LedgerError(f"There is no ledger {path.name!r}. The steward opens one with 'dplinked budget init'.")
         if create and not path.resolve().parent.is_dir():
             raise StudyError(f"There is no folder for the ledger {path.name!r}.")
+        if path.is_file() and path.stat().st_nlink > 1:
+            raise LedgerError(
+                "The ledger's file has a second name (a hard link), under which it could be written unseen. Remove it."
+            )
         engine = sa.create_engine(parsed, poolclass=sa.pool.NullPool)
         _prepare_sqlite(engine)
         return engine
@@ -493,6 +554,24 @@ def _connect(url: str | Path, *, create: bool = False) -> Any:
         return sa.create_engine(parsed, poolclass=sa.pool.NullPool)
     except ImportError:
         raise_alone(StudyError("A ledger in PostgreSQL needs psycopg: pip install 'dplinked[postgres]'."))
+
+
+def _address(text: str) -> Any:
+    """A ledger's address, understood; never quoted, as it may hold a password."""
+    import sqlalchemy as sa
+
+    if "://" not in text:
+        if re.match(r"[A-Za-z][A-Za-z0-9+]+:", text):
+            raise StudyError("The ledger's address must be a path, sqlite:///path or postgresql://….")
+        return sa.URL.create("sqlite", database=text)
+    if text.startswith("sqlite:///"):
+        return sa.URL.create("sqlite", database=text.removeprefix("sqlite:///"))
+    parsed: Any = None
+    try:
+        parsed = sa.make_url(text.replace("postgresql://", "postgresql+psycopg://", 1))
+    except (sa.exc.ArgumentError, ValueError):
+        raise_alone(StudyError("The ledger's address must be a path, sqlite:///path or postgresql://…."))
+    return parsed
 
 
 def _prepare_sqlite(engine: Any) -> None:
@@ -525,7 +604,7 @@ def _guard() -> Iterator[None]:
         yield
     except sa.exc.SQLAlchemyError:
         raise_alone(LedgerError(_FAULT))
-    except (TypeError, ValueError, KeyError) as fault:
+    except (TypeError, ValueError, KeyError, OverflowError) as fault:
         if isinstance(fault, StudyError):
             raise
         raise_alone(LedgerError(_FAULT))
@@ -553,6 +632,10 @@ _SQLITE_TRIGGERS = (
     "CREATE TRIGGER IF NOT EXISTS budget_grows BEFORE UPDATE ON budget WHEN NEW.spent < OLD.spent OR NEW.total <> OLD.total "
     "OR NEW.seq <> OLD.seq + 1 OR NEW.population <> OLD.population OR NEW.epsilon <> OLD.epsilon OR NEW.delta <> OLD.delta "
     "OR NEW.secret <> OLD.secret BEGIN SELECT RAISE(ABORT, 'append only'); END",
+    "CREATE TRIGGER IF NOT EXISTS events_once BEFORE INSERT ON events WHEN EXISTS (SELECT 1 FROM events WHERE population = NEW.population "
+    "AND seq = NEW.seq) BEGIN SELECT RAISE(ABORT, 'append only'); END",
+    "CREATE TRIGGER IF NOT EXISTS budget_once BEFORE INSERT ON budget WHEN EXISTS (SELECT 1 FROM budget WHERE population = NEW.population) "
+    "BEGIN SELECT RAISE(ABORT, 'append only'); END",
 )
 _POSTGRES_TRIGGERS = (
     "CREATE OR REPLACE FUNCTION dplinked_append_only() RETURNS trigger LANGUAGE plpgsql AS "
