@@ -354,7 +354,6 @@ def test_the_estimator_shows_no_canary(watch: Watch) -> None:
     watch.call(lambda: model().fit(np.ones((40, 1)), y, blocks=np.full((40, 2), TOKEN)))
 
 
-@pytest.mark.xfail(reason="'from None' hides the error that quotes a cell, but keeps it as the context")
 def test_errors_of_the_estimator_keep_no_canary(tmp_path: Path) -> None:
     seen = Watch(tmp_path)
     for X in ([[TOKEN]] * 40, np.full((40, 1), TOKEN), pd.DataFrame({"a": [TOKEN] * 40})):
@@ -363,9 +362,6 @@ def test_errors_of_the_estimator_keep_no_canary(tmp_path: Path) -> None:
     seen.check("")
 
 
-@pytest.mark.xfail(
-    reason="'Did you mean' offers what stands in a file's first line, which may be a row, or run on into one"
-)
 @pytest.mark.parametrize(
     "text",
     [

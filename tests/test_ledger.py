@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import importlib
 import itertools
 import json
 import math
-import os
 import random
 import shutil
 import subprocess
@@ -238,7 +236,7 @@ def test_the_balance_is_the_sum_of_costs(
         assert balance.spent == spent == sum(event.units for event in ledger.events())
         if not any(kind == "book" for kind, _ in charges):
             assert spent <= balance.total
-    if spent < balance_total(ledger):
+    if spent < ledger.balance().total:
         check_affordable(ledger)
 
 
@@ -248,17 +246,13 @@ def shared(postgres: Callable[[], str], tmp_path_factory: pytest.TempPathFactory
     return {"sqlite": str(tmp_path_factory.mktemp("shared") / "budget.db"), "postgresql": postgres()}
 
 
-def balance_total(ledger: Ledger) -> int:
-    return ledger.balance().total
-
-
 def check_affordable(ledger: Ledger) -> None:
     """What is said to be left is accepted as a release, and 1 % more is not."""
     left = ledger.balance().epsilon_left
     with pytest.raises(BudgetError) as caught:
         ledger.reserve(None, {}, privacy_mu(left * 1.01, 1e-6))
     assert caught.value.exit_code == 3
-    assert ledger.reserve(None, {}, privacy_mu(left, 1e-6)).balance.spent <= balance_total(ledger)
+    assert ledger.reserve(None, {}, privacy_mu(left, 1e-6)).balance.spent <= ledger.balance().total
 
 
 @pytest.mark.parametrize("share", [0.0, 0.3, 0.9, 0.99, 0.9999])
@@ -329,9 +323,9 @@ def test_long_arrays_are_told_apart(ledger: Ledger) -> None:
         ledger.reserve("first", {"x": other}, MU)
 
 
-@pytest.mark.parametrize("name", ["x" * 201, 7])
+@pytest.mark.parametrize("name", ["x" * 201, 7, "a\nb", "a\0b"])
 def test_ids_are_short_texts(ledger: Ledger, name: Any) -> None:
-    with pytest.raises(StudyError, match="200 characters"):
+    with pytest.raises(StudyError, match="200 printable characters"):
         ledger.reserve(name, {}, MU)
     assert ledger.verify().spent == 0
 
@@ -759,7 +753,7 @@ def check_damaged(path: Path, content: bytes, right: Any) -> bool:
         except (LedgerError, StudyError):  # StudyError: the population's name was hit
             noticed = True
         else:
-            assert dataclasses.replace(found) == right
+            assert found == right
     return noticed
 
 
@@ -798,11 +792,9 @@ def test_truncated_files_are_noticed(tmp_path: Path, whole: tuple[bytes, Any]) -
     assert not check_damaged(tmp_path / "budget.db", content, right)
 
 
-def test_a_damaged_ledger_charges_nothing(tmp_path: Path, whole: tuple[bytes, Any], data: Path) -> None:
-    path = tmp_path / "damaged.db"
-    at = whole[0].index(whole[1].head.encode())  # the first copy of the head: in the balance or in its event
-    for where in (at, whole[0].rindex(whole[1].head.encode())):
+def test_a_changed_head_is_noticed(tmp_path: Path, whole: tuple[bytes, Any]) -> None:
+    path, head = tmp_path / "budget.db", whole[1].head.encode()
+    for where in (whole[0].index(head), whole[0].rindex(head)):  # in the balance and in its event
         path.write_bytes(flip(whole[0], [8 * where]))
-        with pytest.raises(LedgerError):
+        with pytest.raises(LedgerError, match="was changed"):
             Ledger(path, "people").verify()
-    assert os.path.getsize(path) == len(whole[0])

@@ -232,7 +232,7 @@ def fit(
     declared = Study.from_toml(study)
     if id is not None and declared.ledger is None:
         raise StudyError("--id names a release in a ledger, and the study has no [ledger].")
-    _check_writable(out)
+    _check_writable(out, study, declared.data, declared.ledger)
     with _progress.status("Fitting privately …"):
         release = fit_study(declared, _data_of(declared), release_id=id)
     try:
@@ -260,8 +260,8 @@ def report(
     if out is None:
         typer.echo(text)
     else:
-        _check_writable(out)
-        out.write_text(text + "\n", encoding="utf-8")
+        _check_writable(out, release)
+        _write(out, text + "\n")
 
 
 budget = typer.Typer(help="Budgets: who may still spend how much on whom.", no_args_is_help=True)
@@ -339,13 +339,16 @@ def export(
     """Write all events of the study's population, releases included, as JSON lines."""
     import json
 
-    _check_writable(out)
+    from dplinked.study import Study
+
+    declared = Study.from_toml(study)
+    _check_writable(out, study, declared.data, declared.ledger)
     events = _ledger_of(study).events()
     hidden = {"request", "nonce"}  # fingerprints, and what masks them
     lines = [
         json.dumps({k: v for k, v in event.__dict__.items() if k not in hidden}, ensure_ascii=False) for event in events
     ]
-    out.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    _write(out, "\n".join(lines) + "\n")
     typer.echo(f"{len(events)} events written to {out}.")
 
 
@@ -416,11 +419,25 @@ def _data_of(study: object) -> Path:
     return study.data
 
 
-def _check_writable(path: Path) -> None:
-    """Refuse an output that cannot be written before anything is spent."""
-    folder = path.resolve().parent
-    if path.is_dir() or not folder.is_dir() or not os.access(path if path.exists() else folder, os.W_OK):
+def _check_writable(path: Path, *read: str | Path | None) -> None:
+    """Refuse an output that cannot be written, or that something is read from, before anything is spent."""
+    try:
+        folder, whole = path.resolve().parent, path.resolve()
+        fine = not path.is_dir() and folder.is_dir() and os.access(path if path.exists() else folder, os.W_OK)
+        clash = whole in {Path(name).resolve() for name in read if name is not None}
+    except (OSError, ValueError):
+        fine, clash = False, False
+    if clash:
+        raise StudyError(f"{path.name!r} is read and would be overwritten. Choose another file with --out.")
+    if not fine:
         raise StudyError(f"{str(path)!r} cannot be written. Choose a file in an existing folder with --out.")
+
+
+def _write(path: Path, text: str) -> None:
+    try:
+        path.write_text(text, encoding="utf-8")
+    except OSError:
+        raise_alone(StudyError(f"{str(path)!r} could not be written. Choose another file with --out."))
 
 
 def _check_folder(path: Path) -> None:

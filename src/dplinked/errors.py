@@ -45,7 +45,7 @@ class ReleaseError(DplinkedError):
     exit_code = 5
 
 
-def raise_alone(error: DplinkedError) -> NoReturn:
+def raise_alone(error: Exception) -> NoReturn:
     """Raise an error without the one being handled: parser and engine errors quote cells, also as a context."""
     try:
         raise error

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from sklearn.base import BaseEstimator, RegressorMixin
 from sklearn.utils.validation import check_consistent_length, check_is_fitted, column_or_1d, validate_data
 
-from dplinked.errors import StudyError, suggest
+from dplinked.errors import StudyError, raise_alone, suggest
 from dplinked.fit import fit_study
 from dplinked.keys import number
 from dplinked.linkage import UNSTATED, Linkage, PrivacyUnit
@@ -146,7 +146,7 @@ class LinkedRegression(RegressorMixin, BaseEstimator):  # type: ignore[misc]
             release = fit_study(study, cells | _read_blocks(block, blocks, len(y)))
         except StudyError as fault:
             shown = names | {f"y{tail}": "y"}
-            raise type(fault)(re.sub(r"'(\w+)'", lambda name: repr(shown.get(name[1], name[1])), str(fault))) from None
+            raise_alone(type(fault)(re.sub(r"'(\w+)'", lambda name: repr(shown.get(name[1], name[1])), str(fault))))
         self.release_ = _rename(release, names)
         self.coef_ = np.array([self.release_.coef[label] for label in labels])
         self.intercept_ = self.release_.coef.get("Intercept", 0.0)
@@ -210,7 +210,7 @@ def _read_numbers(model: LinkedRegression, X: Any, y: Any) -> tuple[Floats, Floa
         check_consistent_length(X, y)
     except (TypeError, ValueError, OverflowError) as fault:
         kind = TypeError if isinstance(fault, TypeError) else StudyError
-        raise kind(re.split(r":|\n", str(fault))[0]) from None
+        raise_alone(kind(re.split(r":|\n", str(fault))[0]))
     return X, y
 
 

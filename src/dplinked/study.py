@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from dplinked.design import Design, build_design
-from dplinked.errors import StudyError, suggest
+from dplinked.errors import StudyError, raise_alone, suggest
 from dplinked.linkage import ELE, UNSTATED, Exact, Linkage, LinkageExposure, Matching, PrivacyUnit
 from dplinked.linkage.model import LINK_BLOCK
 from dplinked.privacy.calibration import check_budget
@@ -51,6 +51,9 @@ class Study:
 
     def __post_init__(self) -> None:
         check_budget(self.epsilon, self.delta)
+        for name in ("large_epsilon", "intervals"):
+            if not isinstance(getattr(self, name), bool):
+                raise StudyError(f"{name} must be true or false, not {getattr(self, name)!r}.")
         for name in ("epsilon", "delta"):  # NumPy's numbers would not go into the release's JSON
             object.__setattr__(self, name, float(getattr(self, name)))
         if self.epsilon > _LARGE_EPSILON and not self.large_epsilon:
@@ -201,7 +204,7 @@ def _study_from(declared: Mapping[str, Any], folder: Path) -> Study:
     model, privacy = section("model", "formula"), section("privacy", "epsilon", "delta")
     path = section("data").get("path")
     try:
-        return Study(
+        study = Study(
             bounds=section("bounds"),
             linkage=_linkage_from(section("linkage", *([] if "linkage" in declared else ["accuracy"]))),
             unit=PrivacyUnit(**section("unit")) if "unit" in declared else UNSTATED,
@@ -216,10 +219,14 @@ def _study_from(declared: Mapping[str, Any], folder: Path) -> Study:
             **privacy,
             **section("paper"),
         )
-    except TypeError:
-        raise StudyError(
-            "A value in the study file has the wrong type: numbers must be numbers, tables tables."
-        ) from None
+        study.prepare()
+        return study
+    except StudyError:
+        raise
+    except (TypeError, ValueError, OverflowError, AttributeError):
+        raise_alone(
+            StudyError("A value in the study file has the wrong type or size: numbers must be numbers, tables tables.")
+        )
 
 
 def _ledger_from(declared: dict[str, Any], folder: Path) -> str | None:

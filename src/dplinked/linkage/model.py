@@ -32,7 +32,7 @@ LINK_BLOCK = "link_block"  # the groups that linking found; unlike keys of the f
 def _checked_accuracy(value: Any, what: str) -> float:
     try:
         number = float(value)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         raise StudyError(f"{what} must be a number in (0, 1], not {value!r}.") from None
     if not 0.0 < number <= 1.0:
         raise StudyError(f"{what} must lie in (0, 1], not {number!r}.")
@@ -155,6 +155,8 @@ class ELE:
         paid: float | None = None,
         displaced_links: int | None = None,
     ) -> None:
+        if block is not None and not isinstance(block, str):
+            raise StudyError(f"block must be a column's name, not {block!r}.")
         if other is not None:
             other = _checked_accuracy(other, "accuracy of other blocks")
         if isinstance(accuracy, (int, float, np.number)):

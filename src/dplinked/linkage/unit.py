@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 from dplinked.errors import StudyError
+
+_MOST = 10**9  # links that a person may displace, and change of the matching matrix
 
 
 @dataclass(frozen=True)
@@ -37,12 +38,13 @@ class PrivacyUnit:
     linkage_change: float | None = None
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "moves_block", bool(self.moves_block))
+        if not isinstance(self.moves_block, bool):
+            raise StudyError(f"moves_block must be true or false, not {self.moves_block!r}.")
         k, change = self.displaced_links, self.linkage_change
-        if k is not None and (isinstance(k, bool) or not isinstance(k, int) or k < 0):
-            raise StudyError(f"displaced_links must be a whole number, 0 or more, not {k!r}.")
-        if change is not None and not (math.isfinite(change) and change >= 0):
-            raise StudyError(f"linkage_change must be a finite number, 0 or more, not {change!r}.")
+        if k is not None and (isinstance(k, bool) or not isinstance(k, int) or not 0 <= k <= _MOST):
+            raise StudyError(f"displaced_links must be a whole number from 0 to 1e9, not {k!r}.")
+        if change is not None and not 0 <= change <= _MOST:
+            raise StudyError(f"linkage_change must be a number from 0 to 1e9, not {change!r}.")
         if change is not None:
             object.__setattr__(self, "linkage_change", float(change))
 

@@ -74,7 +74,10 @@ def check_budget(epsilon: float, delta: float) -> None:
 
 def _number(value: object) -> float:
     """The value if it is a number, else NaN, which is in no range."""
-    return float(value) if isinstance(value, Real) else math.nan
+    try:
+        return math.nan if isinstance(value, bool) or not isinstance(value, Real) else float(value)
+    except OverflowError:
+        return math.nan
 
 
 def _classic(epsilon: float, delta: float) -> float:

@@ -465,6 +465,8 @@ def _check_name(name: Any, fault: str) -> None:
 def _seal(row: Mapping[str, Any]) -> str:
     """Checksum of a population's row: a flipped bit in the balance is noticed before anything is charged."""
     names = ("population", "epsilon", "delta", "total", "spent", "seq", "head", "secret")
+    if not all(isinstance(row[name], (str, int)) for name in names):
+        return ""
     return hashlib.sha256(_canonical([row[name] for name in names]).encode()).hexdigest()
 
 

@@ -88,7 +88,11 @@ class Descent:
     def __post_init__(self) -> None:
         if not (math.isfinite(self.radius) and 0 < self.radius <= 1e30):
             raise StudyError(f"The descent's radius must be a finite number above 0, not {self.radius!r}.")
-        if isinstance(self.iterations, bool) or not isinstance(self.iterations, int) or self.iterations < 1:
+        if (
+            isinstance(self.iterations, bool)
+            or not isinstance(self.iterations, int)
+            or not 1 <= self.iterations <= 10**6
+        ):
             raise StudyError(f"The descent's iterations must be a whole number above 0, not {self.iterations!r}.")
         if self.step is not None and not (math.isfinite(self.step) and 0 < self.step <= 1e30):
             raise StudyError(f"The descent's step must be a finite number above 0, not {self.step!r}.")

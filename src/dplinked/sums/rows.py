@@ -56,7 +56,8 @@ class Rows:
         """Check the schema: all columns there, and the numeric ones numbers."""
         for name in names:
             if name not in self.columns:
-                raise StudyError(f"Column {name!r} is not in the data.{suggest(name, self.columns)}")
+                known = () if self._text else self.columns  # the first line of a CSV file may be a row
+                raise StudyError(f"Column {name!r} is not in the data.{suggest(name, known)}")
         for name in numeric:
             kind = _kind(self._columns[name])
             if not (kind == "number" or kind == "object" or name in self._text):
