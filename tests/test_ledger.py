@@ -712,6 +712,26 @@ assert all(os.wait()[1] == 0 for _ in range(64))
     assert kinds(registered) == ["open", "register", "charge", "release"]
 
 
+def test_a_release_finished_meanwhile_is_not_taken_for_lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Between looking for the result and asking whether its maker lives, the maker must not record and end."""
+    ledger, alive = Ledger.create(tmp_path / "budget.db", "people", **BUDGET), ledgers._alive
+    monkeypatch.setattr(ledgers, "_POLL", 0.0)
+    monkeypatch.setattr(ledgers, "_alive", lambda *known: time.sleep(0.003) or alive(*known))
+
+    def race(k: int) -> str | None:
+        charge = ledger.reserve(f"release {k}", {}, 0.001)
+        if charge.stored is not None:
+            return charge.stored
+        with ledger.finishing(charge):
+            time.sleep(0.01)
+            ledger.record(charge, str(k))
+        return str(k)
+
+    with ThreadPoolExecutor(8) as pool:
+        for k in range(25):
+            assert set(pool.map(race, [k] * 8)) == {str(k)}
+
+
 def test_racers_never_overspend(ledger: Ledger, url: str) -> None:
     """48 ask for a tenth of the budget each: ten at most get it."""
     mu, accepted = privacy_mu(3.0, 1e-6) * math.sqrt(0.0999), []

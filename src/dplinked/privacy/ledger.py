@@ -303,7 +303,10 @@ class Ledger:
                 if recorded is not None:
                     return Charge(name, wanted, charged.hash, _balance(row), recorded.body)
                 failed = self._find(connection, "failed", name) is not None
-            if failed or not _alive(json.loads(charged.body), charged.hash) or time.monotonic() > limit:
+                alive = _alive(
+                    json.loads(charged.body), charged.hash
+                )  # asked under the lock: it cannot record and end in between
+            if failed or not alive or time.monotonic() > limit:
                 raise LedgerError(
                     f"The release {name!r} was charged, but never finished. The charge stays; use another id for a new release."
                 )
