@@ -373,10 +373,12 @@ def _ledger_of(study: Path) -> Any:
 
 
 def _show_balance(balance: Any) -> None:
+    from dplinked.privacy.calibration import round_down
+
     share = 100.0 * balance.spent / balance.total if balance.total else 100.0
     typer.echo(
         f"Budget of {balance.population!r}: ({balance.epsilon:g}, {balance.delta:g}); {share:.2f} % of rho spent. Left: one release of "
-        f"epsilon = {balance.epsilon_left:.4g} at delta = {balance.delta:g}.\nLedger head {balance.head}"
+        f"epsilon = {round_down(balance.epsilon_left)} at delta = {balance.delta:g}.\nLedger head {balance.head}"
     )
 
 

@@ -58,6 +58,7 @@ def score_pairs(
 
 
 def _score_pairs(left: Any, right: Any, fields: Sequence[Field], settings: Any, engine: Any, seed: int) -> Candidates:
+    import pyarrow.compute as pc
     from splink import Linker
 
     n, m = left.num_rows, right.num_rows
@@ -73,9 +74,8 @@ def _score_pairs(left: Any, right: Any, fields: Sequence[Field], settings: Any, 
         _train(linker, fields if model is None else None, seed)
     prior = linker.misc.save_model_to_json()["probability_two_random_records_match"]
     pairs = linker.inference.predict(threshold_match_weight=_LOWEST_WEIGHT).as_pyarrow_table()
-    names = [pairs.column(f"source_dataset_{side}").combine_chunks() for side in "lr"]
     positions = [pairs.column(f"{_POSITION}_{side}").to_numpy().astype(np.int64) for side in "lr"]
-    swapped = np.asarray([name == _FILES[1] for name in names[0].to_pylist()], dtype=bool)
+    swapped = pc.equal(pairs.column("source_dataset_l"), _FILES[1]).to_numpy().astype(bool)
     weight = np.clip(pairs.column("match_weight").to_numpy().astype(np.float64), -60.0, 60.0)
     return Candidates(
         left=np.where(swapped, positions[1], positions[0]),

@@ -60,6 +60,14 @@ def round_up(value: float, digits: int = 4) -> str:
     return f"{math.ceil(value / step * (1.0 - 1e-14)) * step:.{digits}g}"
 
 
+def round_down(value: float, digits: int = 4) -> str:
+    """A number in so many digits, never more than it is: what is said to be left must be there."""
+    if not (math.isfinite(value) and value > 0):
+        return f"{value:g}"
+    step = 10.0 ** (math.floor(math.log10(value)) + 1 - digits)
+    return f"{math.floor(value / step * (1.0 + 1e-14)) * step:.{digits}g}"
+
+
 def check_budget(epsilon: float, delta: float) -> None:
     """Refuse a budget that is not one."""
     if not 0 < _number(epsilon) < math.inf:

@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from dplinked.errors import BudgetError, LedgerError, ReleaseError, StudyError, raise_alone
-from dplinked.privacy.calibration import check_budget, privacy_epsilon, privacy_mu
+from dplinked.privacy.calibration import check_budget, privacy_epsilon, privacy_mu, round_down
 from dplinked.tables import to_arrow
 
 UNITS = 10**15  # of ρ: one unit is 1e-15
@@ -135,6 +135,8 @@ class Ledger:
         with self._transaction() as connection:
             known = _populations(connection)
         if population is None:
+            if not known:
+                raise LedgerError("The ledger holds no budget. The steward opens one with 'dplinked budget init'.")
             if len(known) != 1:
                 raise StudyError("The ledger holds several populations. Name one: population = '…' in [ledger].")
             population = known[0]
@@ -289,7 +291,7 @@ class Ledger:
                     if units > left:
                         raise BudgetError(
                             f"The budget of {self.population!r} does not allow this release: it has epsilon = "
-                            f"{_balance(row).epsilon_left:.4g} left at delta = {float(row['delta']):g}. Nothing was spent."
+                            f"{round_down(_balance(row).epsilon_left)} left at delta = {float(row['delta']):g}. Nothing was spent."
                         )
                     owner = _canonical({"host": socket.gethostname(), "process": os.getpid()})
                     after = self._append(connection, row, "charge", name, wanted, units, owner)

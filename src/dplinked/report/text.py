@@ -6,7 +6,7 @@ import math
 import textwrap
 from typing import TYPE_CHECKING, Any
 
-from dplinked.privacy.calibration import round_up
+from dplinked.privacy.calibration import round_down, round_up
 
 if TYPE_CHECKING:
     from dplinked.release import Release
@@ -164,7 +164,7 @@ def _charge(release: Release) -> list[str]:
     charge = release.ledger
     return [
         f"Charged to the budget of {charge['population']} ({charge['epsilon']:g}, {charge['delta']:g}) as {charge['id']}; after it, "
-        f"epsilon = {charge['epsilon_left']:.4g} was left. Ledger head {charge['head']}."
+        f"epsilon = {round_down(charge['epsilon_left'])} was left. Ledger head {charge['head']}."
     ]
 
 
