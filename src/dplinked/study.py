@@ -52,7 +52,7 @@ class Study:
     def __post_init__(self) -> None:
         check_budget(self.epsilon, self.delta)
         for name in ("large_epsilon", "intervals"):
-            if not isinstance(getattr(self, name), bool):
+            if type(getattr(self, name)).__name__ not in ("bool", "bool_"):  # NumPy's too
                 raise StudyError(f"{name} must be true or false, not {getattr(self, name)!r}.")
         for name in ("epsilon", "delta"):  # NumPy's numbers would not go into the release's JSON
             object.__setattr__(self, name, float(getattr(self, name)))
@@ -256,4 +256,6 @@ def _linkage_from(declared: dict[str, Any]) -> Linkage:
 
 def _check_positive(name: str, value: float | None) -> None:
     if value is not None and not (math.isfinite(value) and _SMALLEST <= value <= 1.0 / _SMALLEST):
-        raise StudyError(f"{name} must be a number from {_SMALLEST:g} to {1.0 / _SMALLEST:g}, not {value!r}.")
+        raise StudyError(
+            f"{name} must be a finite number above 0 (from {_SMALLEST:g} to {1.0 / _SMALLEST:g}), not {value!r}."
+        )

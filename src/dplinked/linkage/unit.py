@@ -38,8 +38,9 @@ class PrivacyUnit:
     linkage_change: float | None = None
 
     def __post_init__(self) -> None:
-        if not isinstance(self.moves_block, bool):
+        if type(self.moves_block).__name__ not in ("bool", "bool_"):  # NumPy's too
             raise StudyError(f"moves_block must be true or false, not {self.moves_block!r}.")
+        object.__setattr__(self, "moves_block", bool(self.moves_block))
         k, change = self.displaced_links, self.linkage_change
         if k is not None and (isinstance(k, bool) or not isinstance(k, int) or not 0 <= k <= _MOST):
             raise StudyError(f"displaced_links must be a whole number from 0 to 1e9, not {k!r}.")
