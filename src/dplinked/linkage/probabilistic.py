@@ -24,6 +24,7 @@ ENGINES = ("duckdb", "spark")
 _POSITION = "dplinked_position"
 _FILES = ("file_a", "file_b")
 _LOWEST_WEIGHT = -8.0  # log2 odds under which a pair cannot compete with a link
+_LARGE = 200_000  # records in the smaller file
 _SAMPLED_PAIRS = 2_000_000  # for the frequencies of chance agreement
 
 
@@ -69,9 +70,10 @@ def _score_pairs(left: Any, right: Any, fields: Sequence[Field], settings: Any, 
         left, right = (table.rename_columns([field.name for field in fields]) for table in (left, right))
     api, tables = _open_engine(engine, left, right)
     frames = [api.register(table, dataset_display_name=name) for table, name in zip(tables, _FILES, strict=True)]
-    linker = Linker(frames, model or default_settings(fields, prior))
+    large = min(n, m) > _LARGE
+    linker = Linker(frames, model or default_settings(fields, prior, large=large))
     if model is None or not _is_trained(model):
-        _train(linker, fields if model is None else None, seed)
+        _train(linker, fields if model is None else None, seed, large)
     prior = linker.misc.save_model_to_json()["probability_two_random_records_match"]
     pairs = linker.inference.predict(threshold_match_weight=_LOWEST_WEIGHT).as_pyarrow_table()
     positions = [pairs.column(f"{_POSITION}_{side}").to_numpy().astype(np.int64) for side in "lr"]
@@ -87,7 +89,7 @@ def _score_pairs(left: Any, right: Any, fields: Sequence[Field], settings: Any, 
     )
 
 
-def default_settings(fields: Sequence[Field], prior: float) -> Any:
+def default_settings(fields: Sequence[Field], prior: float, *, large: bool = False) -> Any:
     """Splink settings from the fields' kinds: comparisons with partial agreement, candidates from several blockings."""
     import splink.comparison_library as cl
     from splink import SettingsCreator, block_on
@@ -105,25 +107,31 @@ def default_settings(fields: Sequence[Field], prior: float) -> Any:
         unique_id_column_name=_POSITION,
         probability_two_random_records_match=prior,
         comparisons=[make[field.kind or "text"](field.name) for field in fields],
-        blocking_rules_to_generate_predictions=[block_on(*names) for names in candidate_blockings(fields)],
+        blocking_rules_to_generate_predictions=[block_on(*names) for names in candidate_blockings(fields, large=large)],
         retain_matching_columns=False,
         retain_intermediate_calculation_columns=False,
     )
 
 
-def candidate_blockings(fields: Sequence[Field]) -> list[tuple[str, ...]]:
-    """Columns of which a pair must agree on one set to be compared: an id or a date; else two of the others."""
-    sharp = [field.name for field in fields if field.kind in ("id", "date")]
+def candidate_blockings(fields: Sequence[Field], *, large: bool = False) -> list[tuple[str, ...]]:
+    """Columns of which a pair must agree on one set to be compared: an id or a date; else two of the others.
+
+    In large files a date alone is shared by too many: there it counts together with one of the others.
+    """
+    sharp = [field.name for field in fields if field.kind == "id" or (field.kind == "date" and not large)]
     others = [field.name for field in fields if field.kind in ("name", "postcode", "text")]
     pairs = list(itertools.combinations(others, 2))
-    return [*((name,) for name in sharp), *pairs[:6]] or [(field.name,) for field in fields]
+    if large:
+        pairs = [(f.name, other) for f in fields if f.kind == "date" for other in others] + pairs
+    return [*((name,) for name in sharp), *pairs[: 12 if large else 6]] or [(field.name,) for field in fields]
 
 
-def _train(linker: Any, fields: Sequence[Field] | None, seed: int) -> None:
+def _train(linker: Any, fields: Sequence[Field] | None, seed: int, large: bool) -> None:
     """Chance agreement from random pairs, agreement of matches by EM from two blockings that train each other's columns."""
     from splink import block_on
 
     linker.training.estimate_u_using_random_sampling(max_pairs=_SAMPLED_PAIRS, seed=seed)
+    sessions: list[tuple[str, ...]]
     if fields is None:
         names = [comparison.output_column_name for comparison in linker._settings_obj.comparisons]
         sessions = [(name,) for name in names[:2]]
@@ -135,6 +143,8 @@ def _train(linker: Any, fields: Sequence[Field] | None, seed: int) -> None:
         sessions = [(name,) for name in names[:2]]
         if len(order[0]) + len(order[1]) < 2 and len(names) > 3:  # a single name is too weak to find matches by
             sessions[1:] = [tuple(names[1:3])]
+        if large and order[1] and order[2]:  # as above: a date alone has too many pairs
+            sessions = [(*s, order[2][0]) if s == (order[1][0],) else s for s in sessions]
     for session in sessions if len(names) > 1 else []:
         linker.training.estimate_parameters_using_expectation_maximisation(block_on(*session))
 
