@@ -32,12 +32,13 @@ from dplinked.privacy import mechanism as door
 from dplinked.privacy import plan as planned
 from dplinked.privacy import sensitivity as sens
 from dplinked.privacy.calibration import noise_multiplier, privacy_mu, round_up
-from dplinked.privacy.ledger import Ledger, settle_source, source_state
+from dplinked.privacy.ledger import Ledger
 from dplinked.release import Release
 from dplinked.study import Study
 from dplinked.sums.memory import Encoded, column_counts, encode, instrument_sums, paper_sums
 from dplinked.sums.residuals import Predictor, block_meat, residual_counts, row_meat
 from dplinked.sums.rows import Rows
+from dplinked.tables import settle_source, source_state
 
 Floats = NDArray[np.float64]
 

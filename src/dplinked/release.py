@@ -97,14 +97,20 @@ class Release:
         """
         if method not in ("test", "wald"):
             raise StudyError(f"method must be 'test' or 'wald', not {method!r}.")
-        quantile = _chi2_quantile(_checked_level(level), 1)
-        rows = self._to_user[0]
-        found = {}
-        for k, name in enumerate(self._names):
-            if name in self.dropped:
-                continue
-            found[name] = self._interval(rows[k], float(self._to_user[1][k]), quantile, method)
-        return found
+        level = _checked_level(level)
+        if (level, method) not in self._intervals:
+            quantile, (rows, offsets) = _chi2_quantile(level, 1), self._to_user
+            self._intervals[level, method] = {
+                name: self._interval(rows[k], float(offsets[k]), quantile, method)
+                for k, name in enumerate(self._names)
+                if name not in self.dropped
+            }
+        return dict(self._intervals[level, method])
+
+    @cached_property
+    def _intervals(self) -> dict[tuple[float, str], dict[str, tuple[float, float]]]:
+        """Intervals by level and method: many coefficients take seconds to invert, and are asked for more than once."""
+        return {}
 
     def _interval(self, direction: Floats, offset: float, quantile: float, method: str) -> tuple[float, float]:
         """Interval of ``direction'β + offset`` on the scaled columns."""

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Mapping, Sequence
+import json
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -141,3 +142,42 @@ def column_texts(table: Any, name: str, where: str) -> Any:
     raise StudyError(
         f"Column {name!r} of the {where} file holds {kind}, which cannot be compared. Convert it to text first."
     )
+
+
+def settle_source(source: Any) -> Any:
+    """The same data for the fingerprint and for the sums: links in a path followed once, a lazy frame collected once."""
+    import narwhals as nw
+
+    if isinstance(source, (str, Path)):
+        return Path(source).resolve()
+    frame = nw.from_native(source, pass_through=True)
+    return frame.collect().to_native() if isinstance(frame, nw.LazyFrame) else source
+
+
+def source_state(source: Any) -> tuple[int, ...] | None:
+    """What would tell that a file was exchanged or written to: device, inode, size and time of change."""
+    if not isinstance(source, Path) or not source.is_file():
+        return None
+    found = source.stat()
+    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns
+
+
+def content_bytes(source: Any) -> Iterator[bytes]:
+    """A file's bytes, or a table's columns as Arrow writes them."""
+    if isinstance(source, (str, Path)):
+        path = Path(source)
+        if not path.is_file():
+            raise StudyError(f"There is no file {path.name!r} at the given path.")
+        with path.open("rb") as file:
+            while piece := file.read(1 << 22):
+                yield piece
+        return
+    import pyarrow as pa
+
+    table = to_arrow(source, "given").combine_chunks()
+    for field, column in zip(table.schema, table.columns, strict=True):
+        yield json.dumps([field.name, str(field.type), len(column)]).encode()
+        sink = pa.BufferOutputStream()
+        with pa.ipc.new_stream(sink, pa.schema([pa.field("c", field.type)])) as writer:
+            writer.write_table(pa.table([column], schema=pa.schema([pa.field("c", field.type)])))
+        yield sink.getvalue().to_pybytes()

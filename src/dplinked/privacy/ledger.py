@@ -13,30 +13,40 @@ import hmac
 import json
 import math
 import os
-import re
 import secrets as tokens
 import socket
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, is_dataclass
-from datetime import UTC, datetime
-from decimal import Decimal
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from dplinked.errors import BudgetError, LedgerError, ReleaseError, StudyError, raise_alone
 from dplinked.privacy.calibration import check_budget, privacy_epsilon, privacy_mu, round_down
-from dplinked.tables import to_arrow
+from dplinked.privacy.store import (
+    FAULT,
+    START,
+    Event,
+    canonical,
+    chain_event,
+    chained_again,
+    connect,
+    create_tables,
+    execute,
+    guarded,
+    insert_event,
+    is_intact,
+    list_events,
+    list_populations,
+    seal_row,
+)
+from dplinked.tables import content_bytes
 
 UNITS = 10**15  # of ρ: one unit is 1e-15
 _LARGEST = 1000.0  # ε of a budget or a booking; sums of units stay within 64 bits
-_START = "0" * 64  # what the first event of a population is chained to
 _WAIT = 600.0  # seconds that a second request waits for the first one's result
 _POLL = 0.05
 _ACTIVE: set[str] = set()  # charges this process is computing for
-_FAULT = (
-    "The ledger cannot be read or written. Nothing was released. The steward's 'dplinked budget verify' tells more."
-)
 
 
 @dataclass(frozen=True)
@@ -55,23 +65,6 @@ class Balance:
         """ε that one further release could still have at the budget's δ."""
         left = max(0, self.total - self.spent)
         return privacy_epsilon(math.sqrt(2.0 * left / UNITS), self.delta) * (1.0 - 1e-6) if left else 0.0
-
-
-@dataclass(frozen=True)
-class Event:
-    """One line of the ledger."""
-
-    seq: int
-    population: str
-    kind: str
-    release: str | None
-    request: str | None
-    units: int
-    body: str
-    time: str
-    nonce: str
-    previous: str
-    hash: str
 
 
 @dataclass(frozen=True)
@@ -119,8 +112,9 @@ def _check_size(epsilon: float) -> None:
 def pure_mu(epsilon: float) -> float:
     """μ of the Gaussian release that is no more private than any ε-DP one: ``μ = 2Φ⁻¹(e^ε/(1+e^ε))``.
 
-    Proof. Among ε-DP mechanisms randomised response with odds e^ε is the least private; its trade-off function lies above that
-    of N(0,1) against N(μ,1) when the latter passes below its corner, (1/(1+e^ε), 1/(1+e^ε)), which this μ does.
+    Proof. Among ε-DP mechanisms randomised response with odds e^ε is the least private. Its trade-off function is made up of two chords, from
+    (0, 1) to (α, α) to (1, 0) with α = 1/(1+e^ε). That of N(0,1) against N(μ,1) is convex and passes through the same three
+    points for this μ, so it lies below.
     """
     from scipy.special import ndtri_exp
 
@@ -131,9 +125,9 @@ class Ledger:
     """One population's budget in a ledger that exists. See :meth:`create` for opening a budget."""
 
     def __init__(self, url: str | Path, population: str | None = None) -> None:
-        self._engine = _connect(url)
+        self._engine = connect(url)
         with self._transaction() as connection:
-            known = _populations(connection)
+            known = list_populations(connection)
         if population is None:
             if not known:
                 raise LedgerError("The ledger holds no budget. The steward opens one with 'dplinked budget init'.")
@@ -158,25 +152,25 @@ class Ledger:
         _check_size(epsilon)
         _check_name(population, "A budget belongs to a population: give its name")
         total = budget_units(epsilon, delta)
-        engine = _connect(url, create=True)
-        with _guard(), engine.begin() as connection:
-            _create_tables(connection, engine.dialect.name)
-            if population in _populations(connection):
+        engine = connect(url, create=True)
+        with guarded(), engine.begin() as connection:
+            create_tables(connection, engine.dialect.name)
+            if population in list_populations(connection):
                 raise StudyError(
                     f"There is a budget for {population!r} already. Budgets are opened once and never reset."
                 )
-            body = _canonical({"epsilon": epsilon, "delta": delta, "total": total})
-            event = _chain(1, population, "open", None, None, 0, body, _START)
-            _insert_event(connection, event)
+            body = canonical({"epsilon": epsilon, "delta": delta, "total": total})
+            event = chain_event(1, population, "open", None, None, 0, body, START)
+            insert_event(connection, event)
             row = {
                 "population": population, "epsilon": repr(float(epsilon)), "delta": repr(float(delta)), "total": total, "spent": 0,
                 "seq": 1, "head": event.hash, "secret": tokens.token_hex(32),
             }  # fmt: skip
-            _execute(
+            execute(
                 connection,
                 "INSERT INTO budget (population, epsilon, delta, total, spent, seq, head, secret, seal) "
                 "VALUES (:population, :epsilon, :delta, :total, :spent, :seq, :head, :secret, :seal)",
-                {**row, "seal": _seal(row)},
+                {**row, "seal": seal_row(row)},
             )
         return cls(url, population)
 
@@ -186,7 +180,7 @@ class Ledger:
         with self._transaction() as connection:
             row = self._locked(connection)
             if mark not in self._registered(connection):
-                self._append(connection, row, "register", None, mark, 0, _canonical({}))
+                self._append(connection, row, "register", None, mark, 0, canonical({}))
 
     def book(self, *, epsilon: float, delta: float, note: str) -> None:
         """Book spending that happened elsewhere; it may exceed what is left, which then is nothing.
@@ -199,41 +193,22 @@ class Ledger:
         units = cost(privacy_mu(epsilon, delta) if delta else pure_mu(epsilon))
         with self._transaction() as connection:
             row = self._locked(connection)
-            self._append(
-                connection,
-                row,
-                "booked",
-                None,
-                None,
-                units,
-                _canonical({"epsilon": epsilon, "delta": delta, "note": note}),
-            )
+            body = canonical({"epsilon": epsilon, "delta": delta, "note": note})
+            self._append(connection, row, "booked", None, None, units, body)
 
     def events(self) -> list[Event]:
         """All events of the population, in order."""
         with self._transaction() as connection:
-            return _events(connection, self.population)
+            return list_events(connection, self.population)
 
     def verify(self, head: str | None = None) -> Balance:
         """Check the whole chain, its sums and seal; `head`, from a release, must be in it, else the ledger was rolled back."""
         with self._transaction() as connection:
-            row, events = self._locked(connection), _events(connection, self.population)
-            intact = _intact(connection)
-        previous, spent = _START, 0
+            row, events = self._locked(connection), list_events(connection, self.population)
+            intact = is_intact(connection)
+        previous, spent = START, 0
         for seq, event in enumerate(events, 1):
-            again = _chain(
-                seq,
-                self.population,
-                event.kind,
-                event.release,
-                event.request,
-                event.units,
-                event.body,
-                previous,
-                event.time,
-                event.nonce,
-            )
-            if again != event:
+            if chained_again(event) != event or (event.seq, event.previous) != (seq, previous):
                 raise LedgerError(f"The ledger was changed: event {seq} does not fit the chain.")
             previous, spent = event.hash, spent + event.units
         opened = json.loads(events[0].body) if events else {}
@@ -256,7 +231,7 @@ class Ledger:
         with self._transaction() as connection:
             secret = self._locked(connection)["secret"]
         digest = hmac.new(bytes.fromhex(secret), digestmod=hashlib.sha256)
-        for piece in _content(source):
+        for piece in content_bytes(source):
             digest.update(piece)
         return digest.hexdigest()
 
@@ -280,7 +255,7 @@ class Ledger:
         """
         name = release or tokens.token_hex(8)
         _check_name(name, "A release's id must be a text of at most 200 printable characters")
-        wanted = hashlib.sha256(_canonical(dict(request)).encode()).hexdigest()
+        wanted = hashlib.sha256(canonical(dict(request)).encode()).hexdigest()
         units, limit = cost(mu), time.monotonic() + _WAIT
         while True:
             with self._transaction() as connection:
@@ -293,7 +268,7 @@ class Ledger:
                             f"The budget of {self.population!r} does not allow this release: it has epsilon = "
                             f"{round_down(_balance(row).epsilon_left)} left at delta = {float(row['delta']):g}. Nothing was spent."
                         )
-                    owner = _canonical({"host": socket.gethostname(), "process": os.getpid()})
+                    owner = canonical({"host": socket.gethostname(), "process": os.getpid()})
                     after = self._append(connection, row, "charge", name, wanted, units, owner)
                     _ACTIVE.add(after["head"])
                     return Charge(name, wanted, after["head"], _balance(after))
@@ -305,9 +280,8 @@ class Ledger:
                 if recorded is not None:
                     return Charge(name, wanted, charged.hash, _balance(row), recorded.body)
                 failed = self._find(connection, "failed", name) is not None
-                alive = _alive(
-                    json.loads(charged.body), charged.hash
-                )  # asked under the lock: it cannot record and end in between
+                # Asked under the lock: it cannot record and end in between.
+                alive = _alive(json.loads(charged.body), charged.hash)
             if failed or not alive or time.monotonic() > limit:
                 raise LedgerError(
                     f"The release {name!r} was charged, but never finished. The charge stays; use another id for a new release."
@@ -341,24 +315,24 @@ class Ledger:
         """Note that a charged release failed; the charge stays."""
         with self._transaction() as connection:
             self._append(
-                connection, self._locked(connection), "failed", charge.release, charge.request, 0, _canonical({})
+                connection, self._locked(connection), "failed", charge.release, charge.request, 0, canonical({})
             )
 
     # --- rows ------------------------------------------------------------------------------------
 
     @contextlib.contextmanager
     def _transaction(self) -> Iterator[Any]:
-        with _guard(), self._engine.begin() as connection:
+        with guarded(), self._engine.begin() as connection:
             yield connection
 
     def _locked(self, connection: Any) -> dict[str, Any]:
         """The population's row, locked until the transaction ends, its seal checked."""
         lock = " FOR UPDATE" if self._engine.dialect.name == "postgresql" else ""
-        found = _execute(
+        found = execute(
             connection, f"SELECT * FROM budget WHERE population = :population{lock}", {"population": self.population}
         )
         row = found.mappings().first()
-        if row is None or row["seal"] != _seal(row):
+        if row is None or row["seal"] != seal_row(row):
             raise LedgerError("The ledger was changed: its balance is not the one that was written.")
         return dict(row)
 
@@ -373,21 +347,21 @@ class Ledger:
         body: str,
     ) -> dict[str, Any]:
         """Add an event and move the balance with it; returns the new row."""
-        event = _chain(row["seq"] + 1, self.population, kind, release, request, units, body, row["head"])
-        _insert_event(connection, event)
+        event = chain_event(row["seq"] + 1, self.population, kind, release, request, units, body, row["head"])
+        insert_event(connection, event)
         after = {**row, "seq": event.seq, "spent": row["spent"] + units, "head": event.hash}
-        moved = _execute(
+        moved = execute(
             connection,
             "UPDATE budget SET spent = :spent, seq = :seq, head = :head, seal = :seal "
             "WHERE population = :population AND seq = :before",
-            {**after, "seal": _seal(after), "before": row["seq"]},
+            {**after, "seal": seal_row(after), "before": row["seq"]},
         )
         if moved.rowcount != 1:
-            raise LedgerError(_FAULT)
+            raise LedgerError(FAULT)
         return after
 
     def _find(self, connection: Any, kind: str, release: str) -> Event | None:
-        found = _execute(
+        found = execute(
             connection,
             "SELECT * FROM events WHERE population = :population AND kind = :kind AND release = :release",
             {"population": self.population, "kind": kind, "release": release},
@@ -396,69 +370,23 @@ class Ledger:
         if row is None:
             return None
         event = Event(**row)
-        if event != _again(event) or (event.kind, event.release) != (kind, release):
+        if event != chained_again(event) or (event.kind, event.release) != (kind, release):
             raise LedgerError("The ledger was changed: an event is not the one that was written.")
         return event
 
     def _registered(self, connection: Any) -> set[str]:
-        found = _execute(
+        found = execute(
             connection,
             "SELECT * FROM events WHERE population = :population AND kind = 'register'",
             {"population": self.population},
         )
         events = [Event(**row) for row in found.mappings()]
-        if any(event != _again(event) for event in events):
+        if any(event != chained_again(event) for event in events):
             raise LedgerError("The ledger was changed: an event is not the one that was written.")
         return {str(event.request) for event in events}
 
 
-# --- what is hashed ----------------------------------------------------------------------------------
-
-
-def _canonical(value: Any) -> str:
-    return json.dumps(value, sort_keys=True, ensure_ascii=False, separators=(",", ":"), default=_plain)
-
-
-def _plain(value: Any) -> Any:
-    """Arrays and series in full, as their text leaves out digits and elements."""
-    if is_dataclass(value) and not isinstance(value, type):
-        return asdict(value)
-    for method in ("tolist", "to_list"):
-        if hasattr(value, method):
-            return getattr(value, method)()
-    if isinstance(value, (Path, Decimal)):
-        return str(value)
-    raise StudyError(
-        f"A setting of type {type(value).__name__} cannot be told apart from others. Use numbers, texts, lists or tables."
-    )
-
-
-def _chain(
-    seq: int, population: str, kind: str, release: str | None, request: str | None, units: int, body: str, previous: str,
-    when: str | None = None, nonce: str | None = None,
-) -> Event:  # fmt: skip
-    """An event with its hash; a nonce goes in, so that hashes tell nothing to those who see only them."""
-    when, nonce = when or datetime.now(UTC).isoformat(timespec="seconds"), nonce or tokens.token_hex(16)
-    text = _canonical([seq, population, kind, release, request, units, body, when, nonce, previous])
-    return Event(
-        seq,
-        population,
-        kind,
-        release,
-        request,
-        units,
-        body,
-        when,
-        nonce,
-        previous,
-        hashlib.sha256(text.encode()).hexdigest(),
-    )
-
-
-def _again(event: Event) -> Event:
-    """The event as its own fields chain it."""
-    e = event
-    return _chain(e.seq, e.population, e.kind, e.release, e.request, e.units, e.body, e.previous, e.time, e.nonce)
+# --- small parts --------------------------------------------------------------------------------------
 
 
 def _check_name(name: Any, fault: str) -> None:
@@ -467,57 +395,10 @@ def _check_name(name: Any, fault: str) -> None:
         raise StudyError(f"{fault}.")
 
 
-def _seal(row: Mapping[str, Any]) -> str:
-    """Checksum of a population's row: a flipped bit in the balance is noticed before anything is charged."""
-    names = ("population", "epsilon", "delta", "total", "spent", "seq", "head", "secret")
-    if not all(isinstance(row[name], (str, int)) for name in names):
-        return ""
-    return hashlib.sha256(_canonical([row[name] for name in names]).encode()).hexdigest()
-
-
 def _balance(row: Mapping[str, Any]) -> Balance:
     return Balance(
         row["population"], float(row["epsilon"]), float(row["delta"]), row["total"], row["spent"], row["head"]
     )
-
-
-def settle_source(source: Any) -> Any:
-    """The same data for the fingerprint and for the sums: links in a path followed once, a lazy frame collected once."""
-    import narwhals as nw
-
-    if isinstance(source, (str, Path)):
-        return Path(source).resolve()
-    frame = nw.from_native(source, pass_through=True)
-    return frame.collect().to_native() if isinstance(frame, nw.LazyFrame) else source
-
-
-def source_state(source: Any) -> tuple[int, ...] | None:
-    """What would tell that a file was exchanged or written to: device, inode, size and time of change."""
-    if not isinstance(source, Path) or not source.is_file():
-        return None
-    found = source.stat()
-    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns
-
-
-def _content(source: Any) -> Iterator[bytes]:
-    """A file's bytes, or a table's columns as Arrow writes them."""
-    if isinstance(source, (str, Path)):
-        path = Path(source)
-        if not path.is_file():
-            raise StudyError(f"There is no file {path.name!r} at the given path.")
-        with path.open("rb") as file:
-            while piece := file.read(1 << 22):
-                yield piece
-        return
-    import pyarrow as pa
-
-    table = to_arrow(source, "given").combine_chunks()
-    for field, column in zip(table.schema, table.columns, strict=True):
-        yield _canonical([field.name, str(field.type), len(column)]).encode()
-        sink = pa.BufferOutputStream()
-        with pa.ipc.new_stream(sink, pa.schema([pa.field("c", field.type)])) as writer:
-            writer.write_table(pa.table([column], schema=pa.schema([pa.field("c", field.type)])))
-        yield sink.getvalue().to_pybytes()
 
 
 def _alive(owner: Mapping[str, Any], head: str) -> bool:
@@ -533,155 +414,3 @@ def _alive(owner: Mapping[str, Any], head: str) -> bool:
     except (OSError, KeyError, ValueError):
         return True
     return True
-
-
-# --- the database ------------------------------------------------------------------------------------
-
-
-def _connect(url: str | Path, *, create: bool = False) -> Any:
-    import sqlalchemy as sa
-
-    parsed = _address(str(url))
-    if parsed.get_backend_name() == "sqlite":
-        path = Path(parsed.database or "")
-        if not create and not path.is_file():
-            raise LedgerError(f"There is no ledger {path.name!r}. The steward opens one with 'dplinked budget init'.")
-        if create and not path.resolve().parent.is_dir():
-            raise StudyError(f"There is no folder for the ledger {path.name!r}.")
-        if path.is_file() and path.stat().st_nlink > 1:
-            raise LedgerError(
-                "The ledger's file has a second name (a hard link), under which it could be written unseen. Remove it."
-            )
-        engine = sa.create_engine(parsed, poolclass=sa.pool.NullPool)
-        _prepare_sqlite(engine)
-        return engine
-    if parsed.get_backend_name() != "postgresql":
-        raise StudyError("A ledger lives in SQLite or PostgreSQL: a path, sqlite:///path or postgresql://….")
-    try:
-        return sa.create_engine(parsed, poolclass=sa.pool.NullPool)
-    except ImportError:
-        raise_alone(StudyError("A ledger in PostgreSQL needs psycopg: pip install 'dplinked[postgres]'."))
-
-
-def _address(text: str) -> Any:
-    """A ledger's address, understood; never quoted, as it may hold a password."""
-    import sqlalchemy as sa
-
-    if "://" not in text:
-        if re.match(r"[A-Za-z][A-Za-z0-9+]+:", text):
-            raise StudyError("The ledger's address must be a path, sqlite:///path or postgresql://….")
-        return sa.URL.create("sqlite", database=text)
-    if text.startswith("sqlite:///"):
-        return sa.URL.create("sqlite", database=text.removeprefix("sqlite:///"))
-    parsed: Any = None
-    try:
-        parsed = sa.make_url(text.replace("postgresql://", "postgresql+psycopg://", 1))
-    except (sa.exc.ArgumentError, ValueError):
-        raise_alone(StudyError("The ledger's address must be a path, sqlite:///path or postgresql://…."))
-    return parsed
-
-
-def _prepare_sqlite(engine: Any) -> None:
-    """Write-ahead log, full synchronisation, and transactions that lock before they read."""
-    import sqlalchemy as sa
-
-    @sa.event.listens_for(engine, "connect")
-    def configure(connection: Any, _: Any) -> None:
-        connection.isolation_level = None
-        for setting in (
-            "busy_timeout = 60000",
-            "journal_mode = WAL",
-            "synchronous = FULL",
-            "wal_autocheckpoint = 1",
-            "cell_size_check = ON",
-        ):
-            connection.execute(f"PRAGMA {setting}")
-
-    @sa.event.listens_for(engine, "begin")
-    def begin(connection: Any) -> None:
-        connection.exec_driver_sql("BEGIN IMMEDIATE")
-
-
-@contextlib.contextmanager
-def _guard() -> Iterator[None]:
-    """A database's own errors quote statements and values: the ledger's are constant."""
-    import sqlalchemy as sa
-
-    try:
-        yield
-    except sa.exc.SQLAlchemyError:
-        raise_alone(LedgerError(_FAULT))
-    except (TypeError, ValueError, KeyError, OverflowError) as fault:
-        if isinstance(fault, StudyError):
-            raise
-        raise_alone(LedgerError(_FAULT))
-
-
-def _execute(connection: Any, statement: str, values: Mapping[str, Any] | None = None) -> Any:
-    import sqlalchemy as sa
-
-    return connection.execute(sa.text(statement), dict(values or {}))
-
-
-_TABLES = (
-    "CREATE TABLE IF NOT EXISTS budget (population TEXT PRIMARY KEY, epsilon TEXT NOT NULL, delta TEXT NOT NULL, total BIGINT NOT NULL, "
-    "spent BIGINT NOT NULL, seq BIGINT NOT NULL, head TEXT NOT NULL, secret TEXT NOT NULL, seal TEXT NOT NULL)",
-    "CREATE TABLE IF NOT EXISTS events (seq BIGINT NOT NULL, population TEXT NOT NULL, kind TEXT NOT NULL, release TEXT, request TEXT, "
-    "units BIGINT NOT NULL CHECK (units >= 0), body TEXT NOT NULL, time TEXT NOT NULL, nonce TEXT NOT NULL, previous TEXT NOT NULL, hash TEXT NOT NULL, "
-    "PRIMARY KEY (population, seq))",
-    "CREATE UNIQUE INDEX IF NOT EXISTS one_charge ON events (population, release) WHERE kind = 'charge'",
-    "CREATE UNIQUE INDEX IF NOT EXISTS one_release ON events (population, release) WHERE kind = 'release'",
-)
-_SQLITE_TRIGGERS = (
-    "CREATE TRIGGER IF NOT EXISTS events_stay BEFORE UPDATE ON events BEGIN SELECT RAISE(ABORT, 'append only'); END",
-    "CREATE TRIGGER IF NOT EXISTS events_remain BEFORE DELETE ON events BEGIN SELECT RAISE(ABORT, 'append only'); END",
-    "CREATE TRIGGER IF NOT EXISTS budget_remains BEFORE DELETE ON budget BEGIN SELECT RAISE(ABORT, 'append only'); END",
-    "CREATE TRIGGER IF NOT EXISTS budget_grows BEFORE UPDATE ON budget WHEN NEW.spent < OLD.spent OR NEW.total <> OLD.total "
-    "OR NEW.seq <> OLD.seq + 1 OR NEW.population <> OLD.population OR NEW.epsilon <> OLD.epsilon OR NEW.delta <> OLD.delta "
-    "OR NEW.secret <> OLD.secret BEGIN SELECT RAISE(ABORT, 'append only'); END",
-    "CREATE TRIGGER IF NOT EXISTS events_once BEFORE INSERT ON events WHEN EXISTS (SELECT 1 FROM events WHERE population = NEW.population "
-    "AND seq = NEW.seq) BEGIN SELECT RAISE(ABORT, 'append only'); END",
-    "CREATE TRIGGER IF NOT EXISTS budget_once BEFORE INSERT ON budget WHEN EXISTS (SELECT 1 FROM budget WHERE population = NEW.population) "
-    "BEGIN SELECT RAISE(ABORT, 'append only'); END",
-)
-_POSTGRES_TRIGGERS = (
-    "CREATE OR REPLACE FUNCTION dplinked_append_only() RETURNS trigger LANGUAGE plpgsql AS "
-    "$$ BEGIN RAISE EXCEPTION 'append only'; END $$",
-    "CREATE OR REPLACE TRIGGER events_stay BEFORE UPDATE OR DELETE OR TRUNCATE ON events FOR EACH STATEMENT EXECUTE FUNCTION dplinked_append_only()",
-    "CREATE OR REPLACE TRIGGER budget_remains BEFORE DELETE OR TRUNCATE ON budget FOR EACH STATEMENT EXECUTE FUNCTION dplinked_append_only()",
-    "CREATE OR REPLACE TRIGGER budget_grows BEFORE UPDATE ON budget FOR EACH ROW WHEN (NEW.spent < OLD.spent OR NEW.total <> OLD.total "
-    "OR NEW.seq <> OLD.seq + 1 OR NEW.population <> OLD.population OR NEW.epsilon <> OLD.epsilon OR NEW.delta <> OLD.delta "
-    "OR NEW.secret <> OLD.secret) EXECUTE FUNCTION dplinked_append_only()",
-)
-
-
-def _create_tables(connection: Any, dialect: str) -> None:
-    for statement in (*_TABLES, *(_SQLITE_TRIGGERS if dialect == "sqlite" else _POSTGRES_TRIGGERS)):
-        connection.exec_driver_sql(statement)
-
-
-def _populations(connection: Any) -> list[str]:
-    return [row[0] for row in _execute(connection, "SELECT population FROM budget ORDER BY population")]
-
-
-def _events(connection: Any, population: str) -> list[Event]:
-    found = _execute(
-        connection, "SELECT * FROM events WHERE population = :population ORDER BY seq", {"population": population}
-    )
-    return [Event(**row) for row in found.mappings()]
-
-
-def _insert_event(connection: Any, event: Event) -> None:
-    _execute(
-        connection,
-        "INSERT INTO events (seq, population, kind, release, request, units, body, time, nonce, previous, hash) "
-        "VALUES (:seq, :population, :kind, :release, :request, :units, :body, :time, :nonce, :previous, :hash)",
-        event.__dict__,
-    )
-
-
-def _intact(connection: Any) -> bool:
-    """SQLite's own check of its pages; PostgreSQL looks after its own."""
-    if connection.engine.dialect.name != "sqlite":
-        return True
-    return bool(_execute(connection, "PRAGMA integrity_check").scalar() == "ok")

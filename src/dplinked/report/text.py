@@ -71,8 +71,8 @@ def _coefficient_lines(release: Release, width: int) -> list[str]:
     intervals = release.conf_int()
     lines = [f"{'':<{width}}{'coef':>12}{'std err':>12}{'z':>9}{'P>|z|':>9}{'[0.025':>14}{'0.975]':>14}", "-" * WIDTH]
     for name, value in release.coef.items():
-        z = math.copysign(math.sqrt(release.test(f"{name} = 0").statistic), value)
-        p = release.test(f"{name} = 0").p_value
+        zero = release.test(f"{name} = 0")
+        z, p = math.copysign(math.sqrt(zero.statistic), value), zero.p_value
         low, high = intervals[name]
         lines.append(
             f"{name:<{width}}{value:>12.6g}{release.std_err[name]:>12.4g}{z:>9.2f}{p:>9.3f}{low:>14.6g}{high:>14.6g}"
