@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 FEBRL ?= .venv-febrl
 
-.PHONY: demo test test-all test-febrl check format bench bench-coverage bench-ledger bench-linking bench-reproduction clean
+.PHONY: demo studio test test-all test-febrl check format docs bench bench-coverage bench-engines bench-ledger bench-linking bench-reproduction clean
 
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -14,6 +14,9 @@ $(READY): pyproject.toml constraints.txt
 
 demo: $(READY)
 	$(BIN)/dplinked demo
+
+studio: $(READY)
+	$(BIN)/dplinked studio
 
 test: $(READY)
 	$(BIN)/python -m pytest -n 2
@@ -32,20 +35,25 @@ test-febrl: $(FEBRL)/.ready
 	$(FEBRL)/bin/python -m pytest -m "slow or not slow" tests/test_febrl.py
 
 check: $(READY)
-	$(BIN)/ruff check src tests benchmarks
-	$(BIN)/ruff format --check src tests benchmarks
+	$(BIN)/ruff check src tests benchmarks docs/theme
+	$(BIN)/ruff format --check src tests benchmarks docs/theme
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache
 
 format: $(READY)
-	$(BIN)/ruff check --fix src tests benchmarks
-	$(BIN)/ruff format src tests benchmarks
+	$(BIN)/ruff check --fix src tests benchmarks docs/theme
+	$(BIN)/ruff format src tests benchmarks docs/theme
+
+# Built offline into site/: open site/index.html, or serve it with python3 -m http.server --directory site.
+docs: $(READY)
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
 
 # Measurements. Results are committed under benchmarks/results with versions and machine.
 bench: $(READY)
 	$(BIN)/python benchmarks/sums.py --out benchmarks/results/sums.md
 	$(BIN)/python benchmarks/paper_table.py --out benchmarks/results/paper_table.md
 	$(BIN)/python benchmarks/accuracy.py --peers
+	$(BIN)/python benchmarks/engines.py all --rows 10000000
 
 # SURVEY=path: the Bank of Italy's survey for the application; generated households without it.
 bench-reproduction: $(FEBRL)/.ready
@@ -54,6 +62,10 @@ bench-reproduction: $(FEBRL)/.ready
 
 bench-coverage: $(READY)
 	$(BIN)/python benchmarks/coverage.py --runs 1000 --out benchmarks/results/coverage.csv
+
+# A hundred million rows: some 8 GB of temporary files. FOLDER=path keeps them, for the next time.
+bench-engines: $(READY)
+	$(BIN)/python benchmarks/engines.py all $(if $(FOLDER),--folder $(FOLDER))
 
 # Processes that are killed while they spend a budget together, in SQLite, PostgreSQL and, as a control, a JSON file.
 bench-ledger: $(READY)
@@ -67,4 +79,4 @@ bench-linking: $(READY) $(FEBRL)/.ready
 	$(BIN)/python benchmarks/linking.py fit
 
 clean:
-	rm -rf $(VENV) $(FEBRL) build dist demo
+	rm -rf $(VENV) $(FEBRL) build dist demo site

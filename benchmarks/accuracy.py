@@ -19,7 +19,6 @@ import argparse
 import csv
 import math
 import os
-import platform
 import subprocess
 import sys
 import tempfile
@@ -27,7 +26,6 @@ import time
 import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +43,7 @@ from dplinked.privacy.calibration import privacy_mu
 from dplinked.study import Study
 from dplinked.sums.memory import encode, instrument_sums
 from dplinked.sums.rows import Rows
+from machine import describe_machine
 
 Floats = NDArray[np.float64]
 
@@ -468,18 +467,6 @@ def judge(cells: list[Cell]) -> tuple[list[dict[str, Any]], list[str], list[str]
     return table, missed, doubtful
 
 
-def describe_machine() -> str:
-    """Versions and machine, for the report."""
-    model = platform.processor() or platform.machine()
-    cpu = Path("/proc/cpuinfo")
-    if cpu.exists():
-        model = next(
-            (line.split(":")[1].strip() for line in cpu.read_text().splitlines() if "model name" in line), model
-        )
-    versions = ", ".join(f"{name} {metadata.version(name)}" for name in ("dplinked", "numpy", "opendp", "scikit-learn"))
-    return f"Python {platform.python_version()}, {versions}; {model}, {os.cpu_count()} cores, {platform.system()}"
-
-
 def share_text(part: int, whole: int) -> str:
     """A share in percent, or a dash where there is nothing to share."""
     return f"{100.0 * part / whole:.1f} %" if whole else "–"
@@ -490,7 +477,7 @@ def write_report(table: list[dict[str, Any]], missed: list[str], doubtful: list[
     lines = [
         "# Accuracy at perfect linkage",
         "",
-        describe_machine(),
+        describe_machine("dplinked", "numpy", "opendp", "scikit-learn"),
         "",
         "Median relative l2 error of the slopes. " + " ".join(__doc__.split("\n\n")[-1].split()),
         "",

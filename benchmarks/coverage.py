@@ -17,11 +17,9 @@ import argparse
 import csv
 import math
 import os
-import platform
 import sys
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass, fields
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +32,7 @@ from scipy import stats
 import dplinked as dpl
 from dplinked.privacy import noise
 from dplinked.simulate import mislink
+from machine import describe_machine
 
 
 @dataclass(frozen=True)
@@ -229,10 +228,7 @@ def main() -> int:
     if arguments.out:
         arguments.out.parent.mkdir(parents=True, exist_ok=True)
         with arguments.out.open("w", newline="", encoding="utf-8") as file:
-            versions = ", ".join(f"{name} {metadata.version(name)}" for name in ("dplinked", "numpy", "scipy"))
-            file.write(
-                f"# {versions}; Python {platform.python_version()}, {platform.machine()}, {os.cpu_count()} cores\n"
-            )
+            file.write(f"# {describe_machine('dplinked', 'numpy', 'scipy')}\n")
             writer = csv.DictWriter(
                 file, [*(f.name for f in fields(Cell)), *(k for k in rows[0] if k not in Cell.__dataclass_fields__)]
             )

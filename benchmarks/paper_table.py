@@ -10,9 +10,7 @@ from __future__ import annotations
 
 import argparse
 import math
-import platform
 import sys
-from importlib import metadata
 from pathlib import Path
 
 import numpy as np
@@ -23,6 +21,7 @@ from dplinked.paper import constants_not_private, ngd_not_private, ssp_not_priva
 from dplinked.privacy import sensitivity as sens
 from dplinked.privacy.calibration import privacy_mu
 from dplinked.simulate import mislink, paper_design
+from machine import describe_machine
 
 CELLS = ((10_000, 0.5), (10_000, 1.0), (10_000, 1.8), (3_000, 1.0))
 
@@ -92,11 +91,10 @@ def main() -> int:
         cell_errors(n, sigma, arguments.repetitions, seed) for seed, (n, sigma) in enumerate(CELLS[: arguments.cells])
     ]
     heads = [f"n = {n:,}, σ = {sigma}" for n, sigma in CELLS[: arguments.cells]]
-    versions = ", ".join(f"{name} {metadata.version(name)}" for name in ("dplinked", "numpy", "opendp"))
     lines = [
         "# Mean relative error at the paper's settings",
         "",
-        f"{arguments.repetitions} repetitions a cell; {versions}; Python {platform.python_version()}, {platform.machine()}.",
+        f"{arguments.repetitions} repetitions a cell; {describe_machine('dplinked', 'numpy', 'opendp')}.",
         "Made by `python benchmarks/paper_table.py`.",
         "",
         "| | " + " | ".join(heads) + " |",

@@ -10,16 +10,15 @@ from __future__ import annotations
 
 import argparse
 import math
-import platform
 import sys
 import time
-from importlib import metadata
 from pathlib import Path
 
 import numpy as np
 
 from dplinked.paper import settings
 from dplinked.paper.algorithms import ngd_noise, ssp_not_private
+from machine import describe_machine
 
 
 def straightforward(point: settings.Point, repetitions: int, seed: int) -> dict[str, list[float]]:
@@ -72,10 +71,9 @@ def main() -> int:
         abs(np.mean(np.abs(np.array(values) - 1)) - errors[name]) < 5 * 0.76 * errors[name] / math.sqrt(arguments.slow)
         for name, values in slow.items()
     )
-    versions = ", ".join(f"{name} {metadata.version(name)}" for name in ("dplinked", "numpy"))
     text = (
         "# Speed of the reproduction\n\n"
-        f"Setting 1, n = 10,000, T = {fast.iterations}; {versions}; Python {platform.python_version()}, {platform.machine()}.\n"
+        f"Setting 1, n = 10,000, T = {fast.iterations}; {describe_machine('dplinked', 'numpy')}.\n"
         "Made by `python benchmarks/reproduction.py`.\n\n"
         "| | ms a repetition |\n|---|---:|\n"
         f"| all eight methods, repetitions side by side ({arguments.repetitions:,}) | {1e3 * each[0]:.2f} |\n"

@@ -14,12 +14,10 @@ import argparse
 import ctypes
 import gc
 import os
-import platform
 import subprocess
 import sys
 import time
 from collections.abc import Callable
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +31,7 @@ from dplinked.study import Study
 from dplinked.sums.memory import encode, instrument_sums
 from dplinked.sums.rows import Rows
 from dplinked.sums.sums import PrivateSums
+from machine import describe_machine
 
 Floats = NDArray[np.float64]
 
@@ -215,19 +214,6 @@ def measure_memory(rows: int, name: str) -> float | None:
 # --- the report -------------------------------------------------------------------------------------
 
 
-def describe_machine() -> str:
-    """Versions and machine, for the report."""
-    model = platform.processor() or platform.machine()
-    cpu = Path("/proc/cpuinfo")
-    if cpu.exists():
-        model = next(
-            (line.split(":")[1].strip() for line in cpu.read_text().splitlines() if "model name" in line), model
-        )
-    names = ("dplinked", "numpy", "pyarrow", "scikit-learn")
-    versions = ", ".join(f"{name} {metadata.version(name)}" for name in names)
-    return f"Python {platform.python_version()}, {versions}; {model}, {os.cpu_count()} cores, {platform.system()}"
-
-
 def main() -> int:
     """Run everything, print the report, return the number of the exit code."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -252,7 +238,7 @@ def main() -> int:
     lines = [
         f"# The pass over {options.rows:,} rows, {COLUMNS} columns and intercept, {blocks:,} blocks of {BLOCK}",
         "",
-        describe_machine(),
+        describe_machine("dplinked", "numpy", "pyarrow", "scikit-learn"),
         "",
         f"Medians over {options.rounds} interleaved rounds; ratio = median over rounds of (ours / scikit-learn).",
         "",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -39,3 +40,20 @@ def test_small_benchmark(command: list[str], tmp_path: Path) -> None:
         capture_output=True, text=True, cwd=tmp_path, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+
+
+@pytest.mark.slow
+def test_small_engines(tmp_path: Path) -> None:
+    sections, out = ["contract", "parquet", "blocks", "wide", "rivals", "cli"], tmp_path / "engines.md"
+    done = subprocess.run(
+        [sys.executable, str(ROOT / "benchmarks" / "engines.py"), *sections, "--rows", "5000", "--rounds", "2", "--out", str(out)],
+        capture_output=True, text=True, cwd=tmp_path, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+    report = out.read_text(encoding="utf-8")
+    assert report.count("\n## ") == report.count("All criteria met.") == len(sections)
+    deviation = re.search(r"Largest relative deviation: (\S+) \(at most 1e-10 allowed\)", report)
+    assert deviation is not None
+    assert float(deviation[1]) <= 1e-10
+    for line in ("| 5,000 |", "| 10 large blocks |", "| 20 columns |", "| ours, Parquet |", "| `dplinked fit` |"):
+        assert line in report

@@ -8,6 +8,7 @@ Searched are both output streams, errors with all that they were raised from, lo
 from __future__ import annotations
 
 import ast
+import importlib
 import inspect
 import logging
 import os
@@ -31,10 +32,11 @@ import pyarrow.parquet as pq
 import pytest
 
 import dplinked as dpl
-from dplinked.cli import DEMO_STUDY, main
+from dplinked.cli import main
 from dplinked.linkage import quality
 from dplinked.privacy.ledger import Ledger
 from dplinked.simulate import linked_households, review_links, two_files
+from studies import LEDGER_STUDY
 
 TOKEN, NUMBER = "CANARYq7x", 918273645.5
 MARKS = [
@@ -42,17 +44,6 @@ MARKS = [
     for text in (TOKEN, "918273645", "918,273,645", "918.273.645", "9.18273645", "9.18274e", "9.183e+08", "9.18e+08")
     for mark in (text.encode(), text.encode("utf-16-le"))
 ] + [struct.pack("<d", NUMBER), struct.pack(">d", NUMBER)]  # fmt: skip
-STUDY = (
-    DEMO_STUDY
-    + """[linkage]
-block = "state"
-accuracy = 0.91
-
-[ledger]
-url = "budget.db"
-population = "households"
-"""
-)
 COLUMNS = ["income", "region", "state", "consumption", "note"]
 
 
@@ -238,7 +229,7 @@ def planted() -> dict[str, tuple[str, bytes]]:
     return found
 
 
-def make_study(folder: Path, name: str, data: bytes, study: str = STUDY) -> Path:
+def make_study(folder: Path, name: str, data: bytes, study: str = LEDGER_STUDY) -> Path:
     (folder / name).write_bytes(data)
     (folder / "study.toml").write_text(study.replace("linked.parquet", name), encoding="utf-8")
     Ledger.create(folder / "budget.db", "households", epsilon=9.0, delta=1e-5).register(folder / name)
@@ -276,14 +267,16 @@ def test_no_command_shows_a_canary(watch: Watch, case: str) -> None:
 
 
 STUDIES = {
-    "accuracy table": STUDY.replace("accuracy = 0.91", "accuracy = { nsw = 0.9 }"),
-    "accuracy too low": STUDY.replace("accuracy = 0.91", "accuracy = 0.005"),
-    "moves": STUDY.replace("moves_block = false", "moves_block = true"),
-    "descent": STUDY.replace("[bounds]", 'method = "ngd"\n[bounds]'),
-    "private ranges": STUDY.replace("[bounds]", 'ranges = "private"\n[bounds]'),
-    "paper": STUDY.replace("[bounds]", 'calibration = "paper"\n[bounds]').replace("epsilon = 1.0", "epsilon = 0.9"),
-    "a column less": STUDY.replace("income", "incomes"),
-    "not registered": STUDY,
+    "accuracy table": LEDGER_STUDY.replace("accuracy = 0.91", "accuracy = { nsw = 0.9 }"),
+    "accuracy too low": LEDGER_STUDY.replace("accuracy = 0.91", "accuracy = 0.005"),
+    "moves": LEDGER_STUDY.replace("moves_block = false", "moves_block = true"),
+    "descent": LEDGER_STUDY.replace("[bounds]", 'method = "ngd"\n[bounds]'),
+    "private ranges": LEDGER_STUDY.replace("[bounds]", 'ranges = "private"\n[bounds]'),
+    "paper": LEDGER_STUDY.replace("[bounds]", 'calibration = "paper"\n[bounds]').replace(
+        "epsilon = 1.0", "epsilon = 0.9"
+    ),
+    "a column less": LEDGER_STUDY.replace("income", "incomes"),
+    "not registered": LEDGER_STUDY,
 }
 
 
@@ -558,7 +551,7 @@ def random_uses(tree: ast.AST) -> set[str]:
 
 
 def uses_of(module: str) -> set[str]:
-    return random_uses(ast.parse(inspect.getsource(sys.modules[module])))
+    return random_uses(ast.parse(inspect.getsource(importlib.import_module(module))))
 
 
 def test_releases_draw_random_numbers_at_the_door_only() -> None:

@@ -12,16 +12,8 @@ import pyarrow.parquet as pq
 import pytest
 
 import dplinked as dpl
-from dplinked.cli import DEMO_STUDY
 from dplinked.simulate import linked_households, review_links, two_files
-
-STUDY = (
-    DEMO_STUDY
-    + """[linkage]
-block = "state"
-accuracy = 0.91
-"""
-)
+from studies import STUDY, edit
 
 
 def run(*arguments: object, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
@@ -37,13 +29,6 @@ def folder(tmp_path: Path) -> Path:
     pq.write_table(table, tmp_path / "linked.parquet")
     (tmp_path / "study.toml").write_text(STUDY, encoding="utf-8")
     return tmp_path
-
-
-def edit(folder: Path, old: str, new: str) -> Path:
-    text = (folder / "study.toml").read_text(encoding="utf-8")
-    assert old in text
-    (folder / "study.toml").write_text(text.replace(old, new), encoding="utf-8")
-    return folder / "study.toml"
 
 
 def test_demo_does_the_main_job(tmp_path: Path) -> None:
@@ -63,6 +48,9 @@ def test_fit_then_report(folder: Path) -> None:
     assert run("report", folder / "release.json", "-o", folder / "report.md").returncode == 0
     assert "| income |" in (folder / "report.md").read_text(encoding="utf-8")
     assert run("report", folder / "release.json", "--markdown").stdout.startswith("# Private")
+    for suffix, start in ((".html", "<!DOCTYPE html>"), (".tex", "% "), (".csv", "name,coef,std_err")):
+        assert run("report", folder / "release.json", "-o", folder / f"report{suffix}").returncode == 0
+        assert (folder / f"report{suffix}").read_text(encoding="utf-8").startswith(start)
 
 
 def test_csv_works_too(folder: Path) -> None:
@@ -78,6 +66,10 @@ def test_plan_opens_no_data(folder: Path) -> None:
     assert done.returncode == 0, done.stderr
     assert "no data touched" in done.stdout
     assert "0.5" in done.stdout
+    written = run("plan", folder / "study.toml", "--rows", "50000", "--out", folder / "plan.html")
+    assert written.returncode == 0
+    assert "No data was touched" in (folder / "plan.html").read_text(encoding="utf-8")
+    assert run("plan", folder / "study.toml", "--rows", "50000", "--out", folder / "study.toml").returncode == 2
 
 
 def test_check_is_marked_and_tells(folder: Path) -> None:
@@ -107,7 +99,7 @@ def test_check_is_marked_and_tells(folder: Path) -> None:
         ("consumption ~ income + C(region)", "consumption ~ scale(income)", "not supported"),
         ("consumption ~ income + C(region)", "consumption ~ wealth", "no declared bounds"),
         ("linked.parquet", "absent.parquet", "no file"),
-        ("linked.parquet", "study.toml", "only .parquet and .csv"),
+        ("linked.parquet", "study.toml", "only .parquet, .csv"),
         ('[data]\npath = "linked.parquet"', "", "names no data"),
         ("[privacy]", "[ledger]\nulr = 'x'\n[privacy]", "has an unknown key"),
         ("epsilon = 1.0", "epsilon = = 1", "not valid TOML"),

@@ -10,9 +10,11 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+LONG = ("README.md", "tutorial.md")  # they link thousands of people
+RUN = [pytest.param(path, id=path.name, marks=[pytest.mark.slow] * (path.name in LONG)) for path in DOCUMENTS]
 
 
-@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
+@pytest.mark.parametrize("document", RUN)
 def test_python_examples_run(document: Path) -> None:
     space: dict[str, object] = {}
     for block in re.findall(r"```python\n(.*?)```", document.read_text(encoding="utf-8"), re.DOTALL):

@@ -458,6 +458,36 @@ def test_released_accuracies_are_charged(ledger: Ledger, url: str, audited: Any)
     assert ledger.verify().spent == cost(MU)
 
 
+def test_files_exchanged_after_linking_are_refused(tmp_path: Path) -> None:
+    """Registered or not, and by whatever way: the release would be charged to files that it does not describe."""
+    files, paths = two_files(300, 4), [tmp_path / "a.parquet", tmp_path / "b.parquet"]
+    ledger = Ledger.create(tmp_path / "budget.db", "people", **BUDGET)
+    for path, table in zip(paths, (files.left, files.right), strict=True):
+        pq.write_table(table, path)
+        ledger.register(path)
+    (tmp_path / "link.parquet").symlink_to(paths[0])
+    linked = dpl.link(tmp_path / "link.parquet", str(paths[1]), fields=["surname", "date_of_birth"], id="id")
+    linked = linked.audited(review_links(linked.audit_sample(60), files))
+    options: dict[str, Any] = {"epsilon": 0.5, "delta": 1e-6, "unit": dpl.PrivacyUnit(), "ledger": tmp_path / "budget.db"}  # fmt: skip
+    other = tmp_path / "other.parquet"
+    pq.write_table(files.left.slice(0, 200), other)
+    ledger.register(other)
+    (tmp_path / "link.parquet").unlink()
+    (tmp_path / "link.parquet").symlink_to(other)
+    assert dpl.release_accuracy(linked, **options).ledger is not None  # of the file that was linked
+    for exchange in (
+        lambda: shutil.copy(other, paths[0]),
+        lambda: paths[0].unlink(),
+        lambda: other.replace(paths[0]),
+        lambda: pq.write_table(files.left, paths[0]),
+    ):
+        exchange()
+        with pytest.raises(LedgerError, match=r"changed since they were linked\. Nothing was spent") as caught:
+            dpl.release_accuracy(linked, **options)
+        assert caught.value.exit_code == 4
+    assert ledger.verify().spent == cost(MU)
+
+
 # --- what goes wrong after the charge ----------------------------------------------------------------
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import tomllib
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import numpy as np
 import pandas as pd
 import polars as pl
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.csv
 import pyarrow.parquet
 import pytest
@@ -129,6 +131,62 @@ def test_column_names_with_quotes_and_sql_in_them(files) -> None:
     linked = dpl.link(*renamed, fields=fields, id="id", method="splink")
     assert accuracy(linked, files) > 0.9
     assert "<b>" not in linked.to_html()
+
+
+# --- Splink's own settings -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["creator", "dict", "file"])
+def test_splinks_own_settings_make_the_candidates(files, kind: str, tmp_path: Path) -> None:
+    """Untrained settings in each form: only pairs that agree where the settings ask for it are candidates."""
+    import splink.comparison_library as cl
+    from splink import SettingsCreator, block_on
+
+    settings = SettingsCreator(
+        link_type="link_only",
+        comparisons=[cl.ExactMatch("surname"), cl.ExactMatch("date_of_birth"), cl.ExactMatch("national_id")],
+        blocking_rules_to_generate_predictions=[block_on("national_id")],
+    )
+    if kind != "creator":
+        settings = settings.create_settings_dict("duckdb")
+    if kind == "file":
+        (tmp_path / "settings.json").write_text(json.dumps(settings), encoding="utf-8")
+        settings = tmp_path / "settings.json"
+    linked = dpl.link(files.left, files.right, fields=FIELDS, id="id", method="splink", settings=settings)
+    candidates = linked.links.candidates
+    ids = [np.array(table["national_id"].to_pylist()) for table in (files.left, files.right)]
+    assert candidates.left.size > 1000
+    assert (ids[0][candidates.left] == ids[1][candidates.right]).all()
+    sure = linked.links.score > 0
+    assert (linked.links.right == files.truth)[sure].mean() > 0.99
+
+
+def test_a_trained_splink_model_is_used_as_it_is(files) -> None:
+    """Weights are those of the model's own probabilities, worked out by hand."""
+    m, u, prior = 0.9, 0.01, 1 / 1500
+
+    def comparison(name: str) -> dict[str, object]:
+        levels = [
+            {"sql_condition": f"{name}_l IS NULL OR {name}_r IS NULL", "is_null_level": True},
+            {"sql_condition": f"{name}_l = {name}_r", "m_probability": m, "u_probability": u},
+            {"sql_condition": "ELSE", "m_probability": 1 - m, "u_probability": 1 - u},
+        ]
+        return {"output_column_name": name, "comparison_levels": levels}
+
+    settings = {
+        "comparisons": [comparison("surname"), comparison("address")],
+        "blocking_rules_to_generate_predictions": ["l.national_id = r.national_id"],
+        "probability_two_random_records_match": prior,
+    }
+    linked = dpl.link(files.left, files.right, fields=FIELDS, id="id", method="splink", settings=settings)
+    candidates = linked.links.candidates
+    expected = np.full(candidates.left.size, np.log2(prior / (1 - prior)))
+    weights = {True: np.log2(m / u), False: np.log2((1 - m) / (1 - u)), None: 0.0}
+    for name in ("surname", "address"):
+        agree = pc.equal(files.left[name].take(candidates.left), files.right[name].take(candidates.right))
+        expected += [weights[value] for value in agree.to_pylist()]
+    assert candidates.left.size > 500
+    np.testing.assert_allclose(candidates.score, expected, atol=1e-6)
 
 
 # --- links made elsewhere -----------------------------------------------------------------------------

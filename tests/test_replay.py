@@ -4,9 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import importlib
+from pathlib import Path
+from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
+import scipy.sparse as sp
 
 import dplinked as dpl
 from dplinked.linkage import quality as judged
@@ -14,6 +19,8 @@ from dplinked.privacy import mechanism
 from dplinked.privacy import plan as planned
 from dplinked.privacy import sensitivity as sens
 from dplinked.privacy.calibration import privacy_mu
+from dplinked.sums import passes
+from dplinked.sums.passes import TablePass
 from neighbours import BOUNDS, KINDS, LEVELS, Pair, make_pair
 from replay import Leak, replay
 
@@ -33,10 +40,17 @@ PATHS = {
 }
 
 
-def check(monkeypatch: pytest.MonkeyPatch, pair: Pair, formula: str, path: str, seed: int) -> float:
+def in_memory(data: dict[str, Any], linkage: Any) -> tuple[Any, Any]:
+    return data, linkage
+
+
+def check(
+    monkeypatch: pytest.MonkeyPatch, pair: Pair, formula: str, path: str, seed: int, engine: Any = in_memory
+) -> float:
     options = {"epsilon": EPSILON, **PATHS[path]}
 
     def run(data, linkage):
+        data, linkage = engine(data, linkage)
         release = dpl.fit(
             data, formula, bounds=BOUNDS, levels=LEVELS, linkage=linkage, unit=pair.unit, delta=DELTA, **options
         )
@@ -71,6 +85,53 @@ def test_release_paths_replay(monkeypatch: pytest.MonkeyPatch, kind: str, path: 
     rng = np.random.default_rng([KINDS.index(kind), len(path)])
     for seed in range(25):
         check(monkeypatch, make_pair(rng, kind), FORMULAS[seed % len(FORMULAS)], path, seed)
+
+
+@pytest.fixture(params=["parquet", "stream", "duckdb"])
+def engine(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Data as another engine gets it; a matching matrix as pairs of ids where rows have no positions."""
+
+    def by_id(data: dict[str, Any], linkage: Any) -> tuple[Any, Any]:
+        if not isinstance(linkage, dpl.Matching):
+            return data, linkage
+        n, entries = linkage.matrix.shape[0], sp.coo_array(linkage.matrix)
+        pairs = pa.table({"row": entries.row, "match": entries.col, "probability": entries.data})
+        declared = {name: getattr(linkage, name) for name in ("column_sum", "accuracy_min", "carriers")}
+        return {**data, "id": np.arange(n)}, dpl.Matching(pairs, id="id", **declared)
+
+    def parquet(data: dict[str, Any], linkage: Any) -> tuple[Any, Any]:
+        pq.write_table(pa.table(data), tmp_path / "rows.parquet", row_group_size=3)
+        return tmp_path / "rows.parquet", linkage
+
+    def stream(data: dict[str, Any], linkage: Any) -> tuple[Any, Any]:
+        table = pa.table(data)
+        return pa.RecordBatchReader.from_batches(table.schema, table.to_batches(max_chunksize=2)), linkage
+
+    def duckdb(data: dict[str, Any], linkage: Any) -> tuple[Any, Any]:
+        pytest.importorskip("duckdb")
+        data, linkage = by_id(data, linkage)
+        parquet(data, linkage)
+        return dpl.Query("select * from 'rows.parquet'", folder=tmp_path), linkage
+
+    monkeypatch.setattr(passes, "IN_MEMORY", 0)
+    monkeypatch.setattr(importlib.import_module("dplinked.sums.parquet"), "PART", 4)
+    return {"parquet": parquet, "stream": stream, "duckdb": duckdb}[request.param]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_engines_replay(monkeypatch: pytest.MonkeyPatch, kind: str, engine: Any) -> None:
+    """Every kind of neighbours by one path each; all by all paths below."""
+    path = list(PATHS)[KINDS.index(kind) % len(PATHS)]
+    check(monkeypatch, make_pair(np.random.default_rng(KINDS.index(kind)), kind), FORMULAS[2], path, 1, engine)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("path", PATHS)
+def test_engines_replay_by_all_paths(monkeypatch: pytest.MonkeyPatch, kind: str, path: str, engine: Any) -> None:
+    rng = np.random.default_rng([2000 + KINDS.index(kind), len(path)])
+    for seed in range(2):
+        check(monkeypatch, make_pair(rng, kind), FORMULAS[seed + 2], path, seed, engine)
 
 
 @pytest.mark.slow
@@ -172,39 +233,39 @@ def test_without_faults_nothing_is_caught(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_catches_data_dependent_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
-    original = fit_module.encode
+    original = passes.encode
 
-    def from_data(rows, design, linkage, unit):
+    def from_data(rows, design, linkage, unit, progress):
         values = rows.numbers("x", 0, rows.count)
         values = values[np.isfinite(values)]
         top = float(np.clip(values.max(initial=1.0), 1.0, 10.0))
         columns = tuple(dataclasses.replace(c, scale=c.scale * top / 10.0) for c in design.columns)
         return original(rows, dataclasses.replace(design, columns=columns), linkage, unit)
 
-    monkeypatch.setattr(fit_module, "encode", from_data)
+    monkeypatch.setattr(passes, "encode", from_data)
     assert caught(monkeypatch, "exact")
 
 
 def test_catches_scaling_by_the_data(monkeypatch: pytest.MonkeyPatch) -> None:
-    original = fit_module.instrument_sums
+    original = TablePass.instrument_sums
 
     def standardised(data):
         sums = original(data)
         spread = 1e-3 + np.abs(np.diag(sums.matrix)).max() / sums.count
         return dataclasses.replace(sums, matrix=sums.matrix / spread)
 
-    monkeypatch.setattr(fit_module, "instrument_sums", standardised)
+    monkeypatch.setattr(TablePass, "instrument_sums", standardised)
     assert caught(monkeypatch, "exact")
 
 
 def test_catches_a_count_of_rows_that_were_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    original = fit_module.instrument_sums
+    original = TablePass.instrument_sums
 
     def dropping(data):
-        kept = int(np.isfinite(data.rows.numbers("x", 0, data.rows.count)).sum())
+        kept = int(np.isfinite(data.data.rows.numbers("x", 0, data.count)).sum())
         return dataclasses.replace(original(data), count=max(1, kept))
 
-    monkeypatch.setattr(fit_module, "instrument_sums", dropping)
+    monkeypatch.setattr(TablePass, "instrument_sums", dropping)
     assert caught(monkeypatch, "exact")
 
 
@@ -264,7 +325,7 @@ def test_catches_a_redraw(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_catches_a_ridge_from_the_data(monkeypatch: pytest.MonkeyPatch) -> None:
-    original = fit_module.instrument_sums
+    original = TablePass.instrument_sums
     seen = {}
 
     def remember(data):
@@ -272,7 +333,7 @@ def test_catches_a_ridge_from_the_data(monkeypatch: pytest.MonkeyPatch) -> None:
         return seen["sums"]
 
     solve = fit_module.solve_sums
-    monkeypatch.setattr(fit_module, "instrument_sums", remember)
+    monkeypatch.setattr(TablePass, "instrument_sums", remember)
     monkeypatch.setattr(
         fit_module,
         "solve_sums",

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 import dplinked as dpl
 from dplinked.design import Design, build_design
-from dplinked.sums import memory
+from dplinked.sums import memory, rows
 from dplinked.sums.memory import Encoded, column_counts, encode, instrument_sums, paper_sums, scale_rows
 from dplinked.sums.rows import Rows
 from dplinked.sums.sums import rounding_bound
@@ -127,7 +127,7 @@ def test_row_order_changes_nothing_beyond_rounding(seed: int, order: list[int]) 
 
 def test_rounding_bound_holds_against_exact_sums(monkeypatch: pytest.MonkeyPatch) -> None:
     """Small tiles, so that all merges happen; reference by math.fsum."""
-    monkeypatch.setattr(memory, "TILE", 64)
+    monkeypatch.setattr(rows, "PART", 64)
     monkeypatch.setattr(memory, "STRIP", 16)
     data, accuracy, _ = make_rows([50, 300, 1, 649], 3)
     design = build_design("y ~ 0 + x", {"y": (-3, 3), "x": (-1, 1)})
@@ -148,7 +148,7 @@ def test_tiles_and_lanes_do_not_matter(monkeypatch: pytest.MonkeyPatch) -> None:
     data, accuracy, _ = make_rows(LAYOUTS["many small blocks"])
     design = build_design("y ~ x + w", BOUNDS, None, {"x": (-0.5, 0.5)})
     whole = instrument_sums(encoded(data, design, dpl.ELE(accuracy, block="block")))
-    monkeypatch.setattr(memory, "TILE", 16)
+    monkeypatch.setattr(rows, "PART", 16)
     monkeypatch.setattr(memory, "STRIP", 4)
     tiled = instrument_sums(encoded(data, design, dpl.ELE(accuracy, block="block")))
     np.testing.assert_allclose(whole.matrix, tiled.matrix, atol=1e-10)
@@ -175,7 +175,7 @@ def test_nulls_wild_cells_and_unknown_levels(make) -> None:
         "g": ["a", "b", None, "zzz", "b", "a"],
     }
     design = build_design("y ~ x + C(g)", {"x": (-1, 1), "y": (-3, 3)}, {"g": ["a", "b"]}, None, {"x": 0.25}).unscaled()
-    x, z = encoded(make(columns), design, dpl.Exact()).tile(0, 6)
+    x, z = encoded(make(columns), design, dpl.Exact()).whole()
     np.testing.assert_array_equal(x[0], [0.5, 0.25, 0.25, 0.25, 1.0, -1.0])
     np.testing.assert_array_equal(x[1], [0, 1, 0, 0, 1, 0])
     np.testing.assert_array_equal(z, [1.0, 2.0, 0.0, -3.0, 0.0, 1.0])
@@ -184,10 +184,10 @@ def test_nulls_wild_cells_and_unknown_levels(make) -> None:
 def test_null_and_undeclared_keys_form_one_block() -> None:
     data = {"x": np.linspace(-1, 1, 6), "y": np.zeros(6), "k": np.array(["a", "a", None, "b", None, "c"], dtype=object)}
     design = build_design("y ~ x", {"x": (-1, 1), "y": (-1, 1)})
-    blocks = encoded(data, design, dpl.ELE({"a": 0.9}, block="k", other=0.6)).blocks
-    assert blocks is not None
-    assert blocks.sizes.tolist() == [2, 4]
-    assert blocks.codes.tolist() == [0, 0, 1, 1, 1, 1]
+    found = encoded(data, design, dpl.ELE({"a": 0.9}, block="k", other=0.6))
+    assert found.blocks is not None
+    assert found.blocks.sizes.tolist() == [2, 4]
+    assert found.block_codes().tolist() == [0, 0, 1, 1, 1, 1]
     single = encoded(data, design, dpl.ELE(0.8, block="k")).blocks
     assert single is not None
     assert sorted(single.sizes.tolist()) == [1, 1, 2, 2]
@@ -222,9 +222,9 @@ def test_counts_are_of_the_declared_grid() -> None:
 def test_private_objects_do_not_show_their_values() -> None:
     data, accuracy, _ = make_rows([5])
     design = build_design("y ~ x", BOUNDS)
-    rows = encoded(data, design, dpl.ELE(accuracy, block="block"))
-    sums = instrument_sums(rows)
-    for secret in (sums, rows, rows.blocks, column_counts(rows, 4)):
+    found = encoded(data, design, dpl.ELE(accuracy, block="block"))
+    sums = instrument_sums(found)
+    for secret in (sums, found, found.blocks, column_counts(found, 4)):
         text = repr(secret)
         assert "array" not in text
         assert "[" not in text

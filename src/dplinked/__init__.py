@@ -18,6 +18,7 @@ from dplinked.privacy.plan import Descent
 from dplinked.records import Linked
 from dplinked.release import Release
 from dplinked.study import Study
+from dplinked.tables import Query, SparkTable, Stream
 
 if TYPE_CHECKING:
     from dplinked.regression import LinkedRegression
@@ -39,8 +40,11 @@ __all__ = [
     "Matching",
     "Plan",
     "PrivacyUnit",
+    "Query",
     "Release",
     "ReleaseError",
+    "SparkTable",
+    "Stream",
     "Study",
     "StudyError",
     "baseline",

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dplinked.errors import StudyError
+from dplinked.errors import LedgerError, StudyError
 from dplinked.linkage import ELE, PrivacyUnit
 from dplinked.linkage.quality import accuracy_table
 from dplinked.linkage.rules import LAST, UNLINKED
@@ -21,6 +21,7 @@ from dplinked.privacy.plan import plan_right_links
 from dplinked.records import BLOCK, Linked
 from dplinked.study import check_release_budget
 from dplinked.sums.sums import PrivateCounts
+from dplinked.tables import source_state
 
 Floats = NDArray[np.float64]
 
@@ -87,7 +88,7 @@ def release_accuracy(
     unit
         What one individual can change; the same as in the fit.
     ledger, population, release_id
-        As in :func:`dplinked.fit`; both files must be registered.
+        As in :func:`dplinked.fit`; both files must be registered, and be as they were when they were linked.
 
     Privacy
     -------
@@ -112,11 +113,13 @@ def release_accuracy(
     if ledger is None:
         return _release(linked, linked.audit.checked, linked.audit.right, epsilon, delta, unit)
     book = Ledger(ledger, population)
+    _check_unchanged(linked)
     answers = {"checked": linked.audit.checked.tolist(), "right": linked.audit.right.tolist()}
     request = {
         "accuracy": book.fingerprint(answers), "files": book.check_registered(*linked.sources), "groups": list(linked.strata.names),
         "epsilon": epsilon, "delta": delta, "unit": asdict(unit),
     }  # fmt: skip
+    _check_unchanged(linked)  # nor while they were fingerprinted
     charge = book.reserve(release_id, request, privacy_mu(epsilon, delta))
     if charge.stored is not None:
         return ReleasedAccuracy.from_json(charge.stored)
@@ -125,6 +128,12 @@ def release_accuracy(
         released = replace(released, ledger=charge.describe())
         book.record(charge, released.to_json())
     return released
+
+
+def _check_unchanged(linked: Linked) -> None:
+    """Refuse files that are not those which were linked: the ledger would name some, and the release describe others."""
+    if tuple(map(source_state, linked.sources)) != linked.states:
+        raise LedgerError("The files changed since they were linked. Nothing was spent. Link them again.")
 
 
 def _release(

@@ -19,7 +19,7 @@ from dplinked.privacy.calibration import privacy_epsilon, round_up
 from dplinked.privacy.plan import NoisePlan
 from dplinked.release import Privacy, Release
 from dplinked.study import Study
-from dplinked.sums.memory import Blocks
+from dplinked.sums.sums import BlockFacts
 
 Floats = NDArray[np.float64]
 
@@ -151,17 +151,17 @@ def accuracy_direction(released: dict[str, Any], beta: Floats, intercept: bool) 
     return np.concatenate([np.zeros(first), core @ beta[first:]])
 
 
-def accuracy_variance(linkage: Linkage, blocks: Blocks | None) -> float | None:
+def accuracy_variance(linkage: Linkage, blocks: BlockFacts | None) -> float | None:
     """Relative variance of the declared accuracy; block shares only where they are public."""
     if not isinstance(linkage, ELE):
         return 0.0
-    if blocks is None or not blocks.keys:
+    if blocks is None or not blocks.by_key:
         return linkage.accuracy_variance(None)
-    shares = blocks.sizes / blocks.sizes.sum()
-    return linkage.accuracy_variance(dict(zip(blocks.keys, shares.tolist(), strict=True)))
+    total = sum(blocks.by_key.values())
+    return linkage.accuracy_variance({key: rows / total for key, rows in blocks.by_key.items()})
 
 
-def link_dependence(linkage: Linkage, route: str, sizes: NDArray[np.int64] | None) -> float:
+def link_dependence(linkage: Linkage, route: str, blocks: BlockFacts | None) -> float:
     """Extra linkage variance that rows by themselves do not show, as a share of theirs.
 
     If one response is misplaced, so is another of the same block. Simulated over random links (subsets of a
@@ -171,11 +171,7 @@ def link_dependence(linkage: Linkage, route: str, sizes: NDArray[np.int64] | Non
     """
     if route == "block" or isinstance(linkage, Exact):
         return 0.0
-    if sizes is None:
-        return 0.5
-    shared = sizes[sizes > 1]
-    extra = np.minimum(0.5, 0.9 / np.sqrt(np.maximum(shared, 1)))
-    return float((extra * shared).sum() / max(1, int(sizes.sum())))
+    return 0.5 if blocks is None else blocks.dependence
 
 
 def coefficient_range(design: Design) -> Floats:

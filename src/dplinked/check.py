@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,7 +11,7 @@ from dplinked.errors import DplinkedError, StudyError
 from dplinked.keys import key_text
 from dplinked.linkage import ELE
 from dplinked.study import Study
-from dplinked.sums.rows import Rows
+from dplinked.sums.passes import Source, open_source
 
 WARNING = "FOR THE STEWARD ONLY, NOT FOR PUBLICATION: everything below is read from the rows without noise."
 
@@ -30,36 +29,34 @@ def check_study(study: Study, data: Any) -> list[Finding]:
     findings: list[Finding] = []
     try:
         design, _ = study.prepare()
-        rows = Rows(data)
+        keys = [study.linkage.block] if study.linkage.block is not None else []
+        rows = open_source(data, [*design.variables, *keys])
         study.check_count(rows.count)
         rows.require(design.variables, numeric=list(design.bounds))
-        if study.linkage.block is not None:
-            rows.require([study.linkage.block])
+        rows.require(keys)
     except StudyError as fault:
         return [Finding(True, str(fault))]
     findings.append(Finding(False, f"{rows.count:,} rows; all declared columns are there."))
     for name, (low, high) in design.bounds.items():
         try:
-            values = rows.numbers(name, 0, rows.count)
+            cells = rows.look_at(name, low, high)
         except DplinkedError as fault:
             findings.append(Finding(True, f"{name}: {fault}"))
             continue
-        finite = np.isfinite(values)
         share = 100.0 / rows.count
-        missing, inside = (~finite).sum(), values[finite]
-        below, above = (inside < low).sum(), (inside > high).sum()
         findings.append(
             Finding(
                 False,
-                f"{name}: {missing * share:.2f} % null or not finite (replaced by {design.fill[name]:g}), "
-                f"{below * share:.2f} % below {low:g}, {above * share:.2f} % above {high:g} (clipped)",
+                f"{name}: {cells.missing * share:.2f} % null or not finite (replaced by {design.fill[name]:g}), "
+                f"{cells.below * share:.2f} % below {low:g}, {cells.above * share:.2f} % above {high:g} (clipped)",
             )
         )
-        if inside.size:
-            q = np.quantile(inside, [0.15, 0.85])
-            findings.append(Finding(False, f"{name}: the middle 70 % lie in ({q[0]:g}, {q[1]:g})"))
+        if cells.middle is not None:
+            findings.append(
+                Finding(False, f"{name}: the middle 70 % lie in ({cells.middle[0]:g}, {cells.middle[1]:g})")
+            )
     for name, levels in design.levels.items():
-        counts = _count_keys(rows, name)
+        counts = rows.count_keys(name)
         known = {key_text(level) for level in levels}
         unknown = {key: count for key, count in counts.items() if key not in known}
         findings.append(
@@ -75,20 +72,9 @@ def check_study(study: Study, data: Any) -> list[Finding]:
     return findings
 
 
-def _count_keys(rows: Rows, name: str) -> Counter[Any]:
-    found: list[Any] = []
-
-    def place(distinct: list[Any]) -> list[int]:
-        found.extend(distinct)
-        return list(range(len(distinct)))
-
-    counts = np.bincount(rows.coded(name, place), minlength=len(found))
-    return Counter(dict(zip(found, counts.tolist(), strict=True)))
-
-
-def _check_blocks(rows: Rows, linkage: ELE) -> list[Finding]:
+def _check_blocks(rows: Source, linkage: ELE) -> list[Finding]:
     assert linkage.block is not None
-    counts = _count_keys(rows, linkage.block)
+    counts = rows.count_keys(linkage.block)
     sizes = np.array(list(counts.values()))
     findings = [
         Finding(

@@ -7,10 +7,12 @@ after release (:meth:`Design.to_user`).
 
 from __future__ import annotations
 
+import ast
 import itertools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -47,7 +49,27 @@ class Column:
         return max(abs((bound - self.shift) / self.scale) for bound in self.interval)
 
     def values(self, numbers: Mapping[str, Floats], codes: Mapping[str, Codes]) -> Floats:
-        """Scaled values of one tile of rows."""
+        """Scaled values of some rows."""
+        scaled = np.empty(next(iter(numbers.values())).size)  # a response, so there are numbers
+        self.write(numbers, codes, scaled)
+        return scaled
+
+    def write(self, numbers: Mapping[str, Floats], codes: Mapping[str, Codes], out: Floats) -> None:
+        """Write scaled values of some rows into `out`."""
+        if self.plain is None:
+            out[:] = self._evaluate(numbers, codes)
+            return
+        np.subtract(numbers[self.plain], self.shift, out=out)  # within the bounds already
+        if self.scale != 1.0:
+            out /= self.scale
+
+    @cached_property
+    def plain(self) -> str | None:
+        """Name of the data column that this is, if it is one, scaled."""
+        tree = self.numeric[0].tree if len(self.numeric) == 1 and not self.cell else None
+        return tree.id if isinstance(tree, ast.Name) else None
+
+    def _evaluate(self, numbers: Mapping[str, Floats], codes: Mapping[str, Codes]) -> Floats:
         if not self.numeric:
             inside = np.logical_and.reduce([codes[name] == level for name, level in self.cell])
             return np.where(inside, (1.0 - self.shift) / self.scale, -self.shift / self.scale)
@@ -127,19 +149,19 @@ class Design:
         clipped = {}
         for name, (low, high) in self.bounds.items():
             values = raw[name]
-            finite = np.isfinite(values)
-            if not finite.all():
-                values = np.where(finite, values, self.fill[name])
-            clipped[name] = np.clip(values, low, high)
+            inside = not values.size or (np.minimum.reduce(values) >= low and np.maximum.reduce(values) <= high)
+            if not inside:  # NaN fails both
+                values = np.clip(np.where(np.isfinite(values), values, self.fill[name]), low, high)
+            clipped[name] = values
         return clipped
 
     def regressors(self, numbers: Mapping[str, Floats], codes: Mapping[str, Codes], out: Floats) -> None:
-        """Write the scaled columns of a tile into the rows of `out` (d×k)."""
+        """Write the scaled columns of some rows into the rows of `out` (d×k)."""
         for row, column in zip(out, self.columns, strict=True):
-            row[:] = column.values(numbers, codes)
+            column.write(numbers, codes, row)
 
     def instruments(self, regressors: Floats, out: Floats) -> None:
-        """Write the instruments of a tile of regressors (d×k) into `out`."""
+        """Write the instruments of some rows' regressors (d×k) into `out`."""
         if self.halves is None:
             out[:] = regressors
             return

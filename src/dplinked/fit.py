@@ -35,9 +35,9 @@ from dplinked.privacy.calibration import noise_multiplier, privacy_mu, round_up
 from dplinked.privacy.ledger import Ledger
 from dplinked.release import Release
 from dplinked.study import Study
-from dplinked.sums.memory import Encoded, column_counts, encode, instrument_sums, paper_sums
-from dplinked.sums.residuals import Predictor, block_meat, residual_counts, row_meat
-from dplinked.sums.rows import Rows
+from dplinked.sums.memory import Progress
+from dplinked.sums.passes import Pass, open_source
+from dplinked.sums.sums import Predictor
 from dplinked.tables import settle_source, source_state
 
 Floats = NDArray[np.float64]
@@ -73,7 +73,8 @@ def fit(
     Parameters
     ----------
     data
-        Linked rows: a pandas, polars or pyarrow table, a mapping of arrays, or the path of a Parquet or CSV file.
+        Linked rows: a pandas, polars or pyarrow table, a mapping of arrays; the path of Parquet, CSV or JSON files (a file, a folder, a glob);
+        a :class:`Query` or DuckDB relation; a Spark frame or :class:`SparkTable`; an Arrow stream or :class:`Stream`.
     formula
         Like ``"consumption ~ income + C(region)"``; ``0 +`` drops the intercept. Columns, ``C()``, ``log()``,
         ``sqrt()``, ``I()``, ``:`` and ``*`` are understood.
@@ -130,16 +131,20 @@ def fit(
     return fit_study(study, data, release_id=release_id)
 
 
-def fit_study(study: Study, data: Any, *, release_id: str | None = None) -> Release:
-    """Run a study on data. What can be wrong with the study, schema or ledger is found before any row counts or budget is spent."""
+def fit_study(study: Study, data: Any, *, release_id: str | None = None, progress: Progress | None = None) -> Release:
+    """Run a study on data. What can be wrong with the study, schema or ledger is found before any row counts or budget is spent.
+
+    `progress` is called with a pass's title, the parts of the data that are done, and their number.
+    """
     source = settle_source(data) if study.ledger is not None else data
     before = source_state(source)
     design, links = study.prepare()
-    rows = Rows(source, [*design.variables, *([study.linkage.block] if study.linkage.block else [])])
+    keys = [name for name in (study.linkage.block, getattr(study.linkage, "id", None)) if name is not None]
+    once = not study.intervals and study.ranges == "declared"
+    rows = open_source(source, [*design.variables, *keys], once=once, progress=progress)
     study.check_count(rows.count)
     rows.require(design.variables, numeric=list(design.bounds))
-    if study.linkage.block is not None:
-        rows.require([study.linkage.block])
+    rows.require(keys)
     if study.calibration == "paper":
         design = design.unscaled()
     else:
@@ -147,15 +152,15 @@ def fit_study(study: Study, data: Any, *, release_id: str | None = None) -> Rele
     run = {"paper": _run_paper, "tight": _run_descent if study.method == "ngd" else _run_sums}[study.calibration]
     try:
         with _quietly():
-            encoded = encode(rows, design, study.linkage, study.unit)
-            _check_change(study, encoded)
+            opened = rows.open(design, study.linkage, study.unit)
+            _check_change(study, opened)
     except ReleaseError as fault:
         if study.ledger is None:
             raise
         raise_alone(StudyError(f"{fault} Nothing was spent."))
     if study.ledger is None:
         with _quietly():
-            return run(study, encoded, links)
+            return run(study, opened, links)
     ledger = Ledger(study.ledger, study.population)
     marks = ledger.check_registered(source)
     if source_state(source) != before:
@@ -164,7 +169,9 @@ def fit_study(study: Study, data: Any, *, release_id: str | None = None) -> Rele
     if charge.stored is not None:
         return Release.from_json(charge.stored)
     with ledger.finishing(charge), _quietly():
-        release = replace(run(study, encoded, links), ledger=charge.describe())
+        release = replace(run(study, opened, links), ledger=charge.describe())
+        if source_state(source) != before:
+            raise ReleaseError("The data changed while it was read. The charge stays.")
         ledger.record(charge, release.to_json())  # only then may it be shown
     return release
 
@@ -189,12 +196,11 @@ def _quietly() -> Iterator[None]:
         raise_alone(ReleaseError("The release failed while it read the rows. The steward's 'check' shows the details."))
 
 
-def _check_change(study: Study, data: Encoded) -> None:
+def _check_change(study: Study, data: Pass) -> None:
     """Accuracies from checked links move with the people checked; the declared change of Q must cover that."""
     if not isinstance(study.linkage, ELE) or data.blocks is None:
         return
-    sizes = dict(zip(data.blocks.keys, data.blocks.sizes.tolist(), strict=False))
-    needed = study.linkage.audit_change(study.unit, sizes, data.rows.count)
+    needed = study.linkage.audit_change(study.unit, data.blocks.by_key, data.count)
     if needed > (study.unit.linkage_change or 0.0):
         raise StudyError(
             f"Checked links tell the accuracy of whole blocks, so one person can change the matching matrix by {round_up(needed)}, and more if "
@@ -203,9 +209,9 @@ def _check_change(study: Study, data: Encoded) -> None:
         )
 
 
-def _run_sums(study: Study, data: Encoded, links: LinkageExposure) -> Release:
+def _run_sums(study: Study, data: Pass, links: LinkageExposure) -> Release:
     """Sufficient statistics of the bounded instrument, tightly calibrated (the default)."""
-    mu, count = privacy_mu(study.epsilon, study.delta), data.rows.count
+    mu, count = privacy_mu(study.epsilon, study.delta), data.count
     left = 1.0 - (planned.SCALE_SHARE + planned.MEAT_SHARE if study.intervals else 0.0)
     design, before = data.design, list[planned.NoisePlan]()
     if study.ranges == "private":
@@ -215,9 +221,9 @@ def _run_sums(study: Study, data: Encoded, links: LinkageExposure) -> Release:
     if design.halves is not None:
         unaimed = replace(study, typical={}).prepare()[0]
         design = better_instrument(design, unaimed, links, count, mu * math.sqrt(left))
-    data = replace(data, design=design)
+    data = data.aimed(design)
     mu_sums = mu * math.sqrt(left)
-    released = door.release_sums(instrument_sums(data), design, links, mu_sums, intervals=study.intervals)
+    released = door.release_sums(data.instrument_sums(), design, links, mu_sums, intervals=study.intervals)
     estimate = solve_sums(
         released, intercept=design.intercept, prior_scale=1.0 / max(1, len(design.columns)), ridge=study.ridge
     )
@@ -226,16 +232,16 @@ def _run_sums(study: Study, data: Encoded, links: LinkageExposure) -> Release:
     return build_release(study, design, count, mu, estimate, described, variance)
 
 
-def _run_descent(study: Study, data: Encoded, links: LinkageExposure) -> Release:
+def _run_descent(study: Study, data: Pass, links: LinkageExposure) -> Release:
     """Noisy gradient descent on (H, b) with h = x, tightly calibrated.
 
     For intervals H is released too. The steps' noisy gradients then tell b around the iterates,
     ``b̃ = mean(H̃β_t - g̃_t)``, in which H̃'s noise counts only for the distance left to go.
     """
     mu, design, descent = privacy_mu(study.epsilon, study.delta), data.design, study.descent or planned.Descent()
-    count, p, E = data.rows.count, len(design.names), design.radius
+    count, p, E = data.count, len(design.names), design.radius
     left = 1.0 - (planned.SCALE_SHARE + planned.MEAT_SHARE + planned.CURVATURE_SHARE if study.intervals else 0.0)
-    sums = instrument_sums(data)
+    sums = data.instrument_sums()
     largest = (E + 1.0) * (links.column_sum * (E + 1.0) * descent.radius * math.sqrt(p) + design.response.peak)
     sensitivity = planned.descent_sensitivity(design, links, descent)
     plan = planned.plan_descent(p, sensitivity, 1.0 / (mu * math.sqrt(left)), descent, count, largest)
@@ -256,13 +262,13 @@ def _run_descent(study: Study, data: Encoded, links: LinkageExposure) -> Release
     return build_release(study, design, count, mu, estimate, described, variance)
 
 
-def _private_ranges(data: Encoded, mu: float) -> tuple[Design, planned.NoisePlan]:
+def _private_ranges(data: Pass, mu: float) -> tuple[Design, planned.NoisePlan]:
     """Aim the instrument at privately found middles; returns the design and what was drawn for it."""
     numeric = [group.start for group in data.design.groups if group.numeric]
-    search = planned.plan_ranges(2 * len(numeric), data.rows.count, mu)
+    search = planned.plan_ranges(2 * len(numeric), data.count, mu)
     if search is None:
         return data.design, planned.NoisePlan((), 0.0)
-    found = door.release_ranges(column_counts(data, 1 << planned.RANGE_STEPS), search)
+    found = door.release_ranges(data.column_counts(1 << planned.RANGE_STEPS), search)
     middles = {}
     for k, (low, high) in zip(numeric, found, strict=True):
         start, stop = data.design.columns[k].interval
@@ -271,22 +277,22 @@ def _private_ranges(data: Encoded, mu: float) -> tuple[Design, planned.NoisePlan
 
 
 def _release_variance(
-    study: Study, data: Encoded, links: LinkageExposure, released: door.ReleasedSums, beta: Floats, mu: float
+    study: Study, data: Pass, links: LinkageExposure, released: door.ReleasedSums, beta: Floats, mu: float
 ) -> Variance | None:
     """The second, small release around the released coefficients: size of residuals, then meat."""
     if not study.intervals:
         return None
-    design, count = data.design, data.rows.count
+    design, count = data.design, data.count
     first, R = int(design.intercept), design.response.peak
     mean = np.clip(released.matrix[0, 1:] / count, -design.radius, design.radius) if first else np.zeros(beta.size)
     predictor = Predictor(beta, mean, mean_accuracy(study.linkage.public))
     residual, plans = R / 2.0, []
     if scale := planned.plan_scale(links, count, mu):
         edges = planned.residual_edges(R)
-        residual = door.release_scale(residual_counts(data, predictor, edges), *scale, edges)
+        residual = door.release_scale(data.residual_counts(predictor, edges), *scale, edges)
         plans.append(scale[0])
-    blocks = None if data.blocks is None or study.unit.moves_block else data.blocks.sizes
-    largest_block, p = (None if blocks is None else int(blocks.max())), len(design.names)
+    blocks = None if study.unit.moves_block else data.blocks
+    largest_block, p = (None if blocks is None else blocks.largest), len(design.names)
     route = planned.choose_meat(p, links, largest_block, count, mu) if scale else planned.MeatRoute("scale", 0.0)
     squares = instrument_squares(design)
     if released.symmetric:  # h = x: the released matrix tells its mean squares
@@ -298,28 +304,28 @@ def _release_variance(
         matrix, noise_scale = count * residual**2 * np.eye(p), 0.0
     else:
         norm = route.clip * residual
-        meat = (block_meat if route.name == "block" else row_meat)(data, predictor, weights, norm)
+        meat = (data.block_meat if route.name == "block" else data.row_meat)(predictor, weights, norm)
         h = math.hypot(design.instrument_radius, float(first)) * float(weights.max())
         reach = design.radius * float(np.linalg.norm(beta[first:]))
         sensitivity = planned.meat_sensitivity(route.name, norm, h, reach, links)
         matrix, plan = door.release_meat(meat, sensitivity, norm * max(norm, h * reach), count, mu)
         noise_scale = plan.parts[0].scale
         plans.append(plan)
-    accuracy = accuracy_variance(study.linkage.public, data.blocks if blocks is not None else None)
+    accuracy = accuracy_variance(study.linkage.public, blocks)
     dependence = link_dependence(study.linkage, route.name, blocks)
     return Variance(route.name, matrix, weights, noise_scale, residual, accuracy, dependence, tuple(plans))
 
 
-def _run_paper(study: Study, data: Encoded, links: LinkageExposure) -> Release:
+def _run_paper(study: Study, data: Pass, links: LinkageExposure) -> Release:
     """Algorithms 1 and 2 of [LPK24] with Theorem 4.1's noise, with declared constants and no redraw."""
-    design, count = data.design, data.rows.count
+    design, count = data.design, data.count
     c = study.row_norm or math.hypot(design.radius, float(design.intercept))
     R = study.response_bound or design.response.peak
     p, W_norm = len(design.names), c * links.column_sum
     if study.method == "ssp":
         multiplier = noise_multiplier(study.epsilon, study.delta, "classic")
         sensitivity = sens.paper_ssp_sensitivity(c, R, links)
-        sums = paper_sums(data, c, R)
+        sums = data.paper_sums(c, R)
         released = door.release_paper_sums(sums, sensitivity, multiplier, W_norm * max(W_norm, R))
         estimate = solve_sums(released, intercept=False, prior_scale=(R / c) ** 2, ridge=study.ridge, only_if_weak=True)
         return build_release(study, design, count, 1.0 / multiplier, estimate, describe_sums(released), None)
@@ -328,5 +334,5 @@ def _run_paper(study: Study, data: Encoded, links: LinkageExposure) -> Release:
     sensitivity = sens.paper_ngd_sensitivity(c, R, descent.radius, links)
     largest = W_norm * (W_norm * descent.radius * math.sqrt(p) + R)
     plan = planned.plan_descent(p, sensitivity, multiplier, descent, count, largest)
-    path = door.release_descent(paper_sums(data, c, R), plan, descent, public_steps(design, 1.0, descent))
+    path = door.release_descent(data.paper_sums(c, R), plan, descent, public_steps(design, 1.0, descent))
     return build_release(study, design, count, 1.0 / multiplier, last_iterate(path), describe_descent(path), None)

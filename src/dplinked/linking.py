@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,7 @@ from dplinked.linkage.one_to_one import Candidates
 from dplinked.linkage.probabilistic import link_candidates, score_pairs
 from dplinked.linkage.rules import LAST, NO_KEY, UNLINKED, Links, link_by_rules
 from dplinked.records import BLOCK, PROBABILITY, SCORE, Linked, id_column
-from dplinked.tables import column_texts, to_arrow
+from dplinked.tables import column_texts, source_state, to_arrow
 
 METHODS = ("rules", "splink", "pairs")
 ALL, OTHER = "(all)", "(other)"  # groups that are no blocks of the files
@@ -91,6 +92,8 @@ def link(
         raise StudyError("Links made elsewhere come with method='pairs' and pairs=…, both.")
     if isinstance(seed, bool) or not isinstance(seed, int) or seed < 0:
         raise StudyError(f"seed must be a whole number, 0 or more, not {seed!r}.")
+    paths = _settle_file(left), _settle_file(right)
+    states = source_state(paths[0]), source_state(paths[1])  # before anything is read
     a, b = to_arrow(left, "left"), to_arrow(right, "right")
     ids = (id, id) if id is None or isinstance(id, str) else _two_names(id)
     for table, name, where in ((a, ids[0], "left"), (b, ids[1], "right")):
@@ -115,7 +118,7 @@ def link(
         links = link_candidates(candidates, limit, blocks, seed)
         if not np.isfinite(candidates.evidence).all():  # pairs without probabilities
             links = replace(links, candidates=_no_candidates(a.num_rows, b.num_rows))
-    return Linked(a, b, links, chosen, method, ids, (left, right))
+    return Linked(a, b, links, chosen, method, ids, (paths[0] or a, paths[1] or b), states)
 
 
 def _link_rules(
@@ -135,6 +138,12 @@ def _link_rules(
         return link_by_rules(comparers, left, right, limit, assignment=assignment, memory=memory, seed=seed)
     except ImportError:
         raise StudyError("Linking needs rapidfuzz: pip install 'dplinked[linkage]'.") from None
+
+
+def _settle_file(data: Any) -> Path | None:
+    """The file that a path leads to; None for a table, and for a path that leads nowhere, which is refused when it is read."""
+    is_file = isinstance(data, (str, Path)) and Path(data).is_file()
+    return Path(data).resolve() if is_file else None
 
 
 def _two_names(id: Sequence[str]) -> tuple[str, str]:

@@ -23,6 +23,7 @@ from dplinked.linkage.rules import LAST, UNLINKED, Links
 from dplinked.report.linkage import quality_page, quality_text
 from dplinked.tables import column_texts, read_file, to_arrow
 
+FileState = tuple[int, ...]
 BLOCK, SCORE, PROBABILITY = LINK_BLOCK, "link_score", "link_probability"
 _KNOWN = 1e12  # "links checked" where the accuracy is a public number: rows without a partner
 _STALE = {"linkage.toml", "accuracy.json"}
@@ -40,8 +41,8 @@ class Linked:
         Which right record each left row got, with score and block.
     fields, method, ids
         What was compared, how, and the id columns of both files.
-    sources
-        The two files as they were given.
+    sources, states
+        Where the two files were read from (paths, or the tables themselves), and the files' states when they were.
     audit
         Accuracy from a clerical audit, if one was read back.
     """
@@ -53,6 +54,7 @@ class Linked:
     method: str
     ids: tuple[str | None, str | None]
     sources: tuple[Any, Any]
+    states: tuple[FileState | None, FileState | None]
     audit: judged.Estimate | None = None
 
     def __repr__(self) -> str:

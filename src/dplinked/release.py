@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,6 +21,7 @@ from dplinked.estimate.ssp import solve_sums
 from dplinked.formula import parse_formula
 from dplinked.privacy.mechanism import ReleasedSums
 from dplinked.privacy.plan import NoisePlan
+from dplinked.report.page import write_or_return
 
 Floats = NDArray[np.float64]
 
@@ -302,6 +303,49 @@ class Release:
 
     def __str__(self) -> str:
         return self.summary()
+
+    # --- as a page, and as tables to copy --------------------------------------------------------
+
+    @overload
+    def to_html(self, path: None = None) -> str: ...
+    @overload
+    def to_html(self, path: str | Path) -> None: ...
+    def to_html(self, path: str | Path | None = None) -> str | None:
+        """Write the report as one HTML page, or return it: it needs nothing else, and loads nothing.
+
+        Privacy
+        -------
+        Nothing is spent: the page is made of released and declared values only.
+        """
+        from dplinked.report.html import render_page
+
+        return write_or_return(render_page(self), path)
+
+    def _repr_html_(self) -> str:
+        """The release in a notebook."""
+        from dplinked.report.html import render_fragment
+
+        return render_fragment(self)
+
+    @overload
+    def to_csv(self, path: None = None) -> str: ...
+    @overload
+    def to_csv(self, path: str | Path) -> None: ...
+    def to_csv(self, path: str | Path | None = None) -> str | None:
+        """Write the coefficients as CSV, or return it: name, coef, std_err, low, high, sampling, linkage, privacy."""
+        from dplinked.report.exports import render_csv
+
+        return write_or_return(render_csv(self), path)
+
+    @overload
+    def to_latex(self, path: None = None) -> str: ...
+    @overload
+    def to_latex(self, path: str | Path) -> None: ...
+    def to_latex(self, path: str | Path | None = None) -> str | None:
+        """Write the coefficients as a LaTeX table (booktabs), or return it."""
+        from dplinked.report.exports import render_latex
+
+        return write_or_return(render_latex(self), path)
 
     def to_json(self) -> str:
         """Return the result as JSON text."""

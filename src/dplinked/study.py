@@ -15,6 +15,7 @@ from dplinked.linkage import ELE, UNSTATED, Exact, Linkage, LinkageExposure, Mat
 from dplinked.linkage.model import LINK_BLOCK
 from dplinked.privacy.calibration import check_budget
 from dplinked.privacy.plan import Descent
+from dplinked.tables import Query, SparkTable
 
 _METHODS = ("ssp", "ngd")
 _CALIBRATIONS = ("tight", "paper")
@@ -45,7 +46,7 @@ class Study:
     ridge: float | None = None
     large_epsilon: bool = False
     intervals: bool = True
-    data: Path | None = None
+    data: Path | Query | SparkTable | None = None
     ledger: str | Path | None = field(default=None, repr=False)  # it may hold a password
     population: str | None = None
 
@@ -126,12 +127,19 @@ class Study:
         """Read a study file; a relative data path counts from the file's folder."""
         path = Path(path)
         try:
-            declared = tomllib.loads(path.read_text(encoding="utf-8"))
+            text = path.read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError):
             raise StudyError(f"The study file {path.name!r} cannot be read.") from None
+        return cls.from_text(text, path.parent, name=path.name)
+
+    @classmethod
+    def from_text(cls, text: str, folder: str | Path, *, name: str = "study.toml") -> Study:
+        """Read the text of a study file; a relative data path counts from the folder."""
+        try:
+            declared = tomllib.loads(text)
         except tomllib.TOMLDecodeError as fault:
-            raise StudyError(f"The study file {path.name!r} is not valid TOML: {fault}.") from None
-        return _study_from(declared, path.parent)
+            raise StudyError(f"The study file {name!r} is not valid TOML: {fault}.") from None
+        return _study_from(declared, Path(folder))
 
 
 def check_release_budget(epsilon: float, delta: float, count: int) -> None:
@@ -158,7 +166,7 @@ def _not_below(delta: float, count: int) -> str:
 
 
 _SECTIONS: dict[str, tuple[str, ...]] = {
-    "data": ("path",),
+    "data": ("path", "query", "attach", "spark"),
     "model": ("formula", "method", "calibration", "ranges", "ridge", "intervals"),
     "bounds": (),
     "levels": (),
@@ -202,7 +210,6 @@ def _study_from(declared: Mapping[str, Any], folder: Path) -> Study:
         return values
 
     model, privacy = section("model", "formula"), section("privacy", "epsilon", "delta")
-    path = section("data").get("path")
     try:
         study = Study(
             bounds=section("bounds"),
@@ -212,7 +219,7 @@ def _study_from(declared: Mapping[str, Any], folder: Path) -> Study:
             typical=section("typical"),
             fill=section("fill"),
             descent=Descent(**section("descent")) if "descent" in declared else None,
-            data=None if path is None else folder / path,
+            data=_data_from(section("data"), folder),
             ledger=_ledger_from(section("ledger", *(["url"] if "ledger" in declared else [])), folder),
             population=section("ledger").get("population"),
             **model,
@@ -227,6 +234,25 @@ def _study_from(declared: Mapping[str, Any], folder: Path) -> Study:
         raise_alone(
             StudyError("A value in the study file has the wrong type or size: numbers must be numbers, tables tables.")
         )
+
+
+def _data_from(declared: dict[str, Any], folder: Path) -> Path | Query | SparkTable | None:
+    """Where the rows are; relative paths count from the study's folder."""
+    kinds = [kind for kind in ("path", "query", "spark") if kind in declared]
+    if len(kinds) > 1 or ("attach" in declared and kinds != ["query"]):
+        raise StudyError("[data] takes one of path, query and spark; attach belongs to query.")
+    if not kinds:
+        return None
+    value, attach = declared[kinds[0]], declared.get("attach", {})
+    if (
+        not isinstance(value, str)
+        or not isinstance(attach, dict)
+        or not all(isinstance(db, str) for db in attach.values())
+    ):
+        raise StudyError('In [data] path, query and spark are texts, and attach = { name = "database" }.')
+    if kinds == ["path"]:
+        return folder / value
+    return SparkTable(value) if kinds == ["spark"] else Query(value, attach, folder)
 
 
 def _ledger_from(declared: dict[str, Any], folder: Path) -> str | None:

@@ -3,32 +3,121 @@
 from __future__ import annotations
 
 import csv
+import glob
 import json
+import os
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from dplinked.errors import StudyError, raise_alone
 
-_FROM_TEXT = {b"dplinked": b"text"}  # travels with a column through Parquet files
+FROM_TEXT = {b"dplinked": b"text"}  # travels with a column through Parquet files
+_KINDS = {".parquet": "parquet", ".pq": "parquet", ".csv": "csv", ".json": "json", ".jsonl": "json", ".ndjson": "json"}
 
 
-def read_file(path: Path, columns: Sequence[str] | None) -> tuple[Any, list[str]]:
-    """Read a Parquet or CSV file, and the names of all its columns; parser errors are replaced, since they quote cells."""
+@dataclass(frozen=True)
+class Files:
+    """Files of one kind that hold the rows together, in order, and the folder whose subfolders name partitions."""
+
+    paths: tuple[Path, ...]
+    kind: str
+    root: Path | None = None
+
+
+@dataclass(frozen=True)
+class Query:
+    """Rows that a SELECT of DuckDB gives.
+
+    Parameters
+    ----------
+    query
+        One SELECT statement; it may name files, ``select * from 'part-*.csv'``, and attached databases.
+    attach
+        Databases by the names they have in the query: the path of a DuckDB or SQLite file, or ``postgres:…``.
+    folder
+        Where relative paths count from; by default the working directory.
+    """
+
+    query: str
+    attach: Mapping[str, str] = field(default_factory=dict)
+    folder: Path | None = None
+
+
+@dataclass(frozen=True)
+class SparkTable:
+    """Rows of the Spark session at work: a table's name, or a SELECT."""
+
+    table: str
+
+
+@dataclass(frozen=True)
+class Stream:
+    """Batches that come once.
+
+    Parameters
+    ----------
+    batches
+        A ``pyarrow.RecordBatchReader``.
+    contiguous
+        Whether rows of a block follow each other. If so, and the number of rows is declared, a study without intervals and private
+        ranges is summed as the batches come; otherwise they are kept in a temporary file.
+    rows
+        Number of rows, public.
+    """
+
+    batches: Any
+    contiguous: bool = False
+    rows: int | None = None
+
+
+def find_files(path: str | os.PathLike[str]) -> Files:
+    """Files that a path means: a file, all of a folder's Parquet files, or those of a glob like ``rows/*.csv``."""
+    given = Path(path)
+    if given.is_dir():
+        found = sorted(
+            file for file in given.rglob("*") if _KINDS.get(file.suffix.lower()) == "parquet" and file.is_file()
+        )
+        files = Files(tuple(file for file in found if not file.name.startswith(("_", "."))), "parquet", given)
+    elif given.is_file() or not glob.has_magic(str(path)):
+        files = Files((given,), _KINDS.get(given.suffix.lower(), ""))
+    else:
+        named = tuple(sorted(file for file in map(Path, glob.glob(str(path), recursive=True)) if file.is_file()))
+        kinds = {_KINDS.get(file.suffix.lower(), "") for file in named}
+        files = Files(named, kinds.pop() if len(kinds) == 1 else "")
+    if not files.paths:
+        raise StudyError(f"There are no files at {given.name!r}.")
+    if not files.kind:
+        raise StudyError(f"{given.name!r}: only .parquet, .csv and .json files are read, of one kind at a time.")
+    for file in files.paths:
+        if not file.is_file():
+            raise StudyError(f"There is no file {file.name!r} at the given path.")
+    return files
+
+
+def is_spark(data: Any) -> bool:
+    """Whether this is a Spark frame, classic or Connect."""
+    return type(data).__module__.startswith("pyspark.sql") and type(data).__name__ == "DataFrame"
+
+
+def read_file(path: Path, columns: Sequence[str] | None, kind: str | None = None) -> tuple[Any, list[str]]:
+    """Read a Parquet or CSV file, and the names of all its columns; parser errors are replaced, since they quote cells.
+
+    `kind` says what it is where its name does not.
+    """
     import pyarrow as pa
 
-    suffix = path.suffix.lower()
-    if suffix not in (".parquet", ".pq", ".csv"):
+    kind = kind or _KINDS.get(path.suffix.lower())
+    if kind not in ("parquet", "csv"):
         raise StudyError(f"{path.name!r}: only .parquet and .csv files are read. Convert the file first.")
     if not path.is_file():
         raise StudyError(f"There is no file {path.name!r} at the given path.")
-    read = _read_csv if suffix == ".csv" else _read_parquet
+    read = _read_csv if kind == "csv" else _read_parquet
     try:
         return read(path, columns)
     except (pa.ArrowException, OSError, UnicodeDecodeError, csv.Error):
-        raise_alone(
-            StudyError(f"{path.name!r} cannot be read as {suffix[1:]}. The steward's 'check' shows the details.")
-        )
+        raise_alone(StudyError(f"{path.name!r} cannot be read as {kind}. The steward's 'check' shows the details."))
 
 
 def _read_parquet(path: Path, columns: Sequence[str] | None) -> tuple[Any, list[str]]:
@@ -64,7 +153,7 @@ def _read_csv(path: Path, columns: Sequence[str] | None) -> tuple[Any, list[str]
     # An empty line of a file with one column is a null cell, not the absence of a row.
     parse = pyarrow.csv.ParseOptions(newlines_in_values=True, ignore_empty_lines=len(known) != 1)
     table = pyarrow.csv.read_csv(path, read_options=whole, parse_options=parse, convert_options=options)
-    return table.cast(pa.schema([field.with_metadata(_FROM_TEXT) for field in table.schema])), known
+    return table.cast(pa.schema([field.with_metadata(FROM_TEXT) for field in table.schema])), known
 
 
 def text_columns(table: Any) -> frozenset[str]:
@@ -76,7 +165,7 @@ def text_columns(table: Any) -> frozenset[str]:
     return frozenset(
         field.name
         for field in table.schema
-        if pa.types.is_string(field.type) and field.metadata and _FROM_TEXT.items() <= field.metadata.items()
+        if pa.types.is_string(field.type) and field.metadata and FROM_TEXT.items() <= field.metadata.items()
     )
 
 
@@ -149,13 +238,24 @@ def settle_source(source: Any) -> Any:
     import narwhals as nw
 
     if isinstance(source, (str, Path)):
-        return Path(source).resolve()
+        files = find_files(source)
+        return replace(files, paths=tuple(path.resolve() for path in files.paths)) if files.root is None else files
+    if isinstance(source, Stream) or type(source).__name__ == "RecordBatchReader":
+        raise StudyError("A stream cannot be known again. With a ledger, give a file, a table or a query.")
+    if (
+        isinstance(source, (Files, Query, SparkTable))
+        or is_spark(source)
+        or type(source).__name__ == "DuckDBPyRelation"
+    ):
+        return source
     frame = nw.from_native(source, pass_through=True)
     return frame.collect().to_native() if isinstance(frame, nw.LazyFrame) else source
 
 
-def source_state(source: Any) -> tuple[int, ...] | None:
-    """What would tell that a file was exchanged or written to: device, inode, size and time of change."""
+def source_state(source: Any) -> tuple[Any, ...] | None:
+    """What would tell that files were exchanged or written to: device, inode, size and time of change."""
+    if isinstance(source, Files):
+        return tuple(map(source_state, source.paths))
     if not isinstance(source, Path) or not source.is_file():
         return None
     found = source.stat()
@@ -163,7 +263,16 @@ def source_state(source: Any) -> tuple[int, ...] | None:
 
 
 def content_bytes(source: Any) -> Iterator[bytes]:
-    """A file's bytes, or a table's columns as Arrow writes them."""
+    """A file's bytes, or a table's columns as Arrow writes them; of several files also the names of their folders and themselves."""
+    if isinstance(source, Files) and source.root is None and len(source.paths) == 1:
+        source = source.paths[0]
+    if isinstance(source, Files):
+        for path in source.paths:
+            yield json.dumps(
+                [str(path.relative_to(source.root) if source.root else path.name), path.stat().st_size]
+            ).encode()
+            yield from content_bytes(path)
+        return
     if isinstance(source, (str, Path)):
         path = Path(source)
         if not path.is_file():
@@ -175,9 +284,9 @@ def content_bytes(source: Any) -> Iterator[bytes]:
     import pyarrow as pa
 
     table = to_arrow(source, "given").combine_chunks()
-    for field, column in zip(table.schema, table.columns, strict=True):
-        yield json.dumps([field.name, str(field.type), len(column)]).encode()
+    for field_, column in zip(table.schema, table.columns, strict=True):
+        yield json.dumps([field_.name, str(field_.type), len(column)]).encode()
         sink = pa.BufferOutputStream()
-        with pa.ipc.new_stream(sink, pa.schema([pa.field("c", field.type)])) as writer:
-            writer.write_table(pa.table([column], schema=pa.schema([pa.field("c", field.type)])))
+        with pa.ipc.new_stream(sink, pa.schema([pa.field("c", field_.type)])) as writer:
+            writer.write_table(pa.table([column], schema=pa.schema([pa.field("c", field_.type)])))
         yield sink.getvalue().to_pybytes()

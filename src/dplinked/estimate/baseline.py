@@ -96,7 +96,7 @@ def rl_meat(encoded: Encoded, X: Floats, beta: Floats, sigma2: float, weights: F
     if encoded.matching is not None:
         meat = meat + _matching_meat(encoded.matching, h, fitted, mixed)
     elif encoded.blocks is not None:
-        meat = meat + _block_meat(encoded.blocks, h, fitted, mixed)
+        meat = meat + _block_meat(encoded.blocks, encoded.block_codes(), h, fitted, mixed)
     return np.asarray(meat)
 
 
@@ -106,18 +106,18 @@ def apply_matching(encoded: Encoded, X: Floats) -> Floats:
         return np.asarray(encoded.matching @ X)
     if encoded.blocks is None:
         return X
-    blocks = encoded.blocks
-    totals = np.stack([np.bincount(blocks.codes, weights=x, minlength=blocks.sizes.size) for x in X.T], axis=1)
-    return blocks.a[blocks.codes, None] * X + (blocks.o[:, None] * totals)[blocks.codes]
+    blocks, codes = encoded.blocks, encoded.block_codes()
+    totals = np.stack([np.bincount(codes, weights=x, minlength=blocks.sizes.size) for x in X.T], axis=1)
+    return blocks.a[codes, None] * X + (blocks.o[:, None] * totals)[codes]
 
 
-def _block_meat(blocks: Blocks, W: Floats, fitted: Floats, mixed: Floats) -> Floats:
+def _block_meat(blocks: Blocks, codes: NDArray[np.int32], W: Floats, fitted: Floats, mixed: Floats) -> Floats:
     """W'(Σ_z - σ²I)W: the variance that wrong links add, block by block."""
     meat = np.zeros((W.shape[1], W.shape[1]))
-    order = np.argsort(blocks.codes, kind="stable")
+    order = np.argsort(codes, kind="stable")
     for rows in np.split(order, np.cumsum(blocks.sizes)[:-1]):
         if len(rows) > 1:
-            b = blocks.codes[rows[0]]
+            b = codes[rows[0]]
             q = np.full((len(rows), len(rows)), blocks.o[b])
             np.fill_diagonal(q, blocks.a[b] + blocks.o[b])
             meat += _linkage_meat(q, W[rows], fitted[rows], mixed[rows])
@@ -154,7 +154,7 @@ def _matrices(
     design = _open_design(rows, formula, declared).unscaled()
     rows.require(design.variables, numeric=list(design.bounds))
     encoded = encode(rows, design, linkage, PrivacyUnit())
-    x, z = encoded.tile(0, rows.count)
+    x, z = encoded.whole()
     if design.intercept:
         x = np.vstack([np.ones(rows.count), x])
     return x.T, z, design.names, encoded

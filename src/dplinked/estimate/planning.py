@@ -6,7 +6,8 @@ import math
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from pathlib import Path
+from typing import Any, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,6 +30,8 @@ from dplinked.study import Study
 
 Floats = NDArray[np.float64]
 
+_CURVE = 25  # places on a curve
+_LARGE_EPSILON = 10.0  # beyond it next to nothing is protected
 MIDDLE = 0.7  # share of the rows that a typical range is meant to hold
 
 
@@ -63,6 +66,37 @@ class Lever:
 
 
 @dataclass(frozen=True)
+class Curve:
+    """Expected half-widths of one coefficient's 95 % interval over one quantity, all else as in :class:`Point`.
+
+    Attributes
+    ----------
+    quantity
+        ``"epsilon"``, ``"rows"`` or ``"accuracy"``.
+    values, half_width, floor
+        Places, the half-width at each, and what it would be without privacy noise.
+    now
+        The half-width at the plan's own point.
+    """
+
+    quantity: str
+    name: str
+    values: tuple[float, ...]
+    half_width: tuple[float, ...]
+    floor: tuple[float, ...]
+    now: float
+
+
+@dataclass(frozen=True)
+class Point:
+    """Where levers and curves start from."""
+
+    epsilon: float
+    count: int
+    accuracy: float
+
+
+@dataclass(frozen=True)
 class Plan:
     """Expected standard errors over budgets and numbers of rows, from public values and guesses alone."""
 
@@ -71,6 +105,9 @@ class Plan:
     levers: tuple[Lever, ...]
     needed: tuple[tuple[str, float, float | None], ...]
     assumptions: str
+    formula: str
+    point: Point
+    curves: tuple[Curve, ...]
 
     def __str__(self) -> str:
         width = max(11, *(len(row.name) for row in self.rows))
@@ -93,6 +130,23 @@ class Plan:
             shown = ", ".join(f"{lever.change} {100 * (lever.factor - 1):+.0f} %" for lever in ordered)
             lines.append(f"What helps {name} most: {shown}.")
         return "\n".join([*lines, self.assumptions])
+
+    @overload
+    def to_html(self, path: None = None) -> str: ...
+    @overload
+    def to_html(self, path: str | Path) -> None: ...
+    def to_html(self, path: str | Path | None = None) -> str | None:
+        """Write the plan as one HTML page, or return it: it needs nothing else, and loads nothing."""
+        from dplinked.report.page import write_or_return
+        from dplinked.report.planning import render_page
+
+        return write_or_return(render_page(self), path)
+
+    def _repr_html_(self) -> str:
+        """The plan in a notebook."""
+        from dplinked.report.planning import render_fragment
+
+        return render_fragment(self)
 
 
 @dataclass(frozen=True)
@@ -165,7 +219,8 @@ def plan_study(
         needed.append(
             (name, float(wanted), _needed_epsilon(design, links, guess, counts[0], study.delta, name, wanted))
         )
-    levers = _levers(study, design, links, guess, counts[0], epsilons[len(epsilons) // 2])
+    point = Point(epsilons[len(epsilons) // 2], counts[0], guess.accuracy)
+    levers = _levers(study, design, links, guess, point.count, point.epsilon)
     return Plan(
         study.delta,
         tuple(rows),
@@ -173,6 +228,9 @@ def plan_study(
         tuple(needed),
         f"Assumes columns spread evenly over their typical ranges (else bounds) and uncorrelated, R² = {r_squared:g}, "
         f"accuracy {guess.accuracy:g}. Privacy noise is exact given the sums; the rest is a guess.",
+        study.formula,
+        point,
+        _curves(study, design, links, guess, point, counts, epsilons),
     )
 
 
@@ -257,6 +315,48 @@ def _levers(
         for before, after in zip(now, rows, strict=True)
         if before.name != "Intercept"
     )
+
+
+def _curves(
+    study: Study,
+    design: Design,
+    links: LinkageExposure,
+    guess: Guess,
+    point: Point,
+    counts: Sequence[int],
+    epsilons: Sequence[float],
+) -> tuple[Curve, ...]:
+    """Half-widths over budgets, numbers of rows and, where links may be wrong, accuracies: each from a tenth to ten times."""
+    highest = math.ceil(1.0 / study.delta) - 1  # delta must stay below 1/n
+    budgets = _steps(
+        min(point.epsilon / 10.0, *epsilons), max(min(10.0 * point.epsilon, _LARGE_EPSILON), *epsilons), point.epsilon
+    )
+    numbers = _steps(
+        max(1.0, min(point.count / 10.0, *counts)), min(max(10.0 * point.count, *counts), highest), point.count
+    )
+    at: dict[str, list[tuple[float, Guess, int, float]]] = {
+        "epsilon": [(budget, guess, point.count, budget) for budget in budgets],
+        "rows": [(number, guess, number, point.epsilon) for number in sorted({round(number) for number in numbers})],
+    }
+    if isinstance(study.linkage, ELE):
+        shares = sorted({*np.linspace(min(0.5, point.accuracy / 2.0), 1.0, _CURVE).round(4).tolist(), point.accuracy})
+        at["accuracy"] = [(share, replace(guess, accuracy=share), point.count, point.epsilon) for share in shares]
+    now = {row.name: row for row in plan_errors(design, links, guess, point.count, point.epsilon, study.delta)}
+    found = []
+    for quantity, places in at.items():
+        errors = [plan_errors(design, links, own, count, epsilon, study.delta) for _, own, count, epsilon in places]
+        for k, name in enumerate(now):
+            widths = [row[k].half_width() for row in errors]
+            floor = [replace(row[k], privacy=0.0).half_width() for row in errors]
+            values = tuple(float(place[0]) for place in places)
+            found.append(Curve(quantity, name, values, tuple(widths), tuple(floor), now[name].half_width()))
+    return tuple(found)
+
+
+def _steps(low: float, high: float, own: float) -> list[float]:
+    """Places between two ends, evenly by their logarithm, the plan's own among them."""
+    places = np.geomspace(min(low, own), max(high, own), _CURVE).tolist()
+    return sorted([float(own), *(place for place in places if abs(place - own) > 1e-6 * own)])
 
 
 def _halved(interval: Interval, typical: Sequence[float]) -> Interval:

@@ -8,7 +8,6 @@ sensitivities need to know about linkage.
 
 from __future__ import annotations
 
-import hashlib
 import math
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field
@@ -19,11 +18,11 @@ from numpy.typing import NDArray
 
 from dplinked.errors import StudyError
 from dplinked.keys import key_text
+from dplinked.linkage.matching import Matching
 from dplinked.linkage.unit import LinkageExposure, PrivacyUnit
 
 Floats = NDArray[np.float64]
 
-_STOCHASTIC_TOLERANCE = 1e-5
 SOURCES = ("public", "released", "estimated")
 UNSTATED_SOURCE = "unstated"
 LINK_BLOCK = "link_block"  # the groups that linking found; unlike keys of the files, they are results of it
@@ -388,134 +387,4 @@ class ELE:
         return declared
 
 
-@dataclass(frozen=True, init=False, repr=False)
-class Matching:
-    """An explicit sparse matching matrix Q, rows summing to one.
-
-    Parameters
-    ----------
-    pairs
-        A SciPy sparse matrix (n×n), or a table with the columns `row` (position of the linked row),
-        `match` (position of the row whose response it may carry) and `probability`.
-    column_sum
-        Largest column sum Q may have, declared: 1 for one-to-one links (doubly stochastic), more for
-        one-to-many.
-    accuracy_min
-        Smallest diagonal entry that Q may have, declared; 0 if nothing is known.
-    carriers
-        How many rows may hold one person's response: must be declared with one-to-many links, since all of
-        them change with the person and no column sum bounds their number.
-
-    Notes
-    -----
-    Neighbours range over matrices that satisfy the two declarations, and this is checked here, where
-    the steward builds the matrix. How far one person can move Q cannot be read off one Q, so
-    ``PrivacyUnit(linkage_change=…, displaced_links=…)`` must state both.
-    """
-
-    matrix: Any
-    column_sum: float
-    accuracy_min: float
-    carriers: int
-    block: None
-
-    def __init__(
-        self, pairs: Any, *, column_sum: float = 1.0, accuracy_min: float = 0.0, carriers: int | None = None
-    ) -> None:
-        if not (math.isfinite(column_sum) and column_sum >= 1.0):
-            raise StudyError(f"column_sum must be a finite number, 1 or more, not {column_sum!r}.")
-        if not 0.0 <= accuracy_min <= 1.0:
-            raise StudyError(f"accuracy_min must lie in [0, 1], not {accuracy_min!r}.")
-        if carriers is None and column_sum > 1.0:
-            raise StudyError(
-                "One-to-many links (column_sum above 1) need carriers=…: how many rows may hold one response."
-            )
-        carriers = 1 if carriers is None else carriers
-        if isinstance(carriers, bool) or not isinstance(carriers, int) or carriers < 1:
-            raise StudyError(f"carriers must be a whole number, 1 or more, not {carriers!r}.")
-        matrix = _stochastic_matrix(pairs)
-        if matrix.sum(axis=0).max() > column_sum + _STOCHASTIC_TOLERANCE:
-            raise StudyError(
-                f"A column of the matching matrix sums to more than column_sum={column_sum:g}. Balance the "
-                "probabilities (Sinkhorn), or declare a larger column_sum for one-to-many links."
-            )
-        if matrix.diagonal().min() < accuracy_min - _STOCHASTIC_TOLERANCE:
-            raise StudyError(f"A diagonal entry of the matching matrix is below accuracy_min={accuracy_min:g}.")
-        object.__setattr__(self, "matrix", matrix)
-        object.__setattr__(self, "column_sum", float(column_sum))
-        object.__setattr__(self, "accuracy_min", float(accuracy_min))
-        object.__setattr__(self, "carriers", carriers)
-        object.__setattr__(self, "block", None)
-
-    def __repr__(self) -> str:
-        return f"Matching(column_sum={self.column_sum:g}, accuracy_min={self.accuracy_min:g})"
-
-    @property
-    def public(self) -> Matching:
-        """Itself: nothing but the sums looks into the matrix."""
-        return self
-
-    def exposure(self, unit: PrivacyUnit) -> LinkageExposure:
-        """See :class:`LinkageExposure`."""
-        if unit.linkage_change is None or unit.displaced_links is None:
-            raise StudyError(
-                "An explicit matching matrix does not say how far one person can change it. State both: "
-                "PrivacyUnit(linkage_change=…, displaced_links=…)."
-            )
-        if unit.moves_block:
-            raise StudyError("A matching matrix has no blocks. Put what a move changes into linkage_change.")
-        return LinkageExposure(
-            exact=False,
-            symmetric=False,
-            accuracy_min=max(0.0, self.accuracy_min - _STOCHASTIC_TOLERANCE),
-            column_sum=self.column_sum + _STOCHASTIC_TOLERANCE,
-            matrix_change=unit.linkage_change,
-            displaced=unit.displaced_links,
-            carriers=self.carriers,
-        )
-
-    def identity(self) -> dict[str, Any]:
-        """What tells this model from others: its declarations and a digest of the matrix."""
-        parts = (self.matrix.indptr, self.matrix.indices, self.matrix.data)
-        return {**self.describe(), "matrix": hashlib.sha256(b"".join(part.tobytes() for part in parts)).hexdigest()}
-
-    def describe(self) -> dict[str, Any]:
-        """Return what is declared, for the release."""
-        return {
-            "model": "Matching",
-            "column_sum": self.column_sum,
-            "accuracy_min": self.accuracy_min,
-            "carriers": self.carriers,
-        }
-
-
 Linkage = Exact | ELE | Matching
-
-
-def _stochastic_matrix(pairs: Any) -> Any:
-    """Build the sparse matrix, check it and make its rows sum to one exactly."""
-    import scipy.sparse as sp
-
-    if sp.issparse(pairs):
-        matrix = sp.csr_array(pairs, dtype=np.float64)
-    else:
-        import narwhals as nw
-
-        frame = nw.from_native(pairs, eager_only=True)
-        missing = [name for name in ("row", "match", "probability") if name not in frame.columns]
-        if missing:
-            raise StudyError(f"The pairs need the columns 'row', 'match' and 'probability'; missing: {missing}.")
-        rows, matches = (frame.get_column(name).to_numpy().astype(np.int64) for name in ("row", "match"))
-        if rows.size == 0 or min(rows.min(), matches.min()) < 0:
-            raise StudyError("The pairs' positions must be whole numbers from 0, and there must be some.")
-        size = int(max(rows.max(), matches.max())) + 1
-        values = frame.get_column("probability").to_numpy().astype(np.float64)
-        matrix = sp.coo_array((values, (rows, matches)), shape=(size, size)).tocsr()
-    if matrix.shape[0] != matrix.shape[1]:
-        raise StudyError(f"The matching matrix must be square, not {matrix.shape}.")
-    if not (np.isfinite(matrix.data).all() and (matrix.data >= 0).all()):
-        raise StudyError("Matching probabilities must be finite and not negative.")
-    sums = matrix.sum(axis=1)
-    if not (np.abs(sums - 1.0) <= _STOCHASTIC_TOLERANCE).all():
-        raise StudyError("Each row of the matching matrix must sum to 1.")
-    return sp.csr_array(sp.diags_array(1.0 / sums) @ matrix)

@@ -131,7 +131,7 @@ def prepare_tight(study: Study, data: dict[str, Any]) -> Tight:
         unaimed = replace(study, typical={}).prepare()[0]
         design = better_instrument(design, unaimed, links, count, privacy_mu(study.epsilon, study.delta))
     encoded = encode(Rows(data), design, study.linkage, study.unit)
-    x, _ = encoded.tile(0, count)
+    x, _ = encoded.whole()
     h = np.empty_like(x)
     design.instruments(x, h)
     matrix, _ = design.to_user()

@@ -40,7 +40,7 @@ from dplinked.privacy.store import (
     list_populations,
     seal_row,
 )
-from dplinked.tables import content_bytes
+from dplinked.sums.passes import source_bytes
 
 UNITS = 10**15  # of ρ: one unit is 1e-15
 _LARGEST = 1000.0  # ε of a budget or a booking; sums of units stay within 64 bits
@@ -231,8 +231,12 @@ class Ledger:
         with self._transaction() as connection:
             secret = self._locked(connection)["secret"]
         digest = hmac.new(bytes.fromhex(secret), digestmod=hashlib.sha256)
-        for piece in content_bytes(source):
-            digest.update(piece)
+        try:
+            for piece in source_bytes(source):
+                digest.update(piece)
+        except OSError:
+            name = f" {Path(source).name!r}" if isinstance(source, (str, Path)) else ""
+            raise_alone(StudyError(f"The file{name} cannot be read. Nothing was spent. Check its permissions."))
         return digest.hexdigest()
 
     def check_registered(self, *sources: Any) -> list[str]:

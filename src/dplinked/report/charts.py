@@ -28,14 +28,14 @@ Floats = NDArray[np.float64]
 # After Okabe and Ito, so that colour-blind people tell them apart; 3.4:1 or more against the page in light and in dark.
 PALETTE = ("#1a7fc1", "#d55e00", "#009e73", "#c56f9f")
 _MARKERS = ("o", "s", "^", "D")
-_INK = "#010203"  # stands for the page's own text colour
-_WIDTH = 5.2  # inches; as wide as a phone can show with letters of readable size
+INK = "#010203"  # stands for the page's own text colour
+WIDTH = 5.2  # inches; as wide as a phone can show with letters of readable size
 _FONT = 11.0
-_SIDE = 0.14  # inches between what is drawn and the edge
+SIDE = 0.14  # inches between what is drawn and the edge
 _LABEL = 12.0  # ems of a name that fit beside a chart
 _MOST_BINS = 24
 _MOST_TICKS = 9
-_HEIGHT = {"head": 0.42, "foot": 0.62, "bar": 0.27, "panel": 1.25}
+HEIGHT = {"head": 0.42, "foot": 0.62, "bar": 0.27, "panel": 1.25, "legend": 0.23}
 _SVG = "http://www.w3.org/2000/svg"
 
 
@@ -93,20 +93,20 @@ def score_histogram(
     parts = [(name, scores[known & chosen]) for name, chosen in zip(names, (~linked_last, linked_last), strict=True)]
     drawn = [(name, part, colour) for (name, part), colour in zip(parts, PALETTE, strict=False) if part.size]
     with drawing():
-        height = max(len(drawn), 1) * (_HEIGHT["panel"] + _HEIGHT["head"]) + _HEIGHT["foot"]
-        figure = _figure(height)
+        height = max(len(drawn), 1) * (HEIGHT["panel"] + HEIGHT["head"]) + HEIGHT["foot"]
+        figure = new_figure(height)
         for k, (name, part, colour) in enumerate(drawn):
-            top = k * (_HEIGHT["panel"] + _HEIGHT["head"]) + _HEIGHT["head"]
-            panel = _axes(figure, left=0.75, top=top, height=_HEIGHT["panel"])
+            top = k * (HEIGHT["panel"] + HEIGHT["head"]) + HEIGHT["head"]
+            panel = new_axes(figure, left=0.75, top=top, height=HEIGHT["panel"])
             counts, width = np.histogram(part, bins.edges)[0], np.diff(bins.edges)
             middle = bins.edges[:-1] + width / 2
             panel.bar(middle, counts, 0.9 * width, color=colour)
             if bins.single and middle.size <= _MOST_TICKS:
                 panel.set_xticks(middle, bins.labels)
-            _write(panel.set_title(f"{name} ({part.size:,})", loc="left"))
+            as_written(panel.set_title(f"{name} ({part.size:,})", loc="left"))
             panel.set_xlim(bins.edges[0], bins.edges[-1])
             _count_axis(panel.yaxis, most=3)
-            _grid(panel, "y")
+            draw_grid(panel, "y")
             if k + 1 == len(drawn):
                 panel.set_xlabel(axis, parse_math=False)
             else:
@@ -140,11 +140,12 @@ def interval_chart(
     zero
         Whether to draw a line at zero.
     """
-    step = _HEIGHT["bar"] * max(1.0, 0.45 * len(series) + 0.2)
+    step = HEIGHT["bar"] * max(1.0, 0.45 * len(series) + 0.2)
     offsets = (np.arange(len(series)) - (len(series) - 1) / 2) * (0.72 / max(len(series), 2))
+    head = HEIGHT["head"] + HEIGHT["legend"] * (legend_lines([one.label for one in series]) - 1)
     with drawing():
-        figure = _figure(_HEIGHT["head"] + step * max(len(names), 1) + _HEIGHT["foot"])
-        axes = _axes(figure, left=_label_room(names), top=_HEIGHT["head"], height=step * max(len(names), 1))
+        figure = new_figure(head + step * max(len(names), 1) + HEIGHT["foot"])
+        axes = new_axes(figure, left=label_room(names), top=head, height=step * max(len(names), 1))
         place = np.arange(len(names))
         handles = []
         for k, (one, shift) in enumerate(zip(series, offsets, strict=True)):
@@ -152,34 +153,34 @@ def interval_chart(
             axes.hlines(place + shift, one.low, one.high, color=colour, linewidth=1.8)
             handles += axes.plot(one.value, place + shift, marker, color=colour, markersize=5.5, clip_on=False)
         axes.set_xlim(*_span(series, limits, zero))
-        _name_rows(axes, names)
+        name_rows(axes, names)
         for edge in place[1:] - 0.5:
-            axes.axhline(edge, color=_INK, alpha=0.15, linewidth=0.6)
+            axes.axhline(edge, color=INK, alpha=0.15, linewidth=0.6)
         if zero:
-            axes.axvline(0.0, color=_INK, alpha=0.6, linewidth=0.9)
+            axes.axvline(0.0, color=INK, alpha=0.6, linewidth=0.9)
         axes.set_xlabel(axis, parse_math=False)
-        _grid(axes, "x")
-        _legend(figure, handles, [one.label for one in series])
+        draw_grid(axes, "x")
+        draw_legend(figure, handles, [one.label for one in series])
         return to_svg(figure, title)
 
 
 def links_per_block(names: Sequence[str], rows: Sequence[int], *, title: str = "Rows per group") -> str:
     """One bar per group, its number at the end."""
     counts = np.asarray(rows, dtype=np.int64)
-    step = _HEIGHT["bar"]
+    step = HEIGHT["bar"]
     with drawing():
         height = step * max(len(names), 1)
-        figure = _figure(_SIDE + height + _HEIGHT["foot"])
-        axes = _axes(figure, left=_label_room(names), top=_SIDE, height=height)
+        figure = new_figure(SIDE + height + HEIGHT["foot"])
+        axes = new_axes(figure, left=label_room(names), top=SIDE, height=height)
         axes.barh(np.arange(len(names)), counts, height=0.72, color=PALETTE[0])
         largest = int(counts.max(initial=1))
         axes.set_xlim(0, 1.18 * largest)
         for k, count in enumerate(counts.tolist()):
             axes.text(count + 0.012 * largest, k, f"{count:,}", va="center_baseline", ha="left")
-        _name_rows(axes, names)
+        name_rows(axes, names)
         _count_axis(axes.xaxis, most=5)
         axes.set_xlabel("rows", parse_math=False)
-        _grid(axes, "x")
+        draw_grid(axes, "x")
         return to_svg(figure, title)
 
 
@@ -246,8 +247,8 @@ def drawing() -> Iterator[None]:
     ours = {
         "svg.fonttype": "none", "svg.hashsalt": "dplinked", "font.family": ["sans-serif"], "font.size": _FONT,
         "axes.titlesize": _FONT, "axes.labelsize": _FONT, "xtick.labelsize": _FONT, "ytick.labelsize": _FONT,
-        "text.color": _INK, "axes.edgecolor": _INK, "axes.labelcolor": _INK, "axes.titlecolor": _INK,
-        "xtick.color": _INK, "ytick.color": _INK, "axes.spines.top": False, "axes.spines.right": False,
+        "text.color": INK, "axes.edgecolor": INK, "axes.labelcolor": INK, "axes.titlecolor": INK,
+        "xtick.color": INK, "ytick.color": INK, "axes.spines.top": False, "axes.spines.right": False,
         "axes.unicode_minus": True, "path.simplify": False,
     }  # fmt: skip
     with warnings.catch_warnings():
@@ -256,25 +257,32 @@ def drawing() -> Iterator[None]:
             yield
 
 
-def _figure(height: float) -> Figure:
+def new_figure(height: float) -> Figure:
+    """A figure as wide as all of them, so many inches high."""
     from matplotlib.figure import Figure
 
-    return Figure(figsize=(_WIDTH, height))
+    return Figure(figsize=(WIDTH, height))
 
 
-def _axes(figure: Figure, *, left: float, top: float, height: float) -> Axes:
+def new_axes(figure: Figure, *, left: float, top: float, height: float) -> Axes:
     """Axes placed in inches from the figure's left and upper edges, as wide as there is room."""
     whole = figure.get_figheight()
-    width = _WIDTH - left - 0.3
-    return figure.add_axes((left / _WIDTH, 1.0 - (top + height) / whole, width / _WIDTH, height / whole))
+    width = WIDTH - left - 0.3
+    return figure.add_axes((left / WIDTH, 1.0 - (top + height) / whole, width / WIDTH, height / whole))
 
 
-def _label_room(names: Sequence[str]) -> float:
+def label_room(names: Sequence[str]) -> float:
     """Inches that the names take beside a chart. Browsers choose the font, so this has to be a guess on the wide side."""
-    return _SIDE + 0.1 + _FONT / 72.0 * max((_ems(_label(name)) for name in names), default=0.0)
+    return SIDE + 0.1 + max((text_inches(short_label(name)) for name in names), default=0.0)
 
 
-def _label(name: str) -> str:
+def text_inches(text: str) -> float:
+    """About how many inches a text takes in a chart."""
+    return _FONT / 72.0 * _ems(text)
+
+
+def short_label(name: str) -> str:
+    """A name as long as there is room for beside a chart."""
     return shorten(name, _LABEL, _ems)
 
 
@@ -287,9 +295,9 @@ def _ems(text: str) -> float:
     )  # fmt: skip
 
 
-def _name_rows(axes: Axes, names: Sequence[str]) -> None:
+def name_rows(axes: Axes, names: Sequence[str]) -> None:
     """Name the rows, the first one on top."""
-    axes.set_yticks(range(len(names)), [_label(name) for name in names], parse_math=False)
+    axes.set_yticks(range(len(names)), [short_label(name) for name in names], parse_math=False)
     axes.set_ylim(max(len(names), 1) - 0.5, -0.5)
     axes.tick_params(axis="y", length=0)
     axes.spines["left"].set_alpha(0.4)
@@ -302,26 +310,39 @@ def _count_axis(axis: Any, *, most: int) -> None:
     axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
 
 
-def _grid(axes: Axes, axis: Any) -> None:
-    axes.grid(axis=axis, color=_INK, alpha=0.15, linewidth=0.6)
+def draw_grid(axes: Axes, axis: Any) -> None:
+    """Faint lines at the ticks."""
+    axes.grid(axis=axis, color=INK, alpha=0.15, linewidth=0.6)
     axes.set_axisbelow(True)
 
 
-def _legend(figure: Figure, handles: list[Any], labels: Sequence[str]) -> None:
+def draw_legend(figure: Figure, handles: list[Any], labels: Sequence[str]) -> None:
+    """Names of what is drawn, along the upper edge, in as many lines as they need."""
     if not handles:
         return
     # Matplotlib takes labels for hidden that begin with an underscore, so they are written afterwards.
     plain = [f"series {k}" for k in range(len(handles))]
     legend = figure.legend(
-        handles, plain, loc="upper left", bbox_to_anchor=(_SIDE / _WIDTH, 1.0), ncols=len(handles), frameon=False,
-        borderaxespad=0.2, handletextpad=0.2, columnspacing=1.4,
+        handles, plain, loc="upper left", bbox_to_anchor=(SIDE / WIDTH, 1.0), frameon=False,
+        ncols=math.ceil(len(handles) / legend_lines(labels)), borderaxespad=0.2, handletextpad=0.4, columnspacing=1.2,
     )  # fmt: skip
     for text, label in zip(legend.get_texts(), labels, strict=True):
-        text.set_text(_label(label))
-        _write(text)
+        text.set_text(short_label(label))
+        as_written(text)
 
 
-def _write(text: Any) -> None:
+def legend_lines(labels: Sequence[str]) -> int:
+    """Lines that a legend takes: its columns are as wide as their widest name, its markers three ems and a half."""
+    wide = [_ems(short_label(name)) + 3.7 for name in labels]
+    room = (WIDTH - 2 * SIDE) * 72.0 / _FONT
+    for lines in range(1, len(wide)):
+        per_column = [wide[k : k + lines] for k in range(0, len(wide), lines)]
+        if sum(map(max, per_column)) <= room:
+            return lines
+    return max(len(wide), 1)
+
+
+def as_written(text: Any) -> None:
     """Show a dollar as a dollar."""
     text.set_parse_math(False)
 
@@ -386,7 +407,7 @@ def _attributes(given: dict[str, str], own: str, pointed: set[str]) -> Iterator[
         elif name == "d":
             yield name, " ".join(value.split())
         elif name == "style":
-            parts = [part.strip() for part in value.replace(_INK, "currentColor").split(";")]
+            parts = [part.strip() for part in value.replace(INK, "currentColor").split(";")]
             yield name, "; ".join(part for part in parts if not part.startswith("font-family"))
         else:
             yield name, value

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from html import escape
+from pathlib import Path
+from urllib.parse import quote
+
+from dplinked.errors import StudyError
 
 _JOINERS = "\u200c\u200d"  # invisible, but emoji and several scripts are written with them
 
 _STYLE = """
-:root { color-scheme: light dark; --ink: #1b1f24; --faint: #4d5662; --line: #cdd3da; --page: #ffffff; --stripe: #f4f6f8;
+:root { --ink: #1b1f24; --faint: #4d5662; --line: #cdd3da; --page: #ffffff; --stripe: #f4f6f8;
   --alarm-ink: #7a1200; --alarm-page: #fdeeea; --alarm-line: #c0341a; --link: #0b5cad; }
 @media screen and (prefers-color-scheme: dark) {
   :root { --ink: #e6e9ed; --faint: #aab4c0; --line: #3d4753; --page: #14181d; --stripe: #1c2229;
@@ -34,24 +38,54 @@ th, td { padding: .3rem .75rem; text-align: left; vertical-align: top; border-bo
 th:first-child, td:first-child { padding-left: .25rem; }
 thead th { vertical-align: bottom; border-bottom: 2px solid var(--line); color: var(--faint); font-weight: 600; }
 tbody th { font-weight: 500; min-width: 8.5rem; max-width: 22rem; overflow-wrap: anywhere; }
+.facts td { overflow-wrap: anywhere; }
 tbody tr:nth-child(even) { background: var(--stripe); }
-th.number, td.number { text-align: right; white-space: nowrap; }
+th.number, td.number { text-align: right; }
+td.number { white-space: nowrap; }
+h3 { font-size: 1rem; line-height: 1.4; margin: 1.5rem 0 .25rem; }
+code, pre { font: .875em/1.5 ui-monospace, SFMono-Regular, Menlo, Consolas, "Liberation Mono", monospace; }
+code { overflow-wrap: anywhere; }
+pre { margin: 0; padding: .75rem; width: max-content; min-width: 100%; background: var(--stripe); tab-size: 2; }
+details { margin: .75rem 0; }
+summary { cursor: pointer; font-weight: 600; padding: .25rem 0; }
+summary:focus-visible, a:focus-visible { outline: 2px solid var(--link); outline-offset: 2px; }
+li { margin: .25rem 0; }
+.lead { font-size: 1.0625rem; }
 figure { margin: 1rem 0; }
+figcaption { max-width: 46rem; margin-top: .25rem; font-size: .9375rem; color: var(--faint); overflow-wrap: anywhere; }
 figure svg { display: block; max-width: 100%; height: auto; overflow: visible; }
 @media screen and (max-width: 32rem) {
   table { font-size: .875rem; }
   th, td { padding: .3rem .4rem; }
+  tbody th { min-width: 6.5rem; }
 }
 @media print {
   @page { margin: 15mm; }
-  body { font-size: 10pt; }
+  html { font-size: 10pt; }
   main { max-width: none; padding: 0; }
   h2 { break-after: avoid; }
   tr, .warning { break-inside: avoid; }
   thead { display: table-header-group; }
   .scroll { overflow: visible; }
-  .warning, tbody tr:nth-child(even) { print-color-adjust: exact; -webkit-print-color-adjust: exact; }
+  figure { break-inside: avoid; }
+  pre { white-space: pre-wrap; overflow-wrap: anywhere; width: auto; }
+  details:not([open]), .folded > h2, a[download] { display: none; }
+  .warning, tbody tr:nth-child(even) { -webkit-print-color-adjust: exact; }
 }
+""".strip()
+
+# Notebooks have colours of their own: everything here takes theirs.
+_CELL_STYLE = """
+.dplinked { max-width: 60rem; line-height: 1.45; }
+.dplinked p { margin: .4rem 0; overflow-wrap: anywhere; }
+.dplinked .scroll { overflow-x: auto; margin: .5rem 0; }
+.dplinked table { border-collapse: collapse; margin: 0; font-variant-numeric: tabular-nums; border: none; }
+.dplinked table th, .dplinked table td { padding: .2rem .7rem; text-align: left; background: none; border: none;
+  border-bottom: 1px solid color-mix(in srgb, currentColor 25%, transparent); }
+.dplinked table .number { text-align: right; white-space: nowrap; }
+.dplinked figure { margin: .5rem 0; }
+.dplinked figure svg { display: block; max-width: 100%; height: auto; overflow: visible; }
+.dplinked summary { cursor: pointer; font-weight: 600; }
 """.strip()
 
 # A browser that is shown something foreign all the same neither runs nor loads it.
@@ -73,11 +107,16 @@ def page(title: str, body: str, *, warning: str | None = None) -> str:
     shown = "" if warning is None else f'<p class="warning" role="note">{to_html(warning)}</p>\n'
     return (
         '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">\n<meta name="color-scheme" content="light dark">\n'
         f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">\n'
         f"<title>{to_html(title)}</title>\n<style>\n{_STYLE}\n</style>\n</head>\n<body>\n<main>\n"
         f"{shown}<h1>{to_html(title)}</h1>\n{body}\n</main>\n</body>\n</html>\n"
     )
+
+
+def notebook_cell(*parts: str) -> str:
+    """HTML for a cell of a notebook, with a style that holds for nothing else."""
+    return "\n".join(['<div class="dplinked">', f"<style>\n{_CELL_STYLE}\n</style>", *parts, "</div>"])
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[str]], *, label: str = "") -> str:
@@ -90,7 +129,8 @@ def table(header: Sequence[str], rows: Sequence[Sequence[str]], *, label: str = 
     label
         What a screen reader calls the table.
     """
-    lines = [f'<div class="scroll" role="region" tabindex="0" aria-label="{to_html(label or "table")}"><table>']
+    lines = [f'<div class="scroll" role="region" tabindex="0" aria-label="{to_html(label or "table")}">']
+    lines[0] += "<table>" if header else '<table class="facts">'
     if header:
         numeric = [all(is_number(row[k]) for row in rows) for k in range(len(header))]
         cells = [_cell("th", name, k > 0 and numeric[k], ' scope="col"') for k, name in enumerate(header)]
@@ -113,9 +153,66 @@ def ordered_list(items: Sequence[str]) -> str:
     return "<ol>" + "".join(f"<li>{to_html(item)}</li>" for item in items) + "</ol>"
 
 
-def figure(svg: str) -> str:
-    """A drawing, made by :mod:`dplinked.report.charts`."""
-    return f"<figure>{svg}</figure>"
+def unordered_list(items: Sequence[str]) -> str:
+    """A list of texts."""
+    return "<ul>" + "".join(f"<li>{to_html(item)}</li>" for item in items) + "</ul>"
+
+
+def figure(svg: str, caption: str = "") -> str:
+    """A drawing, made by :mod:`dplinked.report.charts` or :mod:`dplinked.report.plots`, and a text under it."""
+    under = f"<figcaption>{to_html(caption)}</figcaption>" if caption else ""
+    return f"<figure>{svg}{under}</figure>"
+
+
+def chart(draw: Callable[[], str], caption: str = "") -> str:
+    """A drawing and a text under it, or a sentence where there is no plotting library."""
+    try:
+        return figure(draw(), caption)
+    except ImportError:
+        return paragraph("A chart would stand here: pip install matplotlib.")
+
+
+def section(title: str, *parts: str, folded: bool = False) -> str:
+    """A heading and the HTML that belongs to it; `folded` if all of that is shown when asked for, and then printed."""
+    start = '<section class="folded">' if folded else "<section>"
+    return "\n".join([f"{start}\n<h2>{to_html(title)}</h2>", *(part for part in parts if part), "</section>"])
+
+
+def heading(text: str) -> str:
+    """A heading within a section."""
+    return f"<h3>{to_html(text)}</h3>"
+
+
+def details(summary: str, *parts: str) -> str:
+    """HTML that is shown when asked for."""
+    return "\n".join(
+        [f"<details><summary>{to_html(summary)}</summary>", *(part for part in parts if part), "</details>"]
+    )
+
+
+def code_block(text: str, label: str) -> str:
+    """Lines of text to copy, as they are."""
+    lines = "\n".join(to_html(line) for line in text.rstrip("\n").split("\n"))
+    return f'<div class="scroll" role="region" tabindex="0" aria-label="{to_html(label)}"><pre>{lines}</pre></div>'
+
+
+def download(text: str, file: str, kind: str) -> str:
+    """A link that saves a text as a file. The page carries the text itself, so nothing is loaded."""
+    content = quote(text.encode("utf-8", "replace"), safe="")
+    return (
+        f'<p><a download="{to_html(file)}" href="data:{kind};charset=utf-8,{content}">Save as {to_html(file)}</a></p>'
+    )
+
+
+def write_or_return(text: str, path: str | Path | None) -> str | None:
+    """Write a text to a file if there is one, else return it."""
+    if path is None:
+        return text
+    try:
+        Path(path).write_text(text, encoding="utf-8", newline="\n")
+    except (OSError, ValueError):
+        raise StudyError(f"{Path(path).name!r} cannot be written. Choose a file in an existing folder.") from None
+    return None
 
 
 def to_html(text: str) -> str:

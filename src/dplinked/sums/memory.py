@@ -1,4 +1,4 @@
-"""The pass over rows in memory: clip, scale, sum in tiles, merge in a fixed order.
+"""The pass over rows: read in parts, clip, scale, sum in strips, merge in a fixed order.
 
 Under exchangeable linkage errors ``h'Qx = a Σ h_i x_i' + o s_h s_x'`` per block, with ``a = γ - o`` and
 block totals s, so Q is never built: one pass gives the row products and the block totals.
@@ -7,11 +7,11 @@ block totals s, so Q is never built: one pass gives the row products and the blo
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
-from functools import partial
-from typing import Any
+from dataclasses import dataclass, replace
+from threading import Event
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,107 +19,186 @@ from threadpoolctl import threadpool_limits
 
 from dplinked.design import Design
 from dplinked.errors import StudyError
-from dplinked.keys import key_text
 from dplinked.linkage import ELE, Exact, Linkage, Matching, PrivacyUnit
-from dplinked.sums.rows import Rows, count_codes, key_texts
-from dplinked.sums.sums import TILE, PrivateCounts, PrivateSums
+from dplinked.sums.coding import Keys, block_places, encode_part, place_texts
+from dplinked.sums.rows import Rows
+from dplinked.sums.sums import STRIP, BlockFacts, PrivateCounts, PrivateSums
 
 Floats = NDArray[np.float64]
 Codes = NDArray[np.int32]
+Progress = Callable[[str, int, int], None]
 
-MATCHING_ROWS = 16 * TILE  # summed in one piece, within the factor 16 of the rounding bound
-STRIP = 1 << 15  # rows worked on at once, so that they stay in the cache
-WORKERS = min(4, os.cpu_count() or 1)
+WORKERS = min(8, os.cpu_count() or 1)
+
+
+class Parts(Protocol):
+    """Rows that are read part by part: a table in memory, or Parquet files."""
+
+    columns: tuple[str, ...]
+    count: int
+
+    @property
+    def parts(self) -> int:
+        """Number of parts."""
+
+    def require(self, names: Sequence[str], *, numeric: Sequence[str] = ()) -> None:
+        """Check the schema."""
+
+    def read(self, part: int, columns: Sequence[str]) -> Iterator[Rows]:
+        """The rows of one part, in pieces that fit into memory."""
+
+    def check_key(self, name: str) -> None:
+        """Refuse a column whose type cannot be compared."""
+
+    def find_keys(self, name: str) -> Keys:
+        """Distinct keys of a column."""
 
 
 @dataclass(frozen=True, repr=False)
 class Blocks:
-    """Rows in blocks: block number of each row (n), and per block size m, ``a = γ - o`` and ``o = (1-γ)/(m-1)``.
+    """Rows in blocks: per block size m, ``a = γ - o`` and ``o = (1-γ)/(m-1)``, and the keys that tell a row's block.
 
-    ``keys`` names the blocks of an accuracy table, the other block by None; it is empty without a table.
+    ``names`` names the blocks of an accuracy table, the other block by None; it is empty without a table.
     """
 
-    codes: Codes
     sizes: NDArray[np.int64]
     a: Floats
     o: Floats
-    keys: tuple[str | None, ...] = ()
+    names: tuple[str | None, ...] = ()
+    column: str | None = None
+    keys: Keys | None = None
+
+    def codes(self, piece: tuple[int, int], rows: Rows) -> Codes:
+        """Block number of each row of a piece."""
+        if self.keys is None or self.column is None:
+            return np.zeros(rows.count, np.int32)
+        column = self.column
+        return self.keys.codes(piece, lambda: rows.keys(column))
+
+    def weights(self, strip: Strip) -> Floats:
+        """a of each row's block."""
+        assert strip.codes is not None
+        return np.asarray(self.a.take(strip.codes), np.float64)
+
+    def facts(self) -> BlockFacts:
+        """What the release needs to know of public block sizes."""
+        shared = self.sizes[self.sizes > 1]
+        extra = np.minimum(0.5, 0.9 / np.sqrt(np.maximum(shared, 1)))
+        dependence = float((extra * shared).sum() / max(1, int(self.sizes.sum())))
+        return BlockFacts(int(self.sizes.max()), dict(zip(self.names, self.sizes.tolist(), strict=False)), dependence)
+
+
+@dataclass(frozen=True, repr=False)
+class Strip:
+    """A few thousand rows: scaled regressors (d×k), scaled responses (k), and their blocks' numbers (k)."""
+
+    x: Floats
+    z: Floats
+    codes: Codes | None = None
 
 
 @dataclass(frozen=True, repr=False)
 class Encoded:
-    """Rows ready for the pass: categorical codes and blocks found, cells not read yet."""
+    """Rows ready for the pass: blocks found, cells not read yet."""
 
-    rows: Rows
+    rows: Parts
     design: Design
-    codes: dict[str, Codes]
     blocks: Blocks | None
     matching: Any = None
+    progress: Progress | None = None
 
-    def tile(self, start: int, stop: int) -> tuple[Floats, Floats]:
-        """Scaled regressors (d×k) and responses (k) of rows start:stop."""
-        raw = {name: self.rows.numbers(name, start, stop) for name in self.design.bounds}
-        numbers = self.design.numbers(raw)
-        codes = {name: column[start:stop] for name, column in self.codes.items()}
-        regressors = np.empty((len(self.design.columns), stop - start))
-        self.design.regressors(numbers, codes, regressors)
-        return regressors, self.design.response.values(numbers, codes)
+    def strips(self, part: int) -> Iterator[Strip]:
+        """The rows of one part, few at a time, so that they stay in the cache."""
+        design, blocks = self.design, self.blocks
+        key = None if blocks is None or blocks.keys is None else blocks.column
+        columns = list(dict.fromkeys([*design.variables, *([key] if key else [])]))
+        for piece, rows in enumerate(self.rows.read(part, columns)):
+            raw = {name: rows.numbers(name, 0, rows.count) for name in design.bounds}
+            levels = {name: _level_codes(rows, name, known) for name, known in design.levels.items()}
+            codes = None if blocks is None else blocks.codes((part, piece), rows)
+            for cut in cut_strips(rows.count):
+                numbers = design.numbers({name: values[cut] for name, values in raw.items()})
+                within = {name: values[cut] for name, values in levels.items()}
+                x = np.empty((len(design.columns), cut.stop - cut.start))
+                design.regressors(numbers, within, x)
+                yield Strip(x, design.response.values(numbers, within), None if codes is None else codes[cut])
+
+    def whole(self) -> tuple[Floats, Floats]:
+        """Scaled regressors (d×n) and responses (n) of all rows."""
+        strips = [strip for part in range(self.rows.parts) for strip in self.strips(part)]
+        return np.concatenate([strip.x for strip in strips], axis=1), np.concatenate([strip.z for strip in strips])
+
+    def block_codes(self) -> Codes:
+        """Block number of each row."""
+        assert self.blocks is not None
+        columns = [self.blocks.column] if self.blocks.column else list(self.design.variables)
+        pieces = (
+            ((part, piece), rows)
+            for part in range(self.rows.parts)
+            for piece, rows in enumerate(self.rows.read(part, columns))
+        )
+        return np.concatenate([self.blocks.codes(place, rows) for place, rows in pieces])
 
 
-def encode(rows: Rows, design: Design, linkage: Linkage, unit: PrivacyUnit) -> Encoded:
-    """Find categorical codes and blocks. Only what is public under the unit can make it fail."""
-    codes = {name: rows.coded(name, partial(_place_levels, levels)) for name, levels in design.levels.items()}
+def encode(
+    rows: Parts, design: Design, linkage: Linkage, unit: PrivacyUnit, progress: Progress | None = None
+) -> Encoded:
+    """Find the blocks. Only what is public under the unit can make it fail."""
+    for name in design.levels:
+        rows.check_key(name)
     if isinstance(linkage, Matching):
-        if linkage.matrix.shape[0] != rows.count:
-            raise StudyError(f"The matching matrix is for {linkage.matrix.shape[0]} rows, the data has {rows.count}.")
-        if rows.count > MATCHING_ROWS:
-            raise StudyError(f"An explicit matching matrix may have at most {MATCHING_ROWS:,} rows in memory.")
-        return Encoded(rows, design, codes, None, linkage.matrix)
-    return Encoded(rows, design, codes, None if isinstance(linkage, Exact) else _find_blocks(rows, linkage, unit))
+        matrix = linkage.matrix_for(None if linkage.id is None else _texts(rows, linkage.id))
+        if matrix.shape[0] != rows.count:
+            raise StudyError(f"The matching matrix is for {matrix.shape[0]} rows, the data has {rows.count}.")
+        return Encoded(rows, design, None, matrix, progress)
+    return Encoded(
+        rows, design, None if isinstance(linkage, Exact) else _find_blocks(rows, linkage, unit), None, progress
+    )
 
 
-def _place_levels(levels: Sequence[Any], distinct: list[str | None]) -> list[int]:
-    """Number of each level; undeclared ones count as the reference level, the first."""
-    known = {key_text(level): i for i, level in enumerate(levels)}
-    return [0 if text is None else known.get(text, 0) for text in distinct]
+def _texts(rows: Parts, name: str) -> Any:
+    """A whole key column as Arrow texts."""
+    import pyarrow as pa
+
+    coded = [encode_part(piece.keys(name)) for part in range(rows.parts) for piece in rows.read(part, [name])]
+    return pa.concat_arrays([texts.take(pa.array(codes)) for codes, texts in coded])
 
 
-def _find_blocks(rows: Rows, linkage: ELE, unit: PrivacyUnit) -> Blocks:
-    accuracies: list[float] = []
-    keys: list[str | None] = []
+def _level_codes(rows: Rows, name: str, levels: tuple[Any, ...]) -> Codes:
+    """Number of each row's level; undeclared ones count as the reference level, the first."""
+    codes, texts = encode_part(rows.keys(name))
+    return np.maximum(place_texts(texts, levels), 0)[codes]
 
-    def place(distinct: list[str | None]) -> list[int]:
-        """Number the blocks; null and undeclared keys share the last one."""
-        found = [linkage.accuracy_of(key) for key in distinct]
-        accuracies.extend(accuracy for accuracy in found if accuracy is not None)
-        keys.extend(key for key, accuracy in zip(distinct, found, strict=True) if accuracy is not None)
-        other = len(accuracies)
-        if None in found:
-            if linkage.other_accuracy is None:
-                raise StudyError(
-                    f"No accuracy for other blocks: {linkage.block!r} has null keys or keys absent from the accuracy "
-                    "table. Add them, or declare ELE(…, other=…)."
-                )
-            accuracies.append(linkage.other_accuracy)
-            keys.append(None)
-        numbers = iter(range(other))
-        return [other if accuracy is None else next(numbers) for accuracy in found]
 
+def _find_blocks(rows: Parts, linkage: ELE, unit: PrivacyUnit) -> Blocks:
     if linkage.block is None:
-        codes = np.zeros(rows.count, dtype=np.int32)
-        accuracy = linkage.accuracy_of("")
-        assert accuracy is not None
-        accuracies.append(accuracy)
+        whole = np.array([rows.count]), np.array([linkage.accuracy_of("")], np.float64)
+        return Blocks(whole[0], *_weights(linkage, unit, *whole))
+    keys = rows.find_keys(linkage.block)
+    places, names = block_places(keys, linkage.accuracy if isinstance(linkage.accuracy, Mapping) else None)
+    sizes = keys.counts
+    if places is not None:
+        keys = replace(keys, places=places)
+        sizes = np.bincount(places, weights=sizes, minlength=0 if names is None else len(names)).astype(np.int64)
+        sizes = sizes if names is None else sizes[: len(names)]  # numbers in between that do not occur have no block
+    if names is not None:
+        accuracies = np.array([linkage.accuracy_of(name) for name in names], np.float64)  # NaN for the other block
     else:
-        codes, distinct = rows.encode_keys(linkage.block)
-        if isinstance(distinct, np.ndarray) and not isinstance(linkage.accuracy, Mapping):
-            accuracies.extend(
-                [linkage.accuracy_of("") or 1.0] * distinct.size
-            )  # whole numbers, none null: a block each
-        else:
-            codes = np.asarray(place(key_texts(distinct)), dtype=np.int32)[codes]
-    sizes = count_codes(codes, len(accuracies))
-    gamma = np.where(sizes == 1, 1.0, np.asarray(accuracies))
+        accuracies = np.full(sizes.size, linkage.accuracy_of(""), np.float64)
+        if places is not None:  # null keys come last
+            accuracies[-1] = np.nan
+    if np.isnan(accuracies).any() and linkage.other_accuracy is None:
+        raise StudyError(
+            f"No accuracy for other blocks: {linkage.block!r} has null keys or keys absent from the accuracy "
+            "table. Add them, or declare ELE(…, other=…)."
+        )
+    accuracies[np.isnan(accuracies)] = linkage.other_accuracy
+    return Blocks(sizes, *_weights(linkage, unit, sizes, accuracies), tuple(names or ()), linkage.block, keys)
+
+
+def _weights(linkage: ELE, unit: PrivacyUnit, sizes: NDArray[np.int64], accuracies: Floats) -> tuple[Floats, Floats]:
+    """a and o of each block; a block of one row is right."""
+    gamma = np.where(sizes == 1, 1.0, accuracies)
     if linkage.source == "estimated":  # data: whatever they are, they must not stop a release
         gamma = np.maximum(gamma, 1.0 / np.maximum(sizes, 1))
     if not unit.moves_block and np.any((sizes > 1) & (gamma * sizes < 1.0 - 1e-9)):
@@ -128,7 +207,7 @@ def _find_blocks(rows: Rows, linkage: ELE, unit: PrivacyUnit) -> Blocks:
             "Merge small blocks or correct the accuracy."
         )
     o = np.where(sizes > 1, (1.0 - gamma) / np.maximum(sizes - 1, 1), 0.0)
-    return Blocks(codes, sizes, gamma - o, o, tuple(keys))
+    return gamma - o, o
 
 
 # --- the bounded instrument -----------------------------------------------------------------------
@@ -138,32 +217,45 @@ def instrument_sums(data: Encoded) -> PrivateSums:
     """``h'QX`` and ``h'z`` with the design's instruments h; the intercept comes first."""
     design, d = data.design, len(data.design.columns)
     if data.matching is not None:
-        x, z = data.tile(0, data.rows.count)
-        h = np.empty_like(x)
-        design.instruments(x, h)
-        core, sum_x = h @ (data.matching @ x.T), x @ data.matching.sum(axis=0)
-        return _bordered(design, data.rows.count, core, h.sum(axis=1), sum_x, h @ z, float(z.sum()), False)
+        return _matched_sums(data)
     symmetric = design.halves is None
 
-    def strip(start: int, stop: int, held: Floats | None) -> list[Floats]:
-        x, z = data.tile(start, stop)
-        h = x if symmetric else np.empty_like(x)
+    def work(strip: Strip) -> tuple[list[Floats], Floats | None]:
+        x, z = strip.x, strip.z
+        held = x if symmetric else np.empty((2 * d, z.size))
         if not symmetric:
-            design.instruments(x, h)
-        parts = [h @ z, h.sum(axis=1), x.sum(axis=1), np.asarray(z.sum())]
-        if data.blocks is None or held is None:
-            return [h @ x.T, *parts]
-        held[:d] = x
-        if not symmetric:
-            held[d:] = h
-        x *= data.blocks.a[data.blocks.codes[start:stop]]
-        return [held[:d] @ x.T if symmetric else h @ x.T, *parts]
+            held[:d] = x
+            design.instruments(x, held[d:])
+        h = held[-d:] if d else held
+        weighted = x if data.blocks is None else x * data.blocks.weights(strip)
+        sum_x = x.sum(axis=1)
+        sum_h = sum_x if symmetric else h.sum(axis=1)
+        return [np.dot(h, weighted.T), np.dot(h, z), sum_h, sum_x, np.asarray(z.sum())], held
 
     width = 0 if data.blocks is None else d * (1 if symmetric else 2)
-    (core, b, sum_h, sum_x, sum_z), totals = sum_tiles(data, strip, width)
+    (core, b, sum_h, sum_x, sum_z), totals = sum_strips(data, work, width, "Summing")
     if data.blocks is not None and totals is not None:
         core = core + _block_product(totals[-d:] if d else totals, totals[:d], data.blocks.o)
     return _bordered(design, data.rows.count, core, sum_h, sum_x, b, float(sum_z), symmetric)
+
+
+def _matched_sums(data: Encoded) -> PrivateSums:
+    """The same under an explicit Q: regressors are held whole, since any row may be matched with any other."""
+    design, Q, (x, z) = data.design, data.matching, data.whole()
+
+    def work(rows: slice) -> list[Floats]:
+        h = np.empty_like(x[:, rows])
+        design.instruments(x[:, rows], h)
+        w = np.asarray(Q[rows] @ x.T)
+        return [h @ w, h @ z[rows], h.sum(axis=1), w.sum(axis=0), np.asarray(z[rows].sum())]
+
+    core, b, sum_h, sum_x, sum_z = merge([work(rows) for rows in cut_strips(z.size)])
+    return _bordered(design, data.rows.count, core, sum_h, sum_x, b, float(sum_z), False)
+
+
+def cut_strips(count: int) -> list[slice]:
+    """Rows in strips."""
+    return [slice(start, min(start + STRIP, count)) for start in range(0, max(1, count), STRIP)]
 
 
 def _bordered(
@@ -183,31 +275,29 @@ def _bordered(
 
 def paper_sums(data: Encoded, row_norm: float, response_bound: float) -> PrivateSums:
     """``W'W`` and ``W'z*`` of Algorithms 1 and 2: rows scaled to norm ≤ c, responses clipped to ±R."""
-    p = len(data.design.names)
+    p, blocks = len(data.design.names), data.blocks
 
-    def rows(start: int, stop: int) -> tuple[Floats, Floats]:
-        x, z = data.tile(start, stop)
-        if data.design.intercept:
-            x = np.vstack([np.ones(stop - start), x])
-        scale_rows(x, row_norm)
-        return x, np.clip(z, -response_bound, response_bound)
+    def scaled(x: Floats, z: Floats) -> tuple[Floats, Floats]:
+        rows = np.vstack([np.ones(z.size), x]) if data.design.intercept else x.copy()
+        scale_rows(rows, row_norm)
+        return rows, np.clip(z, -response_bound, response_bound)
 
     if data.matching is not None:
-        x, z = rows(0, data.rows.count)
-        w = x @ data.matching.T
-        return PrivateSums(w @ w.T, w @ z, data.rows.count)
+        x, z = scaled(*data.whole())
+        w = [(np.asarray(data.matching[rows] @ x.T).T, z[rows]) for rows in cut_strips(z.size)]
+        gram, cross = merge([[mixed @ mixed.T, mixed @ part] for mixed, part in w])
+        return PrivateSums(gram, cross, data.rows.count)
 
-    def strip(start: int, stop: int, held: Floats | None) -> list[Floats]:
-        x, z = rows(start, stop)
-        if data.blocks is None or held is None:
-            return [x @ x.T, x @ z]
-        held[:p], held[p] = x, z
-        x *= data.blocks.a[data.blocks.codes[start:stop]]
-        return [x @ x.T, x @ z]
+    def work(strip: Strip) -> tuple[list[Floats], Floats | None]:
+        x, z = scaled(strip.x, strip.z)
+        held = np.vstack([x, z])
+        if blocks is not None:
+            x *= blocks.weights(strip)
+        return [np.dot(x, x.T), np.dot(x, z)], held
 
-    (gram, cross), totals = sum_tiles(data, strip, 0 if data.blocks is None else p + 1)
-    if data.blocks is not None and totals is not None:
-        a, o, m = data.blocks.a, data.blocks.o, data.blocks.sizes
+    (gram, cross), totals = sum_strips(data, work, p + 1, "Summing")
+    if blocks is not None and totals is not None:
+        a, o, m = blocks.a, blocks.o, blocks.sizes
         gram = gram + _block_product(totals[:p], totals[:p], 2.0 * a * o + m * o**2)
         cross = cross + _block_product(totals[:p], totals[p:], o)[:, 0]
     return PrivateSums((gram + gram.T) / 2.0, cross, data.rows.count)
@@ -228,63 +318,84 @@ def column_counts(data: Encoded, bins: int) -> PrivateCounts:
     """Histogram of each numeric column over its bounds, on a public grid (rows: numeric groups)."""
     numeric = [group.start for group in data.design.groups if group.numeric]
 
-    def strip(start: int, stop: int, _: Floats | None) -> list[NDArray[Any]]:
-        x, _z = data.tile(start, stop)
+    def work(strip: Strip) -> tuple[list[NDArray[Any]], None]:
         counts = np.zeros((len(numeric), bins), dtype=np.int64)
         for row, k in zip(counts, numeric, strict=True):
             low, high = (
                 (edge - data.design.columns[k].shift) / data.design.columns[k].scale
                 for edge in data.design.columns[k].interval
             )
-            place = ((x[k] - low) * (bins / (high - low))).astype(np.int64)
+            place = ((strip.x[k] - low) * (bins / (high - low))).astype(np.int64)
             row += np.bincount(np.clip(place, 0, bins - 1), minlength=bins)
-        return [counts]
+        return [counts], None
 
-    (counts,), _ = sum_tiles(data, strip, 0)
+    (counts,), _ = sum_strips(data, work, 0, "Counting")
     return PrivateCounts(counts)
 
 
-# --- tiles -----------------------------------------------------------------------------------------
+# --- strips ----------------------------------------------------------------------------------------
 
 
-def sum_tiles(
-    data: Encoded, strip: Callable[[int, int, Floats | None], list[NDArray[Any]]], width: int
+def sum_strips(
+    data: Encoded, work: Callable[[Strip], tuple[list[NDArray[Any]], Floats | None]], width: int, title: str
 ) -> tuple[list[NDArray[Any]], Floats | None]:
-    """Run `strip` over all rows; return merged parts and block totals (width×blocks).
+    """Run `work` over all rows; return merged sums and block totals (width×blocks).
 
-    A strip fits the cache and returns its sums; what is to be totalled by block it writes into its last
-    argument (width×rows of the strip), and a whole tile of strips is totalled at once, column by column.
-    Threads share out strips and columns; the order of every addition is fixed, whatever their number.
+    Work returns a strip's sums, and what is to be totalled by block (width×rows of the strip) where `width` is not 0. Each
+    thread takes consecutive parts and totals into an array of its own, of which only the pages it touches take memory.
+    For a given number of threads the order of every addition is fixed. (``np.dot`` lets other threads work meanwhile, ``@`` does not.)
     """
-    count, blocks = data.rows.count, data.blocks
-    totals = held = None
-    if width and blocks is not None:
-        totals, held = np.zeros((width, blocks.sizes.size)), np.empty((width, min(TILE, count)))
-    tiles = []
-    with threadpool_limits(limits=1, user_api="blas"), ThreadPoolExecutor(max_workers=WORKERS) as pool:
-        for start in range(0, max(count, 1), TILE):
-            stop = min(start + TILE, count)
-            firsts = list(range(start, stop, STRIP)) or [start]
-            lasts = [min(first + STRIP, stop) for first in firsts]
-            views = [
-                None if held is None else held[:, first - start : last - start]
-                for first, last in zip(firsts, lasts, strict=True)
-            ]
-            tiles.append(_merge(list(pool.map(strip, firsts, lasts, views))))
-            if totals is not None and held is not None and blocks is not None and stop > start:
-                codes = blocks.codes[start:stop]
-                low, high = int(codes.min()), int(codes.max()) + 1
-                add = partial(_add_by_place, np.subtract(codes, low, dtype=np.intp))
-                list(pool.map(add, totals[:, low:high], held[:, : stop - start]))
-    return _merge(tiles), totals
+    parts, stopped = data.rows.parts, Event()
+    done = iter(range(1, parts + 1))
+
+    def run(mine: NDArray[Any]) -> tuple[list[list[NDArray[Any]]], Floats | None]:
+        totals = None if data.blocks is None or not width else np.zeros((width, data.blocks.sizes.size))
+        sums: list[list[NDArray[Any]]] = []
+        for part in mine.tolist():
+            merged: list[NDArray[Any]] | None = None
+            for strip in data.strips(part):
+                if stopped.is_set():
+                    return [], None
+                found, held = work(strip)
+                merged = found if merged is None else [np.add(*both) for both in zip(merged, found, strict=True)]
+                if totals is not None and held is not None and strip.codes is not None:
+                    _total_blocks(totals, held, strip.codes)
+            assert merged is not None
+            sums.append(merged)
+            if data.progress is not None:
+                data.progress(title, next(done), parts)
+        return sums, totals
+
+    shares = [share for share in np.array_split(np.arange(parts), min(WORKERS, parts)) if share.size]
+    with threadpool_limits(limits=1, user_api="blas"), ThreadPoolExecutor(max_workers=len(shares)) as pool:
+        try:
+            results = list(pool.map(run, shares))
+        finally:
+            stopped.set()
+    totals = results[0][1]
+    for _, others in results[1:]:
+        if totals is not None and others is not None:
+            totals += others
+    return merge([sums for result, _ in results for sums in result]), totals
 
 
-def _add_by_place(places: NDArray[np.intp], totals: Floats, values: Floats) -> None:
-    totals += np.bincount(places, weights=values, minlength=totals.size)
+def _total_blocks(totals: Floats, held: Floats, codes: Codes) -> None:
+    """Add a strip's columns to the totals of their blocks; rows of one block that follow each other are summed first."""
+    if not codes.size:
+        return
+    starts = np.flatnonzero(np.concatenate([[True], codes[1:] != codes[:-1]]))
+    if 2 * starts.size <= codes.size:
+        held, codes = np.add.reduceat(held, starts, axis=1), codes[starts]
+    if np.array_equal(codes, np.arange(codes[0], codes[0] + codes.size)):  # keys in order, as files often are
+        totals[:, codes[0] : codes[0] + codes.size] += held
+        return
+    codes = codes.astype(np.intp)
+    for row, values in zip(totals, held, strict=True):
+        np.add.at(row, codes, values)
 
 
-def _merge(parts: list[list[NDArray[Any]]]) -> list[NDArray[Any]]:
-    """Add tiles pairwise, in order."""
+def merge(parts: list[list[NDArray[Any]]]) -> list[NDArray[Any]]:
+    """Add sums pairwise, in order."""
     while len(parts) > 1:
         pairs = [parts[i : i + 2] for i in range(0, len(parts), 2)]
         parts = [[np.add(*both) for both in zip(*pair, strict=True)] if len(pair) == 2 else pair[0] for pair in pairs]
@@ -292,9 +403,9 @@ def _merge(parts: list[list[NDArray[Any]]]) -> list[NDArray[Any]]:
 
 
 def _block_product(left: Floats, right: Floats, weights: Floats) -> Floats:
-    """``Σ_b weight_b left_b right_b'`` over blocks, in tiles."""
-    tiles = [
-        [(left[:, start : start + TILE] * weights[start : start + TILE]) @ right[:, start : start + TILE].T]
-        for start in range(0, weights.size, TILE)
+    """``Σ_b weight_b left_b right_b'`` over blocks, in strips."""
+    strips = [
+        [(left[:, start : start + STRIP] * weights[start : start + STRIP]) @ right[:, start : start + STRIP].T]
+        for start in range(0, weights.size, STRIP)
     ]
-    return np.asarray(_merge(tiles)[0]) if tiles else np.zeros((left.shape[0], right.shape[0]))
+    return np.asarray(merge(strips)[0]) if strips else np.zeros((left.shape[0], right.shape[0]))

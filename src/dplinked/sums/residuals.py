@@ -2,57 +2,47 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dplinked.sums.memory import Encoded, sum_tiles
-from dplinked.sums.sums import PrivateCounts, PrivateMeat
+from dplinked.sums.memory import Encoded, Strip, cut_strips, merge, sum_strips
+from dplinked.sums.sums import Predictor, PrivateCounts, PrivateMeat
 
 Floats = NDArray[np.float64]
-
-
-@dataclass(frozen=True)
-class Predictor:
-    """Public by then: released coefficients (p), released means of the regressors (d), declared accuracy."""
-
-    beta: Floats
-    mean: Floats
-    accuracy: float
 
 
 def residual_counts(data: Encoded, predictor: Predictor, edges: Floats) -> PrivateCounts:
     """Histogram of the rows' own absolute residuals between increasing public edges; the last bin is open."""
 
-    def strip(start: int, stop: int, _: Floats | None) -> list[NDArray[Any]]:
-        residual = np.abs(_own_residuals(data, predictor, *data.tile(start, stop)))
-        return [np.bincount(np.searchsorted(edges, residual), minlength=edges.size + 1)[: edges.size + 1]]
+    def work(strip: Strip) -> tuple[list[NDArray[Any]], None]:
+        residual = np.abs(_own_residuals(data, predictor, strip.x, strip.z))
+        return [np.bincount(np.searchsorted(edges, residual), minlength=edges.size + 1)[: edges.size + 1]], None
 
-    (counts,), _ = sum_tiles(data, strip, 0)
+    (counts,), _ = sum_strips(data, work, 0, "Measuring residuals")
     return PrivateCounts(counts[None, :])
 
 
 def row_meat(data: Encoded, predictor: Predictor, weights: Floats, norm: float) -> PrivateMeat:
     """``Σ u_i u_i'`` with ``u_i = weights·h_i·r_i`` scaled to ‖u_i‖ ≤ norm; under an explicit Q, r_i from ``w_i'β``."""
-    whole = data.matching is not None
 
-    def strip(start: int, stop: int, _: Floats | None) -> list[NDArray[Any]]:
-        x, z = data.tile(start, stop)
-        if whole:
-            first = int(data.design.intercept)
-            residual = z - predictor.beta[:first].sum() - data.matching @ (predictor.beta[first:] @ x)
-        else:
-            residual = _own_residuals(data, predictor, x, z)
+    def square(x: Floats, residual: Floats) -> Floats:
         u = _instruments(data, x) * weights[:, None] * residual
         _shorten(u, norm)
-        return [u @ u.T]
+        return np.asarray(np.dot(u, u.T))
 
-    if whole:
-        (meat,) = strip(0, data.rows.count, None)
+    if data.matching is not None:
+        x, z = data.whole()
+        first = int(data.design.intercept)
+        residual = z - predictor.beta[:first].sum() - data.matching @ (predictor.beta[first:] @ x)
+        (meat,) = merge([[square(x[:, rows], residual[rows])] for rows in cut_strips(z.size)])
     else:
-        (meat,), _ = sum_tiles(data, strip, 0)
+
+        def work(strip: Strip) -> tuple[list[NDArray[Any]], None]:
+            return [square(strip.x, _own_residuals(data, predictor, strip.x, strip.z))], None
+
+        (meat,), _ = sum_strips(data, work, 0, "Variance")
     return PrivateMeat((meat + meat.T) / 2.0)
 
 
@@ -62,21 +52,20 @@ def block_meat(data: Encoded, predictor: Predictor, weights: Floats, norm: float
     assert blocks is not None
     p = len(data.design.names)
 
-    def strip(start: int, stop: int, held: Floats | None) -> list[NDArray[Any]]:
-        assert held is not None
-        x, z = data.tile(start, stop)
-        codes = blocks.codes[start:stop]
-        fitted = predictor.beta[first:] @ x
-        h = _instruments(data, x) * weights[:, None]
-        residual = z - predictor.beta[:first].sum() - blocks.a[codes] * fitted
-        held[:p], held[p : 2 * p], held[-1] = h * residual, h, fitted
-        return []
+    def work(strip: Strip) -> tuple[list[NDArray[Any]], Floats]:
+        fitted = np.dot(predictor.beta[first:], strip.x)
+        h = _instruments(data, strip.x) * weights[:, None]
+        residual = strip.z - predictor.beta[:first].sum() - blocks.weights(strip) * fitted
+        return [np.zeros(0)], np.vstack([h * residual, h, fitted])
 
-    _, totals = sum_tiles(data, strip, 2 * p + 1)
+    _, totals = sum_strips(data, work, 2 * p + 1, "Variance")
     assert totals is not None
-    T = totals[:p] - blocks.o * totals[p : 2 * p] * totals[-1]
-    _shorten(T, norm)
-    return PrivateMeat(T @ T.T)
+    meat = np.zeros((p, p))
+    for cut in cut_strips(totals.shape[1]):
+        T = totals[:p, cut] - blocks.o[cut] * totals[p : 2 * p, cut] * totals[-1, cut]
+        _shorten(T, norm)
+        meat += T @ T.T
+    return PrivateMeat(meat)
 
 
 def _shorten(vectors: Floats, norm: float) -> None:
@@ -90,7 +79,7 @@ def _own_residuals(data: Encoded, predictor: Predictor, x: Floats, z: Floats) ->
     first = int(data.design.intercept)
     slopes = predictor.beta[first:]
     level = float(predictor.beta[:first].sum() + (1.0 - predictor.accuracy) * (slopes @ predictor.mean))
-    residual: Floats = z - level - predictor.accuracy * (slopes @ x)
+    residual: Floats = z - level - predictor.accuracy * np.dot(slopes, x)
     return residual
 
 

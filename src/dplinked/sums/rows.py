@@ -6,22 +6,23 @@ container would infer them from its cells (lists, object columns, CSV), cells ar
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from copy import copy
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dplinked.errors import ReleaseError, StudyError, raise_alone, suggest
-from dplinked.keys import key_text, number
+from dplinked.errors import StudyError, raise_alone, suggest
+from dplinked.keys import number
+from dplinked.sums.coding import Keys, dense_codes, dense_range, encode_part, guarded, is_dense
 from dplinked.tables import read_file, text_columns
 
 Floats = NDArray[np.float64]
 Codes = NDArray[np.int32]
-Distinct = list[str | None] | NDArray[np.int64]  # distinct keys; an array where they are whole numbers
 
-_UNREADABLE = "A column could not be read. The steward's 'check' shows the details."
+PART = 1 << 18  # rows read at once
 _PIECE = 1 << 20  # rows counted at once
 _NUMBER = r"^[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?$"
 
@@ -54,10 +55,7 @@ class Rows:
 
     def require(self, names: Sequence[str], *, numeric: Sequence[str] = ()) -> None:
         """Check the schema: all columns there, and the numeric ones numbers."""
-        for name in names:
-            if name not in self.columns:
-                known = () if self._text else self.columns  # the first line of a CSV file may be a row
-                raise StudyError(f"Column {name!r} is not in the data.{suggest(name, known)}")
+        check_columns(names, self.columns, secret=bool(self._text))  # the first line of a CSV file may be a row
         for name in numeric:
             kind = _kind(self._columns[name])
             if not (kind == "number" or kind == "object" or name in self._text):
@@ -70,58 +68,54 @@ class Rows:
             return np.fromiter(map(number, column[start:stop]), np.float64, stop - start)
         import pyarrow as pa
 
-        values = None
-        try:
+        def read() -> Any:
             values = _arrow(column[start:stop])
             if name in self._text:
                 values = _parse_numbers(values)
-            if values.type != pa.float64():
-                values = values.cast(pa.float64(), safe=False)
-        except (pa.ArrowException, TypeError, ValueError, OverflowError):
-            raise_alone(ReleaseError(_UNREADABLE))
-        return np.asarray(values.to_numpy(zero_copy_only=False), dtype=np.float64)
+            return values if values.type == pa.float64() else values.cast(pa.float64(), safe=False)
 
-    def coded(self, name: str, place: Callable[[list[str | None]], Sequence[int]]) -> Codes:
-        """Code a whole key column: `place` maps the texts of its distinct keys to numbers."""
-        codes, distinct = self.encode_keys(name)
-        coded: Codes = np.asarray(place(key_texts(distinct)), dtype=np.int32)[codes]
-        return coded
+        return np.asarray(guarded(read).to_numpy(zero_copy_only=False), dtype=np.float64)
 
-    def encode_keys(self, name: str) -> tuple[Codes, Distinct]:
-        """Code of each row's key, and the distinct keys in the order of their codes."""
+    def keys(self, name: str) -> Any:
+        """A column's cells as they are: an Arrow array, or objects."""
         column = self._columns[name]
-        if isinstance(column, np.ndarray):
-            return _encode_texts(list(map(key_text, column)))
-        import pyarrow as pa
-        import pyarrow.compute as pc
+        return column if isinstance(column, np.ndarray) else guarded(lambda: _arrow(column))
 
-        encoded = None
-        try:
-            values = _arrow(column)
-            if pa.types.is_dictionary(values.type):  # else nulls would have no code
-                values = values.dictionary_decode()
-            if pa.types.is_integer(values.type) and values.null_count == 0:
-                found = _encode_integers(values.to_numpy(zero_copy_only=False))
-                if found is not None:
-                    return found
-            encoded = pc.dictionary_encode(values, null_encoding="encode")
-        except (pa.ArrowException, TypeError, ValueError, OverflowError):
-            raise_alone(ReleaseError(_UNREADABLE))
-        texts, places = _encode_texts([_scalar_text(key) for key in encoded.dictionary])
-        return texts[encoded.indices.to_numpy(zero_copy_only=False)], places
+    # --- in parts -----------------------------------------------------------------------------------
+
+    @property
+    def parts(self) -> int:
+        """Number of parts of consecutive rows that are read one at a time; each but the last has `PART` rows or more."""
+        return max(1, -(-self.count // PART))
+
+    def read(self, part: int, columns: Sequence[str]) -> Iterator[Rows]:
+        """The rows of one part, in one piece."""
+        start, stop = part * PART, min((part + 1) * PART, self.count)
+        rows = copy(self)
+        rows._columns = {name: self._columns[name][start:stop] for name in columns}
+        rows.count = stop - start
+        yield rows
+
+    def check_key(self, name: str) -> None:
+        """Refuse a column whose type cannot be compared; its cells are not looked at."""
+        encode_part(self.keys(name)[:0])
+
+    def find_keys(self, name: str) -> Keys:
+        """Distinct keys of a column; the codes of all rows are kept, 4 bytes each, unless keys are their own codes."""
+        values = self.keys(name)
+        found = dense_range(values)
+        if found is not None and is_dense(*found, self.count):
+            return Keys(count_codes(dense_codes(values, found[0]), found[1] - found[0] + 1), low=found[0])
+        codes, texts = encode_part(values)
+        kept = {(part, 0): codes[part * PART : (part + 1) * PART] for part in range(self.parts)}
+        return Keys(count_codes(codes, len(texts)), texts, kept=kept)
 
 
-def _scalar_text(scalar: Any) -> str | None:
-    """Text of one Arrow value; None where Python cannot hold it (a date beyond its calendar, broken UTF-8)."""
-    try:
-        return key_text(scalar.as_py())
-    except Exception:  # whatever a cell may hold, it must not stop a release
-        return None
-
-
-def key_texts(distinct: Distinct) -> list[str | None]:
-    """Distinct keys as texts."""
-    return list(map(str, distinct.tolist())) if isinstance(distinct, np.ndarray) else distinct
+def check_columns(names: Sequence[str], columns: Sequence[str], *, secret: bool = False) -> None:
+    """Refuse names that are not among the columns; secret ones are not hinted at."""
+    for name in names:
+        if name not in columns:
+            raise StudyError(f"Column {name!r} is not in the data.{suggest(name, () if secret else columns)}")
 
 
 def count_codes(codes: Codes, size: int) -> NDArray[np.int64]:
@@ -130,28 +124,6 @@ def count_codes(codes: Codes, size: int) -> NDArray[np.int64]:
     for start in range(0, codes.size, _PIECE):
         counts += np.bincount(codes[start : start + _PIECE], minlength=size)
     return counts
-
-
-def _encode_integers(keys: NDArray[Any]) -> tuple[Codes, NDArray[np.int64]] | None:
-    """Code whole numbers by their distance from the smallest; None where they lie too far apart for that."""
-    if keys.size == 0:
-        return None
-    low, high = int(keys.min()), int(keys.max())
-    if high - low >= min(4 * keys.size + 1024, 2**31 - 1) or high >= 2**63:
-        return None
-    codes = np.empty(keys.size, dtype=np.int32)
-    np.subtract(keys, keys.dtype.type(low), out=codes, dtype=np.int64, casting="unsafe")
-    present = np.flatnonzero(count_codes(codes, high - low + 1))
-    if present.size <= high - low:
-        numbers = np.zeros(high - low + 1, dtype=np.int32)
-        numbers[present] = np.arange(present.size)
-        codes = numbers[codes]
-    return codes, present + low
-
-
-def _encode_texts(texts: list[str | None]) -> tuple[Codes, list[str | None]]:
-    places = {text: i for i, text in enumerate(dict.fromkeys(texts))}
-    return np.fromiter((places[text] for text in texts), np.int32, len(texts)), list(places)
 
 
 def _open_columns(data: Any) -> dict[str, Any]:

@@ -1,0 +1,916 @@
+"""Engines, measured: Parquet against decoding alone, blocks of all kinds, wide tables, what users would write, Spark, the command line.
+
+    python benchmarks/engines.py all                     # 100 million rows, some 8 GB of files
+    python benchmarks/engines.py all --rows 10000000     # at most ten million
+    python benchmarks/engines.py parquet wide            # some sections
+    python benchmarks/engines.py all --rows 5000         # small, for CI: times are shown but not judged
+
+Each section replaces its part of benchmarks/results/engines.md (with fewer --rows only where --out is given). Exits with 1
+when a criterion is missed. Ratios are taken side by side, interleaved, in one run: the competitors of a round run one after
+the other, and the ratio's median over rounds counts. Files are made in --folder and kept there; without it in a temporary
+one that is removed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import fcntl
+import gc
+import importlib.util
+import inspect
+import json
+import math
+import os
+import pty
+import re
+import select
+import shutil
+import struct
+import subprocess
+import sys
+import tempfile
+import termios
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, field
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
+from rich.console import Console
+from rich.progress import track
+
+import dplinked as dpl
+from dplinked.linkage import ELE
+from dplinked.study import Study
+from dplinked.sums import passes
+from dplinked.sums.memory import WORKERS
+from dplinked.sums.passes import Source, open_source
+from dplinked.sums.sums import PrivateSums
+from machine import describe_machine
+
+Floats = NDArray[np.float64]
+
+TITLES = {
+    "contract": "All engines give the same sums",
+    "parquet": "Parquet against decoding alone",
+    "blocks": "Blocks of all kinds",
+    "wide": "Twenty columns",
+    "rivals": "Against what users would write",
+    "spark": "Spark against its own group-by",
+    "cli": "The command line, from file to release",
+}
+RESULTS = Path(__file__).parent / "results" / "engines.md"
+PACKAGES = ("dplinked", "numpy", "pyarrow", "duckdb", "pandas", "scikit-learn", "statsmodels", "pyspark")
+
+SMALL, MIDDLE, LARGE = 1_000_000, 10_000_000, 100_000_000
+FEW_ROWS = 500_000  # below, fixed costs rule: times are shown but not judged
+COLUMNS, WIDE = 5, 20
+BLOCK, LARGE_BLOCKS = 25, 10
+ACCURACY, SLOPE = 0.9, 0.2
+GROUP = 1 << 20  # rows of a row group: pyarrow's default
+
+# What must hold.
+MOST_DEVIATION = 1e-10  # between engines, of any entry
+MOST_TIME = {MIDDLE: 4.0, LARGE: 4.9}  # of decoding alone; a size is judged by the next larger one's
+GOALS = {MIDDLE: 3.0, LARGE: 4.0}
+MOST_GROWTH = 1.2  # of the cost per row, from the smallest file to the largest
+MOST_MEMORY = 1.2  # GB, of the whole process
+MOST_TIME_LARGE_BLOCKS, MOST_TIME_WIDE, MOST_TIME_SPARK = 2.5, 4.0, 3.0
+MOST_SLOPE_ERROR = 1e-2
+
+
+@dataclass
+class Report:
+    """Lines of one section, and the criteria it missed."""
+
+    lines: list[str] = field(default_factory=list)
+    missed: list[str] = field(default_factory=list)
+
+    def add(self, *lines: str) -> None:
+        self.lines += [*lines, ""]
+
+    def table(self, header: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
+        self.add(
+            "| " + " | ".join(header) + " |",
+            "|" + "---|" + "---:|" * (len(header) - 1),
+            *("| " + " | ".join(map(str, row)) + " |" for row in rows),
+        )
+
+    def require(self, holds: bool, criterion: str) -> None:
+        if not holds:
+            self.missed.append(criterion)
+
+
+@dataclass(frozen=True)
+class Run:
+    """What was asked for: the largest number of rows, rounds, where files are, and where progress is shown."""
+
+    rows: int
+    rounds: int
+    folder: Path
+    console: Console
+
+    def at_most(self, rows: int) -> int:
+        return min(rows, self.rows)
+
+    def file(self, rows: int, columns: int = COLUMNS, keys: Sequence[str] = ("block",)) -> Path:
+        return make_file(self.folder, self.at_most(rows), columns, keys, self.console)
+
+
+def timed(action: Callable[[], Any]) -> float:
+    """Seconds of one call, garbage collected beforehand."""
+    gc.collect()
+    start = time.perf_counter()
+    action()
+    return time.perf_counter() - start
+
+
+# --- files and studies ------------------------------------------------------------------------------
+
+
+@lru_cache(maxsize=1)
+def _order(rows: int) -> NDArray[np.int64]:
+    return np.random.default_rng(2).permutation(rows)
+
+
+def _texts(blocks: NDArray[np.int64]) -> Any:
+    return pc.binary_join_element_wise("b", pc.utf8_lpad(pc.cast(pa.array(blocks), pa.string()), 8, "0"), "")
+
+
+# Keys of the rows numbered i, in a file of so many rows.
+KEYS: dict[str, Callable[[NDArray[np.int64], int], Any]] = {
+    "block": lambda i, rows: i // BLOCK,
+    "large": lambda i, rows: i * LARGE_BLOCKS // rows,
+    "shuffled": lambda i, rows: _order(rows)[i] // BLOCK,
+    "text": lambda i, rows: _texts(i // BLOCK),
+    "apart": lambda i, rows: i // BLOCK * 10**9,
+}
+
+
+def make_file(folder: Path, rows: int, columns: int, keys: Sequence[str], console: Console) -> Path:
+    """A Parquet file of x1 …, z and keys, by row groups, with pyarrow's defaults; kept where it is there already.
+
+    Small files get a row group a thread, so that all sizes are read by all threads.
+    """
+    path = folder / f"{rows}-rows-{columns}-columns-{'-'.join(keys)}.parquet"
+    if path.exists():
+        return path
+    group, part = min(GROUP, -(-rows // WORKERS)), path.with_suffix(".part")
+    starts = range(0, rows, group)
+    first = _make_rows(0, min(10, rows), rows, columns, keys)
+    with pq.ParquetWriter(part, first.schema) as writer:
+        for start in track(starts, f"Writing {rows:,} rows", console=console):
+            writer.write_table(_make_rows(start, min(start + group, rows), rows, columns, keys), row_group_size=group)
+    with part.open("rb") as written:
+        os.fsync(written.fileno())
+    return part.rename(path)
+
+
+def _make_rows(start: int, stop: int, rows: int, columns: int, keys: Sequence[str]) -> pa.Table:
+    """Uniform x; z of slope .2 each; in every tenth block z is moved on by some rows, so that nine links in ten are right."""
+    rng, i = np.random.default_rng([1, start]), np.arange(start, stop)
+    data: dict[str, Any] = {f"x{k + 1}": rng.uniform(-1.0, 1.0, i.size) for k in range(columns)}
+    z = 0.3 * rng.standard_normal(i.size)
+    for x in data.values():
+        z += SLOPE * x
+    z = np.clip(z, -2.0, 2.0)
+    first = -start % BLOCK  # a block that two row groups share keeps its links: one in some 40,000
+    whole = z[first : first + (i.size - first) // BLOCK * BLOCK].reshape(-1, BLOCK)
+    moved = np.where(rng.random(len(whole)) < ACCURACY, 0, rng.integers(1, BLOCK, len(whole)))
+    whole[:] = np.take_along_axis(whole, (np.arange(BLOCK) + moved[:, None]) % BLOCK, axis=1)
+    return pa.table({**data, "z": z, **{key: KEYS[key](i, rows) for key in keys}})
+
+
+def declare_study(columns: int = COLUMNS, key: str = "block", typical: bool = False) -> Study:
+    """The study that the passes serve: links right with probability .9 within blocks."""
+    names = [f"x{k + 1}" for k in range(columns)]
+    return Study(
+        f"z ~ {' + '.join(names)}",
+        {**dict.fromkeys(names, (-1.0, 1.0)), "z": (-2.0, 2.0)},
+        epsilon=1.0,
+        delta=1e-9,
+        linkage=ELE(ACCURACY, key),
+        typical=dict.fromkeys(names, (-0.7, 0.7)) if typical else {},
+    )
+
+
+def read_columns(study: Study) -> list[str]:
+    """Columns that the pass reads."""
+    return [*study.prepare()[0].variables, str(study.linkage.block)]
+
+
+def sum_source(source: Source, study: Study) -> PrivateSums:
+    """From an open source to private sums, as `fit_study` goes, noise and solving left out (milliseconds)."""
+    design, _ = study.prepare()
+    study.check_count(source.count)
+    source.require(design.variables, numeric=list(design.bounds))
+    return source.open(design, study.linkage, study.unit).instrument_sums()
+
+
+def our_pass(path: Path, study: Study) -> PrivateSums:
+    """From a Parquet file to private sums: a pass over the keys, then one over the data."""
+    return sum_source(open_source(path, read_columns(study)), study)
+
+
+@contextmanager
+def streaming() -> Iterator[None]:
+    """Read small files by row groups too."""
+    kept, passes.IN_MEMORY = passes.IN_MEMORY, 0
+    try:
+        yield
+    finally:
+        passes.IN_MEMORY = kept
+
+
+def duckdb_pass(path: Path, study: Study) -> PrivateSums:
+    """The same, by DuckDB."""
+    from dplinked.sums import duckdb
+
+    return sum_source(duckdb.open_files([path], "parquet"), study)
+
+
+def decode(path: Path, columns: Sequence[str]) -> None:
+    """Decode columns alone with as many threads as our pass has, a row group at a time, and drop them."""
+    metadata = pq.read_metadata(path)
+
+    def read(group: int) -> None:
+        with pq.ParquetFile(path, metadata=metadata, pre_buffer=False, buffer_size=1 << 20) as file:
+            file.read_row_group(group, columns=list(columns), use_threads=False)
+
+    with ThreadPoolExecutor(max_workers=WORKERS) as pool:
+        list(pool.map(read, range(metadata.num_row_groups)))
+
+
+# --- which engines there are ------------------------------------------------------------------------
+
+
+def missing_duckdb() -> str | None:
+    """Why the DuckDB engine cannot be measured, if it cannot."""
+    return "DuckDB is not installed" if importlib.util.find_spec("duckdb") is None else None
+
+
+def missing_spark() -> str | None:
+    """Why the Spark engine cannot be measured, if it cannot."""
+    if importlib.util.find_spec("pyspark") is None:
+        return "PySpark is not installed"
+    if shutil.which("java") is None and "JAVA_HOME" not in os.environ:
+        return "Spark needs Java 17, which is not installed"
+    return None
+
+
+def start_spark() -> Any:
+    """A local session with two threads."""
+    from pyspark.sql import SparkSession
+
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    settings = {
+        "spark.driver.memory": "4g", "spark.ui.enabled": "false", "spark.ui.showConsoleProgress": "false",
+        "spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1",
+    }  # fmt: skip
+    session = SparkSession.builder.master("local[2]").config(map=settings).getOrCreate()
+    session.sparkContext.setLogLevel("OFF")
+    return session
+
+
+# --- fresh processes --------------------------------------------------------------------------------
+
+
+def status_gb(name: str, process: int | str = "self") -> float:
+    """A field of a process's status in GB; not a number where the system does not tell."""
+    try:
+        for line in Path(f"/proc/{process}/status").read_text().splitlines():
+            if line.startswith(name + ":"):
+                return int(line.split()[1]) * 1024 / 1e9
+    except OSError:
+        pass
+    return math.nan
+
+
+def read_worker(worker: str, file: Path, small: Path, rounds: int = 1) -> Iterator[dict[str, Any]]:
+    """What a worker in a fresh process prints, line by line."""
+    if worker in ALONE:
+        command = [sys.executable, "-c", _program(ALONE[worker]), str(file), str(small)]
+    else:
+        command = [sys.executable, __file__, "all", "--rounds", str(rounds), "--worker", worker, str(file), str(small)]
+    with tempfile.TemporaryFile("w+") as faults:
+        quiet = {**os.environ, "PYTHONWARNINGS": "ignore"}
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=faults, text=True, env=quiet)
+        assert process.stdout is not None
+        yield from map(json.loads, process.stdout)
+        if process.wait():
+            faults.seek(0)
+            raise RuntimeError(f"worker {worker} failed: {faults.read()[-3000:]}")
+
+
+def _program(rival: Callable[[Path], Any]) -> str:
+    """A program that runs a rival and imports nothing else: memory that this file takes is not the rival's."""
+    first = ["from __future__ import annotations", "import json, math, sys, time", "from pathlib import Path"]
+    parts = [inspect.getsource(part) for part in (status_gb, print_costs, rival)]
+    return "\n".join([*first, *parts, f"print_costs({rival.__name__}, *map(Path, sys.argv[1:]))"])
+
+
+def print_costs(fit: Callable[[Path], Any], file: Path, small: Path) -> None:
+    """Time and memory of a fit in this process, as JSON; a small file comes first, so that imports are nobody's."""
+    fit(small)
+    base, start = status_gb("VmRSS"), time.perf_counter()
+    slopes = fit(file)
+    seconds = time.perf_counter() - start
+    print(json.dumps({"seconds": seconds, "base": base, "peak": status_gb("VmHWM"), "slopes": list(slopes)}))
+
+
+def run_worker(worker: str, file: Path, small: Path, rounds: int) -> None:
+    """Work in this process."""
+    if worker == "spark":
+        for taken in time_spark(file, rounds):
+            print(json.dumps(taken), flush=True)
+    elif worker == "spark sums":
+        print(json.dumps(spark_sums(file)))
+    else:
+        with streaming() if worker == STREAMED else nullcontext():
+            print_costs(OURS[worker], file, small)
+
+
+def small_file(run: Run) -> Path:
+    """A file for workers to warm up with."""
+    return make_file(run.folder, 1000, COLUMNS, ("block",), run.console)
+
+
+# --- the contract -----------------------------------------------------------------------------------
+
+
+def measure_contract(run: Run) -> Report:
+    report, path = Report(), run.file(SMALL)
+    studies = [declare_study(typical=typical) for typical in (False, True)]
+    references = [sum_source(open_source(pq.read_table(path)), study) for study in studies]
+    with streaming():
+        found = {"Parquet": [our_pass(path, study) for study in studies]}
+    skipped = []
+    if reason := missing_duckdb():
+        skipped.append(f"DuckDB ({reason})")
+    else:
+        found["DuckDB"] = [duckdb_pass(path, study) for study in studies]
+    if reason := missing_spark():
+        skipped.append(f"Spark ({reason})")
+    else:
+        with run.console.status("Spark …"):
+            (both,) = read_worker("spark sums", path, small_file(run))
+        found["Spark"] = [
+            PrivateSums(np.array(one["matrix"]), np.array(one["vector"]), one["count"]) for one in both["sums"]
+        ]
+    rows, largest = [], 0.0
+    for name, sums in found.items():
+        each = [_deviations(one, reference) for one, reference in zip(sums, references, strict=True)]
+        rows.append([name, *(f"{entry:.1e} / {scaled:.1e}" for entry, scaled in each)])
+        largest = max(largest, *(entry for entry, _ in each))
+    report.add(
+        f"{run.at_most(SMALL):,} rows. Deviation of matrix and vector from those of the same rows in memory, the largest over all entries: "
+        "relative to the entry itself, which is judged although some entries are sums of a million numbers that cancel / relative to the "
+        f"largest entry of its row.{' Skipped: ' + ', '.join(skipped) + '.' if skipped else ''}"
+    )
+    report.table(["engine", "plain", "`typical` declared"], rows)
+    report.add(f"Largest relative deviation: {largest:.1e} (at most {MOST_DEVIATION:g} allowed).")
+    report.require(largest <= MOST_DEVIATION, f"sums deviate by {largest:.4g}, at most {MOST_DEVIATION:g} allowed")
+    return report
+
+
+def _deviations(sums: PrivateSums, reference: PrivateSums) -> tuple[float, float]:
+    """Largest deviation of an entry relative to itself, and to the largest of its row; infinite where one is not a number."""
+    if sums.count != reference.count:
+        return math.inf, math.inf
+    found, expected = (np.column_stack([one.matrix, one.vector]) for one in (sums, reference))
+    gap = np.where(np.isfinite(found), np.abs(found - expected), np.inf)
+    scales = (np.maximum(np.abs(expected), np.finfo(float).tiny), np.abs(expected).max(axis=1, keepdims=True))
+    return tuple(float((gap / scale).max()) for scale in scales)
+
+
+def spark_sums(path: Path) -> dict[str, Any]:
+    """Spark's sums, for the contract."""
+    from dplinked.sums import spark
+
+    session, sums = start_spark(), []
+    for typical in (False, True):
+        found = sum_source(spark.open_frame(session.read.parquet(str(path))), declare_study(typical=typical))
+        sums.append({"matrix": found.matrix.tolist(), "vector": found.vector.tolist(), "count": found.count})
+    session.stop()
+    return {"sums": sums}
+
+
+# --- Parquet against decoding alone -----------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Case:
+    """A file and the study that reads it."""
+
+    name: str
+    path: Path
+    study: Study
+    repeats: int = 1  # within a round
+
+
+@dataclass(frozen=True)
+class Times:
+    """Seconds of decoding and of our pass, side by side."""
+
+    decoding: Floats
+    ours: Floats
+
+    @property
+    def ratio(self) -> float:
+        return float(np.median(self.ours / self.decoding))
+
+    def describe(self) -> list[str]:
+        ratios = self.ours / self.decoding
+        return [
+            f"{np.median(self.decoding):.2f}",
+            f"{np.median(self.ours):.2f}",
+            f"{self.ratio:.2f} ({ratios.min():.2f}–{ratios.max():.2f})",
+        ]
+
+
+def race(cases: Sequence[Case], run: Run) -> dict[str, Times]:
+    """Time decoding and our pass in turn, all cases in every round; files are read once beforehand."""
+    taken: dict[str, list[tuple[float, float]]] = {case.name: [] for case in cases}
+    columns = {case.name: read_columns(case.study) for case in cases}
+    with streaming():
+        for case in track(cases, "Warming up", console=run.console):
+            decode(case.path, columns[case.name])
+        our_pass(cases[0].path, cases[0].study)
+        jobs = [case for _ in range(run.rounds) for case in cases for _ in range(case.repeats)]
+        for case in track(jobs, "Our pass against decoding", console=run.console):
+            decoding = timed(lambda: decode(case.path, columns[case.name]))  # noqa: B023
+            ours = timed(lambda: our_pass(case.path, case.study))  # noqa: B023
+            taken[case.name].append((decoding, ours))
+    return {name: Times(*np.array(pairs).T) for name, pairs in taken.items()}
+
+
+def measure_parquet(run: Run) -> Report:
+    report, study, small = Report(), declare_study(), small_file(run)
+    sizes = [*(size for size in (SMALL, MIDDLE, LARGE) if size < run.rows), run.at_most(LARGE)]
+    cases = [Case(f"{size:,}", run.file(size), study, max(1, min(5, MIDDLE // size))) for size in sizes]
+    times = race(cases, run)
+    rows, per_row = [], {}
+    for size, case in zip(sizes, cases, strict=True):
+        found, key = times[case.name], MIDDLE if size <= MIDDLE else LARGE
+        with run.console.status(f"Memory at {size:,} rows …"):
+            (memory,) = read_worker(STREAMED, case.path, small)
+        costs = [np.median(seconds) / size * 1e9 for seconds in (found.decoding, found.ours)]
+        per_row[size] = float(costs[1])
+        rows.append([
+            case.name, *found.describe(), f"{MOST_TIME[key]:g} (goal {GOALS[key]:g})", *(f"{cost:.1f}" for cost in costs),
+            f"{memory['base']:.2f}", f"{memory['peak']:.2f}",
+        ])  # fmt: skip
+        if size >= FEW_ROWS:
+            report.require(
+                found.ratio <= MOST_TIME[key],
+                f"{case.name} rows take {found.ratio:.2f} times decoding, at most {MOST_TIME[key]:g} allowed",
+            )
+        report.require(
+            not memory["peak"] > MOST_MEMORY,  # not a number where the system does not tell
+            f"{case.name} rows take {memory['peak']:.2f} GB, at most {MOST_MEMORY:g} allowed",
+        )
+    report.add(
+        f"From a Parquet file (5 columns, response and keys of blocks of {BLOCK}; row groups of {GROUP:,} rows, small files one a thread) to private sums, two passes, "
+        f"against decoding the same seven columns once and dropping them, both with {WORKERS} threads. Medians over {run.rounds} "
+        "interleaved rounds of all sizes (small files five times a round); ratio = median of (ours / decoding). Memory is that of a "
+        "fresh process, imports and all."
+    )
+    report.table(
+        [
+            "rows", "decoding, s", "ours, s", "ratio", "allowed", "decoding, ns a row", "ours, ns a row", "GB after imports", "GB at most",
+        ],
+        rows,
+    )  # fmt: skip
+    if len(per_row) > 1:
+        growth = max(per_row.values()) / min(per_row.values())
+        report.add(
+            f"Cost of a row in our pass, dearest size over cheapest: {growth:.2f} (at most {MOST_GROWTH:g} allowed). "
+            f"At most {MOST_MEMORY:g} GB allowed."
+        )
+        if min(sizes) >= FEW_ROWS:
+            report.require(
+                growth <= MOST_GROWTH,
+                f"cost per row differs by {growth:.2f} over sizes, at most {MOST_GROWTH:g} allowed",
+            )
+    return report
+
+
+# --- blocks and columns -----------------------------------------------------------------------------
+
+
+def measure_blocks(run: Run) -> Report:
+    report, path = Report(), run.file(MIDDLE, keys=list(KEYS))
+    cases = [
+        Case(f"{LARGE_BLOCKS} large blocks", path, declare_study(key="large")),
+        Case(f"blocks of {BLOCK}, in order", path, declare_study()),
+        Case("in order, `typical` declared", path, declare_study(typical=True)),
+        Case("shuffled", path, declare_study(key="shuffled")),
+        Case("text keys", path, declare_study(key="text")),
+        Case("whole numbers far apart", path, declare_study(key="apart")),
+    ]
+    times = race(cases, run)
+    rows = [[name, *found.describe(), ""] for name, found in times.items()]
+    rows[0][-1] = f"{MOST_TIME_LARGE_BLOCKS:g}"
+    report.add(
+        f"{run.at_most(MIDDLE):,} rows, as above; text keys look like `b00000001`, numbers far apart are multiples of 10⁹. "
+        f"Medians over {run.rounds} interleaved rounds. Only large blocks are judged, the others are shown."
+    )
+    report.table(["", "decoding, s", "ours, s", "ratio", "allowed"], rows)
+    if run.rows >= FEW_ROWS:
+        ratio = times[cases[0].name].ratio
+        report.require(
+            ratio <= MOST_TIME_LARGE_BLOCKS,
+            f"large blocks take {ratio:.2f} times decoding, at most {MOST_TIME_LARGE_BLOCKS:g} allowed",
+        )
+    return report
+
+
+def measure_wide(run: Run) -> Report:
+    report = Report()
+    case = Case(f"{WIDE} columns", run.file(MIDDLE, columns=WIDE), declare_study(WIDE))
+    found = race([case], run)[case.name]
+    report.add(f"{run.at_most(MIDDLE):,} rows, blocks of {BLOCK}. Medians over {run.rounds} interleaved rounds.")
+    report.table(
+        ["", "decoding, s", "ours, s", "ratio", "allowed"], [[case.name, *found.describe(), f"{MOST_TIME_WIDE:g}"]]
+    )
+    if run.rows >= FEW_ROWS:
+        report.require(
+            found.ratio <= MOST_TIME_WIDE,
+            f"{WIDE} columns take {found.ratio:.2f} times decoding, at most {MOST_TIME_WIDE:g} allowed",
+        )
+    return report
+
+
+# --- what users would write -------------------------------------------------------------------------
+
+NAMES = [f"x{k + 1}" for k in range(COLUMNS)]
+SAME_SLOPES = 1e-9
+
+
+def fit_sklearn(path: Path) -> Floats:
+    """pandas and scikit-learn; wrong links are not corrected."""
+    import pandas as pd
+    from sklearn.linear_model import LinearRegression
+
+    frame = pd.read_parquet(path, columns=["x1", "x2", "x3", "x4", "x5", "z"])
+    return LinearRegression().fit(frame.iloc[:, :5], frame["z"]).coef_
+
+
+def fit_statsmodels(path: Path) -> Floats:
+    """pandas and statsmodels; wrong links are not corrected."""
+    import pandas as pd
+    import statsmodels.api as sm
+
+    frame = pd.read_parquet(path, columns=["x1", "x2", "x3", "x4", "x5", "z"])
+    return sm.OLS(frame["z"], sm.add_constant(frame.iloc[:, :5])).fit().params.to_numpy()[1:]
+
+
+def sum_groups(path: Path) -> Floats:
+    """The corrected sums by one group-by in DuckDB, d(d+1)/2 products a block; cells are not clipped."""
+    import duckdb
+    import numpy as np
+
+    d = range(1, 6)
+    upper = [(j, k) for j in d for k in range(j, 6)]
+    sums = [f"sum(x{k}) as s{k}, sum(x{k} * z) as v{k}" for k in d]
+    sums += [f"sum(x{j} * x{k}) as p{j}{k}" for j, k in upper]
+    blocks = f"select block, count(*) as m, sum(z) as sz, {', '.join(sums)} from read_parquet('{path}') group by block"
+    # Links are right with probability .9; all blocks have two rows or more.
+    weighted = f"select *, 0.1e0 / (m - 1) as o, 0.9e0 - o as a from ({blocks})"
+    totals = ["sum(m)", "sum(sz)", *(f"sum({name}{k})" for name in "sv" for k in d)]
+    totals += [f"sum(a * p{j}{k} + o * s{j} * s{k})" for j, k in upper]
+    found = duckdb.connect().execute(f"select {', '.join(totals)} from ({weighted})").fetchone()
+    H, b = np.empty((6, 6)), [found[1], *found[7:12]]
+    H[0] = H[:, 0] = [found[0], *found[2:7]]
+    for (j, k), value in zip(upper, found[12:], strict=True):
+        H[j, k] = H[k, j] = value
+    return np.linalg.solve(H, b)[1:]
+
+
+def our_slopes(summed: Callable[[Path, Study], PrivateSums]) -> Callable[[Path], Floats]:
+    """Slopes from an engine's sums, without noise."""
+
+    def solve(path: Path) -> Floats:
+        study = declare_study()
+        sums, (to_user, offset) = summed(path, study), study.prepare()[0].to_user()
+        return (to_user @ np.linalg.solve(sums.matrix, sums.vector) + offset)[1:]
+
+    return solve
+
+
+ALONE: dict[str, Callable[[Path], Floats]] = {
+    "pandas, scikit-learn": fit_sklearn,
+    "pandas, statsmodels": fit_statsmodels,
+    "DuckDB, group-by by hand": sum_groups,
+}
+STREAMED = "ours, Parquet, never whole"  # for the memory of section parquet
+OURS = {
+    "ours, DuckDB": our_slopes(duckdb_pass),
+    "ours, Parquet": our_slopes(our_pass),
+    STREAMED: our_slopes(our_pass),
+}
+CORRECTED = ("DuckDB, group-by by hand", "ours, DuckDB", "ours, Parquet")
+
+
+def measure_rivals(run: Run) -> Report:
+    report, path, small = Report(), run.file(MIDDLE), small_file(run)
+    names = [name for name in (*ALONE, "ours, DuckDB", "ours, Parquet") if not ("DuckDB" in name and missing_duckdb())]
+    found: dict[str, list[dict[str, Any]]] = {name: [] for name in names}
+    rounds = min(3, run.rounds)
+    for name in track(names * rounds, "Rivals", console=run.console):
+        found[name] += read_worker(name, path, small)
+    ours = found["ours, Parquet"]
+    seconds = {name: np.array([each["seconds"] for each in taken]) for name, taken in found.items()}
+    peak = {name: float(np.median([each["peak"] for each in taken])) for name, taken in found.items()}
+    rows = []
+    for name, taken in found.items():
+        ratio = float(np.median(seconds[name] / seconds["ours, Parquet"]))
+        rows.append([
+            name, f"{np.median(seconds[name]):.2f}", f"{ratio:.2f}", f"{np.median([each['base'] for each in taken]):.2f}",
+            f"{peak[name]:.2f}", f"{np.mean(taken[0]['slopes']):.4f}",
+        ])  # fmt: skip
+        if run.rows >= FEW_ROWS and name in ALONE:
+            report.require(ratio > 1.0, f"{name} takes {ratio:.2f} times as long as our Parquet engine")
+            report.require(
+                not peak[name] <= peak["ours, Parquet"],
+                f"{name} takes {peak[name]:.2f} GB, our Parquet engine {peak['ours, Parquet']:.2f}",
+            )
+        if name in CORRECTED:
+            same = np.allclose(taken[0]["slopes"], ours[0]["slopes"], rtol=SAME_SLOPES, atol=0.0)
+            report.require(same, f"{name} finds other slopes than our Parquet engine")
+    report.add(
+        f"The same file of {run.at_most(MIDDLE):,} rows, each in a fresh process, from file to slopes, imports left out of the time but not of "
+        f"the memory; medians over {rounds} interleaved rounds. scikit-learn and statsmodels neither correct for wrong links (nine in ten are "
+        f"right, and the slopes {SLOPE:g}) nor clip, which favours them; DuckDB by hand corrects. No noise anywhere. Our Parquet engine must be "
+        "faster and smaller than all that is not ours, and whoever corrects must find the same slopes."
+    )
+    if reason := missing_duckdb():
+        report.add(f"DuckDB skipped: {reason}.")
+    report.table(["", "seconds", "times our Parquet engine's", "GB after imports", "GB at most", "mean slope"], rows)
+    return report
+
+
+# --- Spark ------------------------------------------------------------------------------------------
+
+
+def measure_spark(run: Run) -> Report:
+    report = Report()
+    if reason := missing_spark():
+        report.add(f"Skipped: {reason}.")
+        return report
+    path = run.file(MIDDLE)
+    lines = read_worker("spark", path, small_file(run), run.rounds)
+    taken = list(track(lines, "Spark's rounds", total=run.rounds, console=run.console))
+    plain, opening, sums = (np.array([each[name] for each in taken]) for name in ("plain", "opening", "sums"))
+    ratio = float(np.median((opening + sums) / plain))
+    alone = float(np.median(sums / plain))
+    report.add(
+        f"`local[2]`, 4 GB, {run.at_most(MIDDLE):,} rows of the Parquet file, blocks of {BLOCK}. Spark's own: `select block, count(*), sum(x1) … "
+        f"sum(z) group by block`, written nowhere (`noop`). Medians over {run.rounds} interleaved rounds after one to warm up."
+    )
+    report.table(
+        ["", "seconds", "times Spark's own", "allowed"],
+        [
+            ["Spark's own group-by", f"{np.median(plain):.2f}", "1", ""],
+            ["ours, from frame to sums", f"{np.median(opening + sums):.2f}", f"{ratio:.2f}", f"{MOST_TIME_SPARK:g}"],
+            ["of which the sums", f"{np.median(sums):.2f}", f"{alone:.2f}", ""],
+        ],
+    )
+    if run.rows >= FEW_ROWS:
+        report.require(
+            ratio <= MOST_TIME_SPARK,
+            f"Spark takes {ratio:.2f} times its own group-by, at most {MOST_TIME_SPARK:g} allowed",
+        )
+    return report
+
+
+def time_spark(path: Path, rounds: int) -> Iterator[dict[str, float]]:
+    """Seconds of each round; one before them warms up."""
+    from dplinked.sums import spark
+
+    session, study = start_spark(), declare_study()
+    design, _ = study.prepare()
+    frame = session.read.parquet(str(path))
+    frame.createOrReplaceTempView("linked")
+    sums = ", ".join(f"sum({name})" for name in [*NAMES, "z"])
+
+    def plain() -> None:
+        grouped = session.sql(f"select block, count(*), {sums} from linked group by block")
+        grouped.write.format("noop").mode("overwrite").save()
+
+    def ours() -> tuple[float, float]:
+        gc.collect()
+        start = time.perf_counter()
+        source = spark.open_frame(frame)
+        opened = source.open(design, study.linkage, study.unit)
+        middle = time.perf_counter()
+        opened.instrument_sums()
+        return middle - start, time.perf_counter() - middle
+
+    for number in range(rounds + 1):
+        own = timed(plain)
+        opening, summing = ours()
+        if number:
+            yield {"plain": own, "opening": opening, "sums": summing}
+    session.stop()
+
+
+# --- the command line -------------------------------------------------------------------------------
+
+BARS = ("Counting blocks", "Summing", "Measuring residuals", "Variance")
+STUDY = """\
+[data]
+path = {path}
+
+[model]
+formula = "{formula}"
+
+[bounds]
+{bounds}
+
+[linkage]
+accuracy = {accuracy}
+block = "block"
+
+[unit]
+moves_block = false
+displaced_links = 0
+
+[privacy]
+epsilon = 1.0
+delta = 1e-9
+
+[ledger]
+url = "budget.db"
+population = "people"
+"""
+
+
+@dataclass(frozen=True)
+class Done:
+    """A command that has ended: its exit code, time and memory, and all that its terminal was sent."""
+
+    code: int
+    seconds: float
+    peak: float
+    shown: str
+
+
+def run_command(arguments: Sequence[str], folder: Path) -> Done:
+    """Run dplinked with errors and progress on a terminal; memory is looked at every twentieth of a second."""
+    terminal, end = pty.openpty()
+    fcntl.ioctl(end, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 120, 0, 0))
+    start = time.perf_counter()
+    with (folder / "stdout").open("wb") as out:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "dplinked.cli", *arguments], cwd=folder, stdin=subprocess.DEVNULL, stdout=out, stderr=end,
+            env={**os.environ, "TERM": "xterm-256color", "PYTHONWARNINGS": "ignore"},
+        )  # fmt: skip
+    os.close(end)
+    shown, peak = bytearray(), math.nan
+    while True:
+        found = status_gb("VmHWM", process.pid)
+        peak = peak if math.isnan(found) else found
+        if not select.select([terminal], [], [], 0.05)[0]:
+            continue
+        try:
+            piece = os.read(terminal, 1 << 16)
+        except OSError:  # Linux says so when the other end is closed
+            piece = b""
+        if not piece:
+            break
+        shown += piece
+    code = process.wait()
+    seconds = time.perf_counter() - start
+    os.close(terminal)
+    return Done(code, seconds, peak, shown.decode(errors="replace"))
+
+
+def measure_cli(run: Run) -> Report:
+    report, path = Report(), run.file(LARGE)
+    count = run.at_most(LARGE)
+    bounds = "\n".join([*(f"{name} = [-1, 1]" for name in NAMES), "z = [-2, 2]"])
+    formula = f"z ~ {' + '.join(NAMES)}"
+    commands = [
+        ["budget", "init", "study.toml", "--epsilon", "2", "--delta", "1e-9"],
+        ["fit", "study.toml", "--out", "release.json"],
+        ["report", "release.json", "--out", "report.md"],
+    ]
+    rows, done = [], {}
+    with tempfile.TemporaryDirectory(dir=run.folder) as name:
+        folder = Path(name)
+        study = STUDY.format(path=json.dumps(str(path.resolve())), formula=formula, bounds=bounds, accuracy=ACCURACY)
+        (folder / "study.toml").write_text(study, encoding="utf-8")
+        for command in track(commands, "The command line", console=run.console):
+            title = " ".join(command[:2]) if command[0] == "budget" else command[0]
+            done[title] = ended = run_command(command, folder)
+            rows.append([f"`dplinked {title}`", f"{ended.seconds:.1f}", f"{ended.peak:.2f}", ended.code])
+            report.require(not ended.code, f"dplinked {title} ended with {ended.code}: {ended.shown[-300:]!r}")
+        release = dpl.Release.load(folder / "release.json") if not done["fit"].code else None
+    report.add(
+        f"A study of {count:,} rows with a ledger, ε = 1, the Parquet file of {path.stat().st_size / 1e9:.2f} GB; progress is drawn on a "
+        "pseudo-terminal. Memory is the largest of the whole process."
+    )
+    report.table(["", "seconds", "GB at most", "exit code"], rows)
+    drawn = [bar for bar in BARS if bar in done["fit"].shown]
+    report.add(f"Bars that `fit` drew: {', '.join(drawn) or 'none of a pass'}.")
+    if count >= MIDDLE:  # smaller files are read whole, and passes end before they are drawn
+        missing = [bar for bar in BARS if bar not in drawn]
+        report.require(not missing, f"no bar was drawn of {', '.join(missing)}")
+    else:
+        report.require("━" in done["fit"].shown, "no bar was drawn at all")
+    if release is not None:
+        error = max(abs(release.coef[name] - SLOPE) for name in NAMES)
+        allowed = max(MOST_SLOPE_ERROR, 5.0 * max(release.std_err[name] for name in NAMES))
+        report.add(
+            f"Slopes: {', '.join(f'{release.coef[name]:.4f}' for name in NAMES)}; the truth is {SLOPE:g}. Largest error {error:.1e} "
+            f"(at most {allowed:.1e} allowed: {MOST_SLOPE_ERROR:g}, or five standard errors of few rows)."
+        )
+        report.require(error <= allowed, f"a slope is off by {error:.1e}, at most {allowed:.1e} allowed")
+    return report
+
+
+# --- the report -------------------------------------------------------------------------------------
+
+MEASURES: dict[str, Callable[[Run], Report]] = {
+    "contract": measure_contract, "parquet": measure_parquet, "blocks": measure_blocks, "wide": measure_wide,
+    "rivals": measure_rivals, "spark": measure_spark, "cli": measure_cli,
+}  # fmt: skip
+
+
+def write_section(path: Path, name: str, body: str) -> None:
+    """Replace one section of the results, or add it in its place."""
+    text = path.read_text(encoding="utf-8") if path.exists() else ""
+    parts = dict(part.split("\n", 1) for part in re.split(r"^## ", text, flags=re.MULTILINE)[1:])
+    parts[TITLES[name]] = f"\n{body}"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    sections = [f"## {title}\n{parts[title].rstrip()}\n" for title in TITLES.values() if title in parts]
+    path.write_text("# Engines\n\n" + "\n".join(sections), encoding="utf-8")
+
+
+def java_version() -> list[str]:
+    """Java's version, where there is one."""
+    if shutil.which("java") is None:
+        return []
+    said = subprocess.run(["java", "-version"], capture_output=True, text=True, check=False).stderr
+    return [f"Java {found[1]}"] if (found := re.search(r'version "([^"]+)"', said)) else []
+
+
+def measure_section(name: str, run: Run, out: Path | None) -> bool:
+    """Measure one section, print it, write it; whether all criteria were met."""
+    load, start = os.getloadavg()[0], time.perf_counter()
+    try:
+        report = MEASURES[name](run)
+    except Exception as fault:  # the other sections, hours maybe, are worth having
+        run.console.print_exception()
+        report = Report(missed=[f"the section failed: {type(fault).__name__}: {str(fault)[-300:]}"])
+    seconds = time.perf_counter() - start
+    installed = [
+        package for package in PACKAGES if importlib.util.find_spec(package.replace("scikit-learn", "sklearn"))
+    ]
+    if run.rows < FEW_ROWS:
+        report.add(f"Below {FEW_ROWS:,} rows fixed costs rule; times are shown but not judged.")
+    verdict = [f"MISSED: {line}" for line in report.missed] or ["All criteria met."]
+    made = f"`python benchmarks/engines.py {name} --rows {run.rows}` ({seconds:.0f} s; load before {load:.1f})."
+    body = "\n".join([f"{made} {describe_machine(*installed, beside=java_version())}", "", *report.lines, *verdict])
+    run.console.print(f"## {TITLES[name]}\n\n{body}\n", markup=False, highlight=False, soft_wrap=True)
+    if out:
+        write_section(out, name, body)
+    return not report.missed
+
+
+def main() -> int:
+    """Measure sections, return the exit code."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument(
+        "sections", nargs="+", choices=[*TITLES, "all"], metavar="section", help=", ".join([*TITLES, "all"])
+    )
+    parser.add_argument("--rows", type=int, default=LARGE, help="of the largest file")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--out", type=Path, help="file to write the sections to")
+    parser.add_argument("--folder", type=Path, help="for the generated files, which are kept")
+    parser.add_argument("--worker", nargs=3, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.worker:
+        run_worker(options.worker[0], *map(Path, options.worker[1:]), options.rounds)
+        return 0
+    chosen = [name for name in TITLES if name in options.sections or "all" in options.sections]
+    out = options.out or (RESULTS if options.rows >= LARGE else None)
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = options.folder or Path(temporary)
+        folder.mkdir(parents=True, exist_ok=True)
+        run = Run(options.rows, options.rounds, folder, Console())
+        met = [measure_section(name, run, out) for name in chosen]
+    return 0 if all(met) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,232 @@
+"""An explicit matching matrix Q: as a sparse matrix, or as pairs of positions or ids."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from dplinked.errors import StudyError, raise_alone
+from dplinked.linkage.unit import LinkageExposure, PrivacyUnit
+from dplinked.tables import column_texts, content_bytes, is_spark, to_arrow
+
+STOCHASTIC_TOLERANCE = 1e-5
+MOST_CANDIDATES = 1 << 22  # entries of one row: their sum stays within the rounding bound
+
+COLUMN_SUM = (
+    "A column of the matching matrix sums to more than column_sum={:g}. Balance the "
+    "probabilities (Sinkhorn), or declare a larger column_sum for one-to-many links."
+)
+DIAGONAL = "A diagonal entry of the matching matrix is below accuracy_min={:g}."
+PROBABILITIES = "Matching probabilities must be finite and not negative."
+POSITIONS = "The pairs' positions must be whole numbers from 0, and there must be some."
+ROW_SUM = "Each row of the matching matrix must sum to 1."
+IDS = "The ids in {!r} must be different and not null."
+UNKNOWN_IDS = "The pairs name an id that is not in {!r}."
+
+
+@dataclass(frozen=True, init=False, repr=False)
+class Matching:
+    """An explicit sparse matching matrix Q, rows summing to one.
+
+    Parameters
+    ----------
+    pairs
+        A SciPy sparse matrix (n×n), or a table with the columns `row` (position of the linked row),
+        `match` (position of the row whose response it may carry) and `probability`.
+    column_sum
+        Largest column sum Q may have, declared: 1 for one-to-one links (doubly stochastic), more for
+        one-to-many.
+    accuracy_min
+        Smallest diagonal entry that Q may have, declared; 0 if nothing is known.
+    id
+        Name of the data's id column if `row` and `match` hold ids instead of positions. Databases have no positions; there
+        `pairs` may also be the path of a Parquet or CSV file, or a Spark frame, which the engine joins.
+    carriers
+        How many rows may hold one person's response: must be declared with one-to-many links, since all of
+        them change with the person and no column sum bounds their number.
+
+    Notes
+    -----
+    Neighbours range over matrices that satisfy the two declarations, and this is checked here, where
+    the steward builds the matrix. How far one person can move Q cannot be read off one Q, so
+    ``PrivacyUnit(linkage_change=…, displaced_links=…)`` must state both.
+    """
+
+    matrix: Any
+    column_sum: float
+    accuracy_min: float
+    carriers: int
+    id: str | None
+    pairs: Any
+    block: None
+
+    def __init__(
+        self,
+        pairs: Any,
+        *,
+        id: str | None = None,
+        column_sum: float = 1.0,
+        accuracy_min: float = 0.0,
+        carriers: int | None = None,
+    ) -> None:
+        if not (math.isfinite(column_sum) and column_sum >= 1.0):
+            raise StudyError(f"column_sum must be a finite number, 1 or more, not {column_sum!r}.")
+        if not 0.0 <= accuracy_min <= 1.0:
+            raise StudyError(f"accuracy_min must lie in [0, 1], not {accuracy_min!r}.")
+        if carriers is None and column_sum > 1.0:
+            raise StudyError(
+                "One-to-many links (column_sum above 1) need carriers=…: how many rows may hold one response."
+            )
+        carriers = 1 if carriers is None else carriers
+        if isinstance(carriers, bool) or not isinstance(carriers, int) or carriers < 1:
+            raise StudyError(f"carriers must be a whole number, 1 or more, not {carriers!r}.")
+        if id is not None and (not isinstance(id, str) or sp_matrix(pairs)):
+            raise StudyError("id names the data's id column, for pairs given as a table of ids.")
+        object.__setattr__(self, "column_sum", float(column_sum))
+        object.__setattr__(self, "accuracy_min", float(accuracy_min))
+        object.__setattr__(self, "carriers", carriers)
+        object.__setattr__(self, "block", None)
+        object.__setattr__(self, "id", id)
+        object.__setattr__(self, "pairs", None if id is None else pairs)
+        object.__setattr__(self, "matrix", self._checked(_stochastic_matrix(pairs)) if id is None else None)
+
+    def _checked(self, matrix: Any) -> Any:
+        """Check what is declared of the matrix."""
+        if matrix.sum(axis=0).max() > self.column_sum + STOCHASTIC_TOLERANCE:
+            raise StudyError(COLUMN_SUM.format(self.column_sum))
+        if matrix.diagonal().min() < self.accuracy_min - STOCHASTIC_TOLERANCE:
+            raise StudyError(DIAGONAL.format(self.accuracy_min))
+        return matrix
+
+    def matrix_for(self, ids: Any) -> Any:
+        """The matrix of rows with these ids (Arrow texts, in the rows' order); with positions, the matrix itself."""
+        if self.id is None:
+            return self.matrix
+        import pyarrow as pa
+        import pyarrow.compute as pc
+        import scipy.sparse as sp
+
+        table = to_arrow(self.pairs, "pairs")
+        _require_pairs(table.column_names)
+        if ids.null_count or len(pc.unique(ids)) != len(ids):
+            raise StudyError(IDS.format(self.id))
+        places = []
+        for name in ("row", "match"):
+            texts = column_texts(table, name, "pairs").cast(pa.string())
+            found = pc.index_in(texts, value_set=ids)
+            if found.null_count:
+                raise StudyError(UNKNOWN_IDS.format(self.id))
+            places.append(np.asarray(found.to_numpy(), np.int64))
+        values = _pair_numbers(table, "probability", pa.float64())
+        matrix = sp.coo_array((values, tuple(places)), shape=(len(ids), len(ids))).tocsr()
+        return self._checked(_normalised(matrix))
+
+    def __repr__(self) -> str:
+        return f"Matching(column_sum={self.column_sum:g}, accuracy_min={self.accuracy_min:g})"
+
+    @property
+    def public(self) -> Matching:
+        """Itself: nothing but the sums looks into the matrix."""
+        return self
+
+    def exposure(self, unit: PrivacyUnit) -> LinkageExposure:
+        """See :class:`LinkageExposure`."""
+        if unit.linkage_change is None or unit.displaced_links is None:
+            raise StudyError(
+                "An explicit matching matrix does not say how far one person can change it. State both: "
+                "PrivacyUnit(linkage_change=…, displaced_links=…)."
+            )
+        if unit.moves_block:
+            raise StudyError("A matching matrix has no blocks. Put what a move changes into linkage_change.")
+        return LinkageExposure(
+            exact=False,
+            symmetric=False,
+            accuracy_min=max(0.0, self.accuracy_min - STOCHASTIC_TOLERANCE),
+            column_sum=self.column_sum + STOCHASTIC_TOLERANCE,
+            matrix_change=unit.linkage_change,
+            displaced=unit.displaced_links,
+            carriers=self.carriers,
+        )
+
+    def identity(self) -> dict[str, Any]:
+        """What tells this model from others: its declarations and a digest of the matrix, or of the pairs."""
+        if is_spark(self.pairs):
+            raise StudyError("Pairs in a Spark frame cannot be known again. With a ledger, give them as a file.")
+        if self.id is not None:
+            digest = hashlib.sha256()
+            for piece in content_bytes(self.pairs):
+                digest.update(piece)
+            return {**self.describe(), "id": self.id, "matrix": digest.hexdigest()}
+        parts = (self.matrix.indptr, self.matrix.indices, self.matrix.data)
+        return {**self.describe(), "matrix": hashlib.sha256(b"".join(part.tobytes() for part in parts)).hexdigest()}
+
+    def describe(self) -> dict[str, Any]:
+        """Return what is declared, for the release."""
+        return {
+            "model": "Matching",
+            "column_sum": self.column_sum,
+            "accuracy_min": self.accuracy_min,
+            "carriers": self.carriers,
+        }
+
+
+def sp_matrix(pairs: Any) -> bool:
+    """Whether these are a SciPy sparse matrix."""
+    import scipy.sparse as sp
+
+    return bool(sp.issparse(pairs))
+
+
+def _require_pairs(columns: Any) -> None:
+    missing = [name for name in ("row", "match", "probability") if name not in columns]
+    if missing:
+        raise StudyError(f"The pairs need the columns 'row', 'match' and 'probability'; missing: {missing}.")
+
+
+def _stochastic_matrix(pairs: Any) -> Any:
+    """Build the sparse matrix, check it and make its rows sum to one exactly."""
+    import scipy.sparse as sp
+
+    if sp.issparse(pairs):
+        return _normalised(sp.csr_array(pairs, dtype=np.float64))
+    import pyarrow as pa
+
+    table = to_arrow(pairs, "pairs")
+    _require_pairs(table.column_names)
+    rows, matches = (_pair_numbers(table, name, pa.int64()) for name in ("row", "match"))
+    if rows.size == 0 or min(rows.min(), matches.min()) < 0:
+        raise StudyError(POSITIONS)
+    size = int(max(rows.max(), matches.max())) + 1
+    values = _pair_numbers(table, "probability", pa.float64())
+    return _normalised(sp.coo_array((values, (rows, matches)), shape=(size, size)).tocsr())
+
+
+def _pair_numbers(table: Any, name: str, kind: Any) -> Any:
+    import pyarrow as pa
+
+    column = None
+    with suppress(pa.ArrowException, ValueError):
+        column = table.column(name).cast(kind)
+    if column is None or column.null_count:
+        raise_alone(StudyError(PROBABILITIES if name == "probability" else POSITIONS))
+    return np.asarray(column.to_numpy())
+
+
+def _normalised(matrix: Any) -> Any:
+    import scipy.sparse as sp
+
+    if matrix.shape[0] != matrix.shape[1]:
+        raise StudyError(f"The matching matrix must be square, not {matrix.shape}.")
+    if not (np.isfinite(matrix.data).all() and (matrix.data >= 0).all()):
+        raise StudyError(PROBABILITIES)
+    sums = matrix.sum(axis=1)
+    if not (np.abs(sums - 1.0) <= STOCHASTIC_TOLERANCE).all():
+        raise StudyError(ROW_SUM)
+    if np.diff(matrix.indptr).max() > MOST_CANDIDATES:
+        raise StudyError(f"A row of the matching matrix may have at most {MOST_CANDIDATES:,} entries.")
+    return sp.csr_array(sp.diags_array(1.0 / sums) @ matrix)

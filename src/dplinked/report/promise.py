@@ -1,0 +1,296 @@
+"""What a release promises, how its rows were linked, and what it took of the budget: in plain words, as HTML."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from dplinked.privacy.calibration import privacy_epsilon, privacy_mu, round_down, round_up
+from dplinked.report import page as html
+from dplinked.report import plots
+from dplinked.report.exports import coefficient_rows, format_delta, format_percent
+
+if TYPE_CHECKING:
+    from dplinked.release import Release
+
+_ACCURACY_STEP = 0.02
+_SHOWN = 24  # blocks whose accuracies are shown without being asked for
+
+
+def promise_in_short(release: Release) -> str:
+    """The promise in one line."""
+    privacy = release.privacy
+    return f"ε = {round_up(privacy.epsilon, 10)}, δ = {format_delta(privacy.delta)} for each person in the files"
+
+
+def linkage_in_short(linkage: Mapping[str, Any]) -> str:
+    """The linkage in one line."""
+    if linkage["model"] == "Exact":
+        return "joined on a unique key"
+    if linkage["model"] != "ELE":
+        return "probabilities of each possible link (a matching matrix)"
+    accuracy, said = linkage["accuracy"], {"released": "as released before"}.get(linkage["source"], "as declared")
+    if accuracy is None:
+        return f"at least {format_percent(linkage['accuracy_min'])} of the links are right in every block, {said}"
+    if isinstance(accuracy, Mapping):
+        ends = min(accuracy.values()), max(accuracy.values())
+        return f"{format_percent(ends[0])} to {format_percent(ends[1])} of the links are right, by {linkage['block']}, {said}"
+    return f"{format_percent(accuracy)} of the links are right, {said}"
+
+
+# --- privacy -----------------------------------------------------------------------------------------
+
+
+def describe_privacy(release: Release) -> list[str]:
+    """Who is protected, against what, and under which declared facts."""
+    privacy = release.privacy
+    return [
+        html.heading("Who is protected"),
+        html.paragraph(
+            "Every person who is present once in each of the two files. Whoever appears more often is protected less."
+        ),
+        html.heading("Against what"),
+        *(html.paragraph(text) for text in _promise(release)),
+        html.heading("Under which declared facts"),
+        html.unordered_list(_declared_facts(release)),
+        html.heading("What is taken as public"),
+        html.unordered_list([f"{text[0].upper()}{text[1:]}" for text in privacy.assumed_public]),
+        html.heading("What is not promised"),
+        html.unordered_list(
+            [
+                "That nothing can be learned about a person. What holds for people in general can be applied to anybody, in the files or not.",
+                "Anything about side channels, about the files themselves, or about a steward who declares what was seen in the data.",
+                *(
+                    []
+                    if release.ledger is not None
+                    else ["Anything about several releases together: this one was charged to no ledger."]
+                ),
+            ]
+        ),
+        html.heading("The statement in its exact words"),
+        *exact_statement(release),
+    ]
+
+
+def _promise(release: Release) -> list[str]:
+    """What (ε, δ) and μ mean, in words. The bet is the Gaussian trade-off's: right with probability Φ(μ/2) at best."""
+    privacy, paid = release.privacy, release.linkage.get("paid")
+    guess = statistics.NormalDist().cdf(math.hypot(privacy.mu, paid or 0.0) / 2.0)
+    both = "this release and that of the linkage accuracy" if paid else "the release"
+    factor = round_up(math.exp(min(privacy.epsilon, 700.0)), 3)
+    return [
+        "Against anyone who sees the release, whatever else they know and whatever they do with it later. Had one person's values been any "
+        f"others, whatever came out would have come out at most {factor} times as often, up to a probability of {format_delta(privacy.delta)}.",
+        f"Put as a bet: someone who knows everything else in the files, and two equally likely versions of one person's values, sees {both} and says which "
+        f"of the two it is. They are right at most {_percent_up(guess)} of the time; without looking, 50 %.",
+    ]
+
+
+def _declared_facts(release: Release) -> list[str]:
+    unit = release.privacy.unit
+    k, change, moves = unit.get("displaced_links") or 0, unit.get("linkage_change") or 0.0, unit.get("moves_block")
+    facts = [
+        "Files that are compared have the same number of rows and differ in one person's values, in any way at all."
+    ]
+    if not (k or change or moves):
+        return [
+            *facts,
+            "Links and blocks are held fixed. What a person's name, address or date of birth did to the links, their own and those of "
+            "others, is not protected.",
+        ]
+    links = f"{k:,} further link{'s' * (k != 1)}"
+    facts.append(f"If a person's identifiers change, at most {links} get another response.")
+    facts.append(f"They change the matching matrix by at most {change:,g}, all entries added up.")
+    facts.append(f"They {'may' if moves else 'may not'} put the person into another block.")
+    return [*facts, "Whoever declared this answers for it. What identifiers do beyond it is not protected."]
+
+
+def exact_statement(release: Release) -> list[str]:
+    """The statement as the release has it."""
+    return [
+        html.paragraph(release.privacy.statement),
+        html.paragraph("Taken as public: " + "; ".join(release.privacy.assumed_public) + "."),
+    ]
+
+
+# --- linkage -----------------------------------------------------------------------------------------
+
+
+def describe_linkage(release: Release) -> list[str]:
+    """The linkage model as declared, and what a slightly different accuracy would do."""
+    linkage = release.linkage
+    if linkage["model"] == "Exact":
+        return [
+            html.paragraph(
+                "The rows were joined on a unique key: every link is right by construction, and nothing had to be corrected."
+            )
+        ]
+    not_shown = html.paragraph(
+        "Not shown: what would have come out had the wrong links been ignored. That would have to be paid for, and was not."
+    )
+    if linkage["model"] != "ELE":
+        facts = [
+            ("Largest sum of a column", f"{linkage['column_sum']:g}"),
+            ("Smallest probability that a link is right", f"{linkage['accuracy_min']:g}"),
+            ("Rows that may carry one person's response", f"{linkage['carriers']:,}"),
+        ]
+        return [
+            html.paragraph(
+                "Each possible link has a probability, given by a matching matrix. The matrix is data and is not shown. Declared about it is:"
+            ),
+            html.table((), facts, label="Declared about the matching matrix"),
+            not_shown,
+        ]
+    where = f"within the same block ({linkage['block']})" if linkage["block"] else "of the file"
+    text = [
+        f"Some links are wrong, and the coefficients are corrected for it. A wrong link is taken to fall on any other row {where} alike."
+    ]
+    return [
+        *(html.paragraph(part) for part in [*text, *_accuracy_text(release)]),
+        *_accuracy_table(linkage),
+        not_shown,
+        *_other_accuracy(release),
+    ]
+
+
+def _accuracy_text(release: Release) -> list[str]:
+    linkage = release.linkage
+    source = {
+        "public": "The accuracy was declared; nothing here checks it.",
+        "released": "The accuracy was measured on these files and released before, with noise, for a budget of its own.",
+        "estimated": "The accuracies were estimated from these very files, so they are data: they correct the coefficients, and are not shown. Declared is only "
+        f"that they are at least {format_percent(linkage.get('accuracy_min') or 0.0)} in every block.",
+    }[linkage.get("source", "public")]
+    said = [source]
+    if linkage["accuracy"] is not None and not isinstance(linkage["accuracy"], Mapping):
+        said = [f"Declared: {format_percent(linkage['accuracy'])} of the links are right.", source]
+    checked, error = linkage.get("checked"), linkage.get("accuracy_error")
+    if isinstance(checked, (int, float)):
+        per = " in each block" if isinstance(linkage["accuracy"], Mapping) else ""
+        said.append(f"It was found by checking {checked:,.0f} links{per}.")
+    if isinstance(error, (int, float)):
+        said.append(f"Its standard error is {error:g}.")
+    if checked is None and error is None and linkage.get("source") != "estimated":
+        said.append("How well it is known was not declared.")
+    return [" ".join(said)]
+
+
+def _accuracy_table(linkage: Mapping[str, Any]) -> list[str]:
+    accuracy = linkage["accuracy"]
+    if not isinstance(accuracy, Mapping):
+        return []
+    extras = [
+        (title, linkage[key])
+        for title, key in (("links checked", "checked"), ("standard error", "accuracy_error"))
+        if isinstance(linkage.get(key), Mapping)
+    ]
+    rows = [
+        [name if name.strip() else "(blank)", f"{value:.3f}", *(f"{extra[name]:,g}" for _, extra in extras)]
+        for name, value in accuracy.items()
+    ]
+    if linkage.get("other") is not None:
+        rows.append(["(all other blocks)", f"{linkage['other']:.3f}", *("-" for _ in extras)])
+    table = html.table(
+        ["block", "accuracy", *(title for title, _ in extras)], rows, label="Declared accuracy per block"
+    )
+    return [table] if len(rows) <= _SHOWN else [html.details(f"The accuracies of {len(rows):,} blocks", table)]
+
+
+def _other_accuracy(release: Release) -> list[str]:
+    """How coefficients would move were the accuracy a little off: computed from the release, at no cost."""
+    if (
+        not release.has_intervals
+        or release.linkage["accuracy"] is None
+        or release.dropped
+        or not release.scaling["intercept"]
+    ):
+        return []
+    lower, higher = (release.with_accuracy(step).coef for step in (-_ACCURACY_STEP, _ACCURACY_STEP))
+    rows = [
+        [row.name, *(row.show(value) for value in (lower[row.name], row.coef, higher[row.name]))]
+        for row in coefficient_rows(release)
+    ]
+    return [
+        html.heading(f"Were the accuracy off by {_ACCURACY_STEP:g}"),
+        html.paragraph(
+            "Coefficients as they would read had another accuracy been declared. Slopes move by about that share of themselves: a lower accuracy means a larger "
+            "correction."
+        ),
+        html.table(
+            ["name", f"{_ACCURACY_STEP:g} lower", "as declared", f"{_ACCURACY_STEP:g} higher"],
+            rows,
+            label="Coefficients under another accuracy",
+        ),
+    ]
+
+
+# --- budget ------------------------------------------------------------------------------------------
+
+
+def budget_before(release: Release) -> tuple[float, float, float] | None:
+    """(before, spent, left) of the ledger's budget, in units of μ²; None without a ledger.
+
+    The ledger says what was left after the charge; what was there before follows, since μ² adds.
+    """
+    if release.ledger is None:
+        return None
+    delta, left = release.ledger["delta"], release.ledger["epsilon_left"]
+    after = privacy_mu(left, delta) ** 2 if left > 1e-6 else 0.0
+    whole = privacy_mu(release.ledger["epsilon"], delta) ** 2
+    spent = min(release.privacy.mu**2, whole)
+    return min(after + spent, whole), spent, min(after, whole - spent)
+
+
+def describe_budget(release: Release) -> list[str]:
+    """What the release cost, and the ledger's budget before and after it."""
+    privacy, found = release.privacy, budget_before(release)
+    own = (
+        f"This release spent ε = {round_up(privacy.epsilon, 10)} at δ = {format_delta(privacy.delta)}, which is μ = {round_up(privacy.mu)} in the terms in which "
+        "releases add up: two of μ₁ and μ₂ together have μ = √(μ₁² + μ₂²)."
+    )
+    if found is None or release.ledger is None:
+        return [
+            html.paragraph(own),
+            html.paragraph(
+                "It was charged to no ledger, so nothing here tells what was spent on these people before or may be spent after. Whoever makes "
+                "several releases about them has to add them up."
+            ),
+        ]
+    charge, (before, spent, left) = release.ledger, found
+    whole = privacy_mu(charge["epsilon"], charge["delta"]) ** 2
+    shares = {"spent before": max(0.0, whole - before) / whole, "this release": spent / whole, "left": left / whole}
+    epsilon_before = min(charge["epsilon"], privacy_epsilon(math.sqrt(before), charge["delta"])) if before else 0.0
+    rows = [
+        ("The whole budget", f"ε = {charge['epsilon']:g}"),
+        ("Left before this release", f"ε = {epsilon_before:.4g}"),
+        ("This release", f"ε = {round_up(privacy.epsilon, 10)} at δ = {format_delta(privacy.delta)}"),
+        ("Left after it", f"ε = {round_down(charge['epsilon_left'])}"),
+    ]
+    return [
+        html.paragraph(own),
+        html.paragraph(
+            f"It was charged to the budget of {charge['population']} before any row was looked at. All at δ = {format_delta(charge['delta'])}, "
+            "left meaning what one further release could have:"
+        ),
+        html.table((), rows, label="The budget before and after"),
+        html.chart(
+            lambda: plots.share_chart(
+                ["budget"],
+                {name: [value] for name, value in shares.items()},
+                title="The budget",
+                axis="share of the budget's μ²",
+            ),
+            f"{format_percent(shares['spent before'])} were spent before, {format_percent(shares['this release'])} by this release, {format_percent(shares['left'])} are left. "
+            "Shares of μ² add up; values of ε do not.",
+        ),
+        html.paragraph(
+            f"In the ledger it is called {charge['id']}. The ledger must still know this head, else it was rolled back:"
+        ),
+        html.code_block(charge["head"], "Ledger head"),
+    ]
+
+
+def _percent_up(share: float) -> str:
+    return f"{math.ceil(1000.0 * share - 1e-9) / 10.0:g} %"

@@ -1,0 +1,1 @@
+"""The studio: a local web app over the library's own functions. Nothing here computes anything of a release."""

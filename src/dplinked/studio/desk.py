@@ -1,0 +1,133 @@
+"""What all windows of one studio share: its folder, and the one release that may run at a time."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, TypeVar
+
+from dplinked.errors import DplinkedError, StudyError, raise_alone
+from dplinked.fit import fit_study
+from dplinked.release import Release
+from dplinked.study import Study
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Fault:
+    """What went wrong, as it may be shown."""
+
+    text: str
+
+
+def attempt(work: Callable[[], T]) -> T | Fault:
+    """What the work gives, or what to show instead: our own messages, and nothing of any other error."""
+    try:
+        return work()
+    except DplinkedError as error:
+        return Fault(str(error))
+    except Exception:
+        return Fault("Unexpected error; please report it.")
+
+
+@dataclass(frozen=True)
+class Job:
+    """A release that runs or ran: how far it is, then what came of it."""
+
+    title: str = "Starting"
+    done: int = 0
+    total: int = 0
+    running: bool = True
+    fault: Fault | None = None
+
+
+class Desk:
+    """A folder with study files, and the releases made since the studio was started.
+
+    A release outlives the window that asked for it: it was paid for, so a window opened later shows it.
+    """
+
+    def __init__(self, folder: Path, opened: str | None = None) -> None:
+        self.folder, self.opened = folder, opened
+        self.job: Job | None = None
+        self.made: tuple[Release, ...] = ()
+        self._lock = threading.Lock()
+
+    @classmethod
+    def open(cls, study: Path | None) -> Desk:
+        """The desk for a study file's folder, or for the current one."""
+        if study is None:
+            return cls(Path.cwd())
+        if not study.is_file():
+            raise StudyError(
+                f"There is no study file {study.name!r}. Without one, 'dplinked studio' starts a new study."
+            )
+        return cls(study.resolve().parent, study.name)
+
+    # --- study files -----------------------------------------------------------------------------
+
+    def study_files(self) -> list[str]:
+        """Names of the folder's study files."""
+        return sorted(path.name for path in self.folder.glob("*.toml") if path.is_file())
+
+    def free_name(self) -> str:
+        """A name for a new study file."""
+        names = self.study_files()
+        return next(name for k in range(len(names) + 1) if (name := f"study{k or ''}.toml") not in names)
+
+    def read(self, name: str) -> str:
+        """Text of a study file in the folder."""
+        try:
+            return self._path(name).read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError):
+            raise_alone(StudyError(f"The study file {name!r} cannot be read."))
+
+    def write(self, name: str, text: str, before: str | None) -> None:
+        """Write a study file; one that is there already only if its text is the one it was opened with."""
+        path = self._path(name)
+        if path.exists() and self.read(name) != before:
+            raise StudyError(f"{name!r} is there already, or was changed meanwhile. Open it, or choose another name.")
+        try:
+            path.write_text(text, encoding="utf-8")
+        except OSError:
+            raise_alone(StudyError(f"{name!r} could not be written. Check the folder's permissions."))
+
+    def _path(self, name: str) -> Path:
+        if not name.endswith(".toml") or Path(name).name != name or not name.isprintable():
+            raise StudyError(
+                f"{name!r} is not a name for a study file. Use something like 'study.toml', without folders."
+            )
+        return self.folder / name
+
+    # --- the one release -------------------------------------------------------------------------
+
+    def start(self, study: Study, release_id: str | None) -> None:
+        """Run a release in a thread of its own; refused while another one runs."""
+        data = data_of(study)
+        with self._lock:
+            if self.job is not None and self.job.running:
+                raise StudyError("A release is running already. Nothing more was spent. Wait until it is done.")
+            self.job = Job()
+        threading.Thread(target=self._run, args=(study, data, release_id)).start()
+
+    def _run(self, study: Study, data: Any, release_id: str | None) -> None:
+        found = attempt(lambda: fit_study(study, data, release_id=release_id, progress=self._report))
+        if isinstance(found, Fault):
+            self.job = Job(running=False, fault=found)
+        else:
+            self.made = (*self.made, found)
+            self.job = Job(running=False)
+
+    def _report(self, title: str, done: int, total: int) -> None:
+        if self.job is not None:
+            self.job = replace(self.job, title=title, done=done, total=total)
+
+
+def data_of(study: Study) -> Any:
+    """Where the study's rows are; it must say so."""
+    if study.data is None:
+        raise StudyError("The study names no data. Fill in the data file.")
+    return study.data

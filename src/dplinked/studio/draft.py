@@ -1,0 +1,124 @@
+"""A study's text, and the settings in it that the form edits. Comments and all other settings stay as they are."""
+
+from __future__ import annotations
+
+import itertools
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from dplinked.errors import StudyError
+from dplinked.formula import parse_formula
+
+Changes = dict[tuple[str, str], Any]
+
+BLANK = """\
+# Everything here is public: nothing was read from the data.
+[data]
+
+[model]
+
+[bounds]
+
+[linkage]
+
+[unit]
+moves_block = false
+displaced_links = 0
+
+[privacy]
+epsilon = 1.0
+delta = 1e-6
+"""
+
+
+@dataclass(frozen=True)
+class Draft:
+    """A study's text as it was opened; `number` tells it from drafts before, and its form's fields from theirs."""
+
+    number: int
+    name: str
+    text: str
+    saved: str | None = None  # what the file holds
+    sections: Mapping[str, Any] | None = field(init=False)
+
+    def __post_init__(self) -> None:
+        try:
+            sections = tomllib.loads(self.text)
+        except tomllib.TOMLDecodeError:
+            sections = None
+        object.__setattr__(self, "sections", sections)
+
+    def get(self, section: str, key: str) -> Any:
+        """A setting as it was opened; None if there is none."""
+        values = (self.sections or {}).get(section)
+        return values.get(key) if isinstance(values, dict) else None
+
+    def keys(self, section: str) -> list[str]:
+        """The settings of a section."""
+        values = (self.sections or {}).get(section)
+        return list(values) if isinstance(values, dict) else []
+
+    def changed(self, changes: Changes) -> str:
+        """The text with some settings changed; an empty value takes a setting out."""
+        import tomlkit
+
+        document = tomlkit.parse(self.text)
+        for (section, key), value in changes.items():
+            if value == self.get(section, key) or (value in (None, "", [], {}) and self.get(section, key) is None):
+                continue
+            if section not in document:
+                document[section] = tomlkit.table()
+            table: Any = document[section]
+            if not hasattr(table, "items"):
+                continue  # the study's own check says what is wrong with it
+            if value in (None, "", [], {}):
+                del table[key]
+            elif isinstance(value, dict):
+                table[key] = tomlkit.inline_table()
+                table[key].update(value)
+            else:
+                table[key] = value
+        for section in ("data", "ledger"):
+            if section in document and not document[section]:
+                del document[section]
+        return tomlkit.dumps(document)
+
+
+def formula_columns(formula: str, levels: list[str]) -> tuple[list[str], list[str]]:
+    """Numeric and categorical columns of a formula, the response first; none if it cannot be read."""
+    try:
+        parsed = parse_formula(formula, levels)
+    except StudyError:
+        return [], []
+    factors = [parsed.response, *itertools.chain.from_iterable(parsed.terms)]
+    split = ([f for f in factors if not f.categorical], [f for f in factors if f.categorical])
+    numeric, categorical = ([name for factor in part for name in factor.variables] for part in split)
+    return list(dict.fromkeys(numeric)), list(dict.fromkeys(categorical))
+
+
+def lines_of(values: Any) -> str:
+    """A list or table of settings, one per line."""
+    if isinstance(values, dict):
+        return "\n".join(f"{key} = {value}" for key, value in values.items())
+    return "\n".join(map(str, values)) if isinstance(values, list) else ""
+
+
+def table_from(lines: str) -> dict[str, Any]:
+    """A table written as lines like ``nsw = 0.918``."""
+    split = [line.rpartition("=") for line in lines.splitlines() if line.strip()]
+    return {name.strip(): _number(value) for name, _, value in split}
+
+
+def list_from(lines: str, before: Any) -> list[Any]:
+    """A list written one value per line; values that were there keep their type."""
+    known = {str(value): value for value in before} if isinstance(before, list) else {}
+    return [known.get(line.strip(), line.strip()) for line in lines.splitlines() if line.strip()]
+
+
+def _number(text: str) -> Any:
+    try:
+        return float(text)
+    except ValueError:
+        return text.strip()

@@ -1,0 +1,192 @@
+"""The form of a study: its fields, and what they change in the study's text."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from htmltools import Tag, TagChild, TagList, tags
+from shiny import Inputs, ui
+
+from dplinked.studio.draft import Changes, Draft, lines_of, list_from, table_from
+from dplinked.studio.look import group, show
+
+_SOURCES = {
+    "": "not said",
+    "public": "public",
+    "released": "released, paid for",
+    "estimated": "estimated from these files",
+}
+_NUMERIC = {"bounds0": "Lowest", "bounds1": "Highest", "typical0": "Typical from", "typical1": "to"}
+
+
+class Fields:
+    """What the browser sent for the form of one draft. Column names may hold anything, so their fields go by numbers."""
+
+    def __init__(self, input: Inputs, draft: Draft, slots: dict[str, int]) -> None:
+        self._input, self._draft, self._slots = input, draft, slots
+
+    def id(self, name: str, column: str | None = None) -> str:
+        """The id of a field."""
+        slot = "" if column is None else f"_{self._slots.setdefault(column, len(self._slots))}"
+        return f"{name}{slot}_{self._draft.number}"
+
+    def has(self, name: str, column: str | None = None) -> bool:
+        """Whether it was sent yet."""
+        return self._input[self.id(name, column)].is_set()
+
+    def get(self, name: str, column: str | None = None) -> Any:
+        """Its value; None where it is empty, or was not sent."""
+        return self._input[self.id(name, column)]() if self.has(name, column) else None
+
+
+def form(draft: Draft, fields: Fields) -> TagList:
+    """All fields but those of columns, which follow the formula."""
+    get, id = draft.get, fields.id
+    accuracy = get("linkage", "accuracy")
+    per_block = isinstance(accuracy, dict)
+    return TagList(
+        group(
+            "Data and model",
+            ui.input_text(id("path"), "Data file", _text(get("data", "path")), placeholder="linked.parquet"),
+            ui.input_text(
+                id("formula"), "Formula", _text(get("model", "formula")), placeholder="consumption ~ income + C(region)",
+                update_on="blur", spellcheck="false",
+            ),
+        ),
+        group(
+            "Columns",
+            _hint("Public, never read from the data. Typical ranges are guesses: they help precision, nothing else."),
+            ui.output_ui("study_columns"),
+        ),
+        group(
+            "Linkage",
+            ui.input_radio_buttons(
+                id("model"), "How rows were linked", {"ele": "links can be wrong", "exact": "by a unique key"},
+                selected="exact" if get("linkage", "model") == "exact" else "ele", inline=True,
+            ),
+            tags.div(
+                ui.input_text(id("block"), "Block column", _text(get("linkage", "block")), spellcheck="false"),
+                ui.input_radio_buttons(
+                    id("kind"), "Accuracy", {"one": "one for all", "each": "one per block"},
+                    selected="each" if per_block else "one", inline=True,
+                ),
+                tags.div(_number(id("accuracy"), "Share of links that are right", accuracy), class_="only-one"),
+                tags.div(
+                    ui.input_text_area(
+                        id("accuracies"), "Blocks and their accuracies, one per line", lines_of(accuracy) if per_block else "",
+                        placeholder="nsw = 0.918", rows=4, spellcheck="false",
+                    ),
+                    class_="only-each",
+                ),
+                _number(id("checked"), "Links that were checked to find it", get("linkage", "checked")),
+                ui.input_select(id("source"), "Where the accuracy comes from", _SOURCES, selected=_text(get("linkage", "source"))),
+                class_="only-ele pair",
+            ),
+            class_="linkage",
+        ),
+        group(
+            "Who is protected",
+            _hint("One individual: any change of their values, and of their identifiers as far as said here."),
+            tags.div(
+                _number(id("displaced"), "Further links they may displace", get("unit", "displaced_links"), step="1"),
+                _number(id("change"), "Change of the matching matrix", get("unit", "linkage_change")),
+                class_="pair",
+            ),
+            ui.input_checkbox(id("moves"), "They may move to another block", get("unit", "moves_block") is True),
+        ),
+        group(
+            "Privacy budget",
+            tags.div(
+                _number(id("epsilon"), "Epsilon of this release", get("privacy", "epsilon")),
+                _number(id("delta"), "Delta of this release", get("privacy", "delta")),
+                ui.input_text(id("url"), "Ledger", _text(get("ledger", "url")), placeholder="budget.db", spellcheck="false"),
+                ui.input_text(id("population"), "Population", _text(get("ledger", "population")), placeholder="households"),
+                class_="pair",
+            ),
+        ),
+    )  # fmt: skip
+
+
+def column_fields(draft: Draft, fields: Fields, numeric: Iterable[str], categorical: Iterable[str]) -> TagList:
+    """Bounds and typical ranges of numeric columns, levels of categorical ones; what was typed before stays."""
+
+    def now(name: str, column: str, opened: Any) -> Any:
+        return fields.get(name, column) if fields.has(name, column) else opened
+
+    shown: list[Tag] = []
+    for column in numeric:
+        ends = {f"{part}{k}": _item(draft.get(part, column), k) for part in ("bounds", "typical") for k in (0, 1)}
+        inputs = [
+            _number(fields.id(name, column), _label(column, label), now(name, column, ends[name]))
+            for name, label in _NUMERIC.items()
+        ]
+        shown.append(tags.div(tags.h3(show(column)), tags.div(*inputs, class_="four"), class_="column"))
+    for column in categorical:
+        written = now("levels", column, lines_of(draft.get("levels", column)))
+        label = _label(column, "Levels, one per line, the reference level first")
+        area = ui.input_text_area(fields.id("levels", column), label, written, rows=3, spellcheck="false")
+        shown.append(tags.div(tags.h3(show(column)), area, class_="column"))
+    return TagList(*shown) if shown else TagList(_hint("They follow the formula."))
+
+
+def form_changes(draft: Draft, fields: Fields) -> Changes:
+    """What the form says about everything but columns."""
+    get = fields.get
+    changes: Changes = {
+        ("data", "path"): get("path"),
+        ("model", "formula"): get("formula"),
+        ("privacy", "epsilon"): get("epsilon"),
+        ("privacy", "delta"): get("delta"),
+        ("unit", "displaced_links"): get("displaced"),
+        ("unit", "linkage_change"): get("change"),
+        ("ledger", "url"): get("url"),
+        ("ledger", "population"): get("population"),
+    }
+    if get("moves") or draft.get("unit", "moves_block") is not None:
+        changes["unit", "moves_block"] = bool(get("moves"))
+    if get("model") == "exact":
+        return {**changes, **{("linkage", key): None for key in draft.keys("linkage")}, ("linkage", "model"): "exact"}
+    changes["linkage", "model"] = "ele" if draft.get("linkage", "model") else None
+    changes["linkage", "block"] = get("block")
+    changes["linkage", "accuracy"] = get("accuracy") if get("kind") == "one" else table_from(get("accuracies") or "")
+    changes["linkage", "source"] = get("source")
+    if get("checked") is not None or not isinstance(draft.get("linkage", "checked"), dict):
+        changes["linkage", "checked"] = get("checked")
+    return changes
+
+
+def column_changes(draft: Draft, fields: Fields, numeric: Iterable[str], categorical: Iterable[str]) -> Changes:
+    """What the form says about columns."""
+    changes: Changes = {}
+    for column in numeric:
+        for part in ("bounds", "typical"):
+            if fields.has(f"{part}0", column) and fields.has(f"{part}1", column):
+                ends = [fields.get(f"{part}{k}", column) for k in (0, 1)]
+                changes[part, column] = [end for end in ends if end is not None]
+    for column in categorical:
+        if fields.has("levels", column):
+            changes["levels", column] = list_from(fields.get("levels", column), draft.get("levels", column))
+    return changes
+
+
+def _label(column: str, text: str) -> Tag:
+    """A field's label; screen readers are told the column too."""
+    return tags.span(tags.span(f"{show(column)}: ", class_="visually-hidden"), text)
+
+
+def _number(id: str, label: TagChild, value: Any, step: Any = "any") -> Tag:
+    given: Any = value if isinstance(value, (int, float)) and not isinstance(value, bool) else None
+    return ui.input_numeric(id, label, given, step=step)
+
+
+def _hint(text: str) -> Tag:
+    return tags.p(text, class_="hint")
+
+
+def _item(values: Any, k: int) -> Any:
+    return values[k] if isinstance(values, list) and len(values) == 2 else None
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else ""

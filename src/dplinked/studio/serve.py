@@ -1,0 +1,82 @@
+"""Starting the studio: on this machine only, at an address that works once."""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+from collections.abc import Callable
+from importlib.util import find_spec
+from pathlib import Path
+
+from dplinked.errors import StudyError, raise_alone
+from dplinked.studio.desk import Desk
+from dplinked.studio.guard import Guard
+
+_NEEDED = ("matplotlib", "shiny", "tomlkit", "uvicorn")
+
+
+def run_studio(study: Path | None, *, port: int = 0, browser: bool = True, say: Callable[[str], None] = print) -> None:
+    """Serve the studio until it is interrupted.
+
+    Parameters
+    ----------
+    study
+        The study file to open; the studio works in its folder, else in the current one.
+    port
+        Of 127.0.0.1; 0 takes a free one.
+    browser
+        Whether to open the address in the user's browser.
+    say
+        What tells the address.
+    """
+    if any(find_spec(name) is None for name in _NEEDED):
+        raise StudyError("The studio needs Shiny: pip install 'dplinked[studio]'.")
+    desk, listening = Desk.open(study), _listen(port)
+    guard = Guard(listening.getsockname()[1])
+    say(f"The studio runs at\n\n    {guard.address}\n\nThe address works once. Stop the studio with Ctrl-C.")
+    if browser:  # it takes its time, so the rest is loaded meanwhile
+        threading.Thread(target=_open_browser, args=(guard.address,), daemon=True).start()
+    import uvicorn
+
+    from dplinked.studio.app import build_app
+
+    guard.app = build_app(desk)
+    settings = uvicorn.Config(
+        guard,
+        log_config=None,
+        log_level="critical",
+        access_log=False,
+        server_header=False,
+        proxy_headers=False,
+        timeout_graceful_shutdown=2,
+    )
+    threading.Thread(target=_warm_up, daemon=True).start()
+    try:
+        uvicorn.Server(settings).run([listening])
+    except KeyboardInterrupt:  # the way to stop it; a release that runs is finished first
+        say("Stopped.")
+
+
+def _listen(port: int) -> socket.socket:
+    """A socket that takes connections from now on, so that the address works as soon as it is told."""
+    listening = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    if os.name == "posix":  # a port that was just given up; elsewhere this would share one that is in use
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listening.bind(("127.0.0.1", port))
+        listening.listen(128)
+    except (OSError, OverflowError):
+        raise_alone(StudyError(f"Port {port} cannot be used. Choose another one, or 0 for any that is free."))
+    return listening
+
+
+def _warm_up() -> None:
+    """What the first check needs is loaded while the browser opens."""
+    import formulaic  # noqa: F401
+
+
+def _open_browser(address: str) -> None:
+    import webbrowser
+
+    webbrowser.open(address)

@@ -1,0 +1,294 @@
+"""Blocks and matching matrices as tables that rows are joined with."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from dplinked.errors import ReleaseError, StudyError
+from dplinked.linkage import ELE, Exact, Linkage, Matching, PrivacyUnit
+from dplinked.linkage.matching import (
+    COLUMN_SUM,
+    DIAGONAL,
+    IDS,
+    MOST_CANDIDATES,
+    PROBABILITIES,
+    ROW_SUM,
+    STOCHASTIC_TOLERANCE,
+    UNKNOWN_IDS,
+)
+from dplinked.sums.cells import Cells
+from dplinked.sums.dialect import Engine, Field, Kept, plain_text
+from dplinked.sums.exact import CHANGED, ExactSums, Scaled, exact_total, log2_ceiling
+from dplinked.sums.sums import BlockFacts
+
+_WHOLE = r"-?(0|[1-9][0-9]*)"
+
+
+@dataclass(frozen=True)
+class Whole:
+    """One block of all rows, or none: ``Q = a I + o 11'``."""
+
+    a: float
+    o: float
+    key: None = None
+
+    def close(self) -> None:
+        """Nothing is kept."""
+
+
+@dataclass(frozen=True)
+class Keyed:
+    """Blocks of a key column: a kept table of k, g, m, a and o, one row per block.
+
+    With a single accuracy a block is a key, null included. With an accuracy `table` it is a declared key, whose place in the
+    table is g, or the other block: k is null and g is -1.
+    """
+
+    kept: Kept
+    key: str
+    same: str
+    table: bool
+    blocks: int
+    largest: int
+
+    def close(self) -> None:
+        """Forget the table."""
+        self.kept.close()
+
+    def weighted(self, rows: str) -> str:
+        """Rows with a."""
+        if not self.table:
+            return f"select cells.*, b.a from ({rows}) cells join {self.kept.name} b on cells.k {self.same} b.k"
+        other = f"(select max(a) from {self.kept.name} where g = -1)"
+        return (
+            f"select cells.*, coalesce(b.a, {other}) as a from ({rows}) cells left join {self.kept.name} b "
+            "on cells.k = b.k"
+        )
+
+    def totals(self, rows: str, totals: str) -> str:
+        """Totals of each block with its m, a and o."""
+        if self.table:
+            rows = f"select cells.*, coalesce(b.g, -1) as g from ({rows}) cells left join {self.kept.name} b on cells.k = b.k"
+        key, kept = ("g", "g") if self.table else ("k", "k")
+        same = "=" if self.table else self.same
+        return (
+            f"select t.*, b.m, b.a, b.o from (select {key}{totals} from ({rows}) grouped group by {key}) t "
+            f"join {self.kept.name} b on t.{key} {same} b.{kept}"
+        )
+
+
+@dataclass(frozen=True)
+class Matched:
+    """An explicit matching matrix: a kept table of pairs (i, j, q) of ids, rows summing to one."""
+
+    kept: Kept
+    key: str
+
+    def close(self) -> None:
+        """Forget the table."""
+        self.kept.close()
+
+    def spread(self, engine: Engine, rows: str, columns: Sequence[Scaled]) -> tuple[str, list[Scaled]]:
+        """Rows with their rows of ``QX``, and its columns."""
+        totals = "".join(f", {exact_total(engine, f'q * {x.sql}', 1)} as w{i}" for i, x in enumerate(columns))
+        w = (
+            f"select i{totals} from (select p.i, p.q, cells.* from {self.kept.name} p "
+            f"join ({rows}) cells on p.j = cells.k) pairs group by i"
+        )
+        return f"select cells.*, w.* from ({rows}) cells join ({w}) w on cells.k = w.i", [
+            Scaled(f"w{i}", x.log) for i, x in enumerate(columns)
+        ]
+
+
+Links = Whole | Keyed | Matched
+
+
+def find_links(cells: Cells, count: int, linkage: Linkage, unit: PrivacyUnit) -> tuple[Links, BlockFacts | None]:
+    """Find the blocks. Only what is public under the unit can make it fail."""
+    if isinstance(linkage, Exact):
+        return Whole(1.0, 0.0), None
+    if isinstance(linkage, Matching):
+        return match_rows(cells, count, linkage), None
+    if linkage.block is None:
+        return _one_block(count, linkage, unit)
+    kept = _keep_blocks(cells, linkage)
+    return _check_blocks(cells.engine, kept, count, linkage, unit)
+
+
+def _one_block(count: int, linkage: ELE, unit: PrivacyUnit) -> tuple[Whole, BlockFacts]:
+    accuracy = linkage.accuracy_of("")
+    assert accuracy is not None
+    gamma = 1.0 if count == 1 else accuracy
+    if linkage.source == "estimated":
+        gamma = max(gamma, 1.0 / max(count, 1))
+    if not unit.moves_block and count > 1 and gamma * count < 1.0 - 1e-9:
+        raise StudyError(_TOO_SMALL)
+    o = (1.0 - gamma) / (count - 1) if count > 1 else 0.0
+    return Whole(gamma - o, o), BlockFacts(count, {}, min(0.5, 0.9 / math.sqrt(count)) if count > 1 else 0.0)
+
+
+_TOO_SMALL = (
+    "The accuracy of a block is below 1/(its number of rows), less than random links have. "
+    "Merge small blocks or correct the accuracy."
+)
+
+
+def _keep_blocks(cells: Cells, linkage: ELE) -> Kept:
+    """Keep m, accuracy, a and o of each block; accuracies are joined, never written into a statement."""
+    engine, table = cells.engine, isinstance(linkage.accuracy, Mapping)
+    assert linkage.block is not None
+    accuracies = _keep_accuracies(engine, cells.fields[linkage.block], linkage)
+    keys, name = cells.keys(linkage.block), accuracies.name
+    if table:
+        placed = f"select y.k, coalesce(y.g, -1) as g from ({keys}) keys left join {name} y on keys.k = y.k"
+        counted = f"select k, g, count(*) as m from ({placed}) placed group by k, g"
+        found = f"select c.k, c.g, c.m, y.y from ({counted}) c join {name} y on c.g = y.g"
+    else:
+        counted = f"select k, count(*) as m from ({keys}) keys group by k"
+        other, own = (f"(select max(y) from {name} where g = {g})" for g in (-1, -2))
+        found = f"select k, 0 as g, m, case when k is null then {other} else {own} end as y from ({counted}) c"
+    one = engine.double(1.0)
+    raised = f"greatest(y, {one} / m)" if linkage.source == "estimated" else "y"
+    found = f"select k, g, m, case when m = 1 then {one} else {raised} end as y from ({found}) c"
+    o = f"case when m > 1 then ({one} - y) / greatest(m - 1, 1) else {engine.double(0.0)} end"
+    kept = Kept(engine, "blocks")
+    engine.hold(kept.name, f"select k, g, m, y, y - o as a, o from (select k, g, m, y, {o} as o from ({found}) c) c")
+    return kept
+
+
+def _keep_accuracies(engine: Engine, field: Field, linkage: ELE) -> Kept:
+    """Accuracies y by key k and place g: those of a table from 0, -1 the other block's, -2 a single one."""
+    import pyarrow as pa
+
+    rows: list[tuple[int, str | None, float | None]] = [(-1, None, linkage.other_accuracy)]
+    if isinstance(linkage.accuracy, Mapping):
+        rows += [(g, key, linkage.accuracy_of(key)) for g, key in enumerate(linkage.accuracy)]
+    else:
+        rows.append((-2, None, linkage.accuracy_of("")))
+    cells = [None if key is None else plain_text(field, key) for _, key, _ in rows]
+    kept = Kept(engine, "accuracies")
+    listed = [(g, cell, y) for (g, key, y), cell in zip(rows, cells, strict=True) if key is None or cell is not None]
+    types = {"g": pa.int32(), "t": pa.string(), "y": pa.float64()}
+    table = pa.table(
+        {name: pa.array(values, types[name]) for name, values in zip(types, zip(*listed, strict=True), strict=True)}
+    )
+    engine.keep_table(kept.name, table, f"g, {engine.typed(field, 't')} as k, y")
+    return kept
+
+
+def _check_blocks(engine: Engine, kept: Kept, count: int, linkage: ELE, unit: PrivacyUnit) -> tuple[Keyed, BlockFacts]:
+    double, table = engine.double, isinstance(linkage.accuracy, Mapping)
+    small = f"sum(case when m > 1 and y * m < {double(1.0 - 1e-9)} then 1 else 0 end)"
+    others = "sum(case when g = -1 then 1 else 0 end)"
+    sums = ExactSums(engine, count)
+    sums.add(Scaled(f"case when m > 1 then m * least({double(0.5)}, {double(0.9)} / sqrt(m)) else {double(0.0)} end"))
+    statement = f"select count(*), sum(m), max(m), {small}, {others}{sums.selected()} from {kept.name}"
+    ((blocks, total, largest, small_blocks, other_blocks, *dependence),) = engine.fetch(statement)
+    if int(total or 0) != count:
+        raise ReleaseError(CHANGED)
+    if table and other_blocks and linkage.other_accuracy is None:
+        raise StudyError(
+            f"No accuracy for other blocks: {linkage.block!r} has null keys or keys absent from the accuracy "
+            "table. Add them, or declare ELE(…, other=…)."
+        )
+    if small_blocks and not unit.moves_block:
+        raise StudyError(_TOO_SMALL)
+    by_key: dict[str | None, int] = {}
+    if table:
+        names = dict(enumerate(linkage.accuracy))  # type: ignore[arg-type]
+        by_key = {names.get(int(g)): int(m) for g, m in engine.fetch(f"select g, m from {kept.name} order by g")}
+    assert linkage.block is not None
+    found = Keyed(kept, linkage.block, engine.same, table, int(blocks), int(largest or 0))
+    return found, BlockFacts(found.largest, by_key, sums.read(dependence).take(1)[0] / max(1, count))
+
+
+def match_rows(cells: Cells, count: int, linkage: Matching) -> Matched:
+    """Check a matching matrix given as pairs of ids, and keep it with rows that sum to one.
+
+    The checks and their order are those of :mod:`dplinked.linkage.matching`.
+    """
+    if linkage.id is None:
+        raise StudyError("Rows of a database have no positions: name the id column, Matching(…, id=…).")
+    engine, ids = cells.engine, cells.keys(linkage.id)
+    pairs, read = _pair_query(cells, linkage)
+    repeated = f"select count(*) as m from ({ids}) ids group by k"
+    ((different, most),) = engine.fetch(f"select count(*), max(m) from ({repeated}) repeated")
+    ((known,),) = engine.fetch(f"select count(k) from ({ids}) ids")
+    if known != count or different != count or most != 1:
+        raise StudyError(IDS.format(linkage.id))
+    raw = Kept(engine, "raw_pairs")
+    engine.hold(raw.name, pairs)
+    del read
+    for end in ("i", "j"):
+        unknown = f"select p.{end} from {raw.name} p left join ({ids}) ids on p.{end} = ids.k where ids.k is null"
+        ((lost,),) = engine.fetch(f"select count(*) from ({unknown}) lost")
+        if lost:
+            raise StudyError(UNKNOWN_IDS.format(linkage.id))
+    kept = _keep_pairs(engine, raw, count)
+    _check_pairs(engine, kept, count, linkage)
+    return Matched(kept, linkage.id)
+
+
+def _pair_query(cells: Cells, linkage: Matching) -> tuple[str, Kept | None]:
+    """Query of the pairs: i, j and p, ids in the type of the data's; and what it reads."""
+    source, listed, read = cells.engine.open_pairs(linkage.pairs)
+    fields = {field.name: field for field in listed}
+    missing = [name for name in ("row", "match", "probability") if name not in fields]
+    if missing:
+        raise StudyError(f"The pairs need the columns 'row', 'match' and 'probability'; missing: {missing}.")
+    if not fields["probability"].numeric:
+        raise StudyError(PROBABILITIES)
+    assert linkage.id is not None
+    i, j = (_id_key(cells.engine, fields[name], cells.fields[linkage.id]) for name in ("row", "match"))
+    return f"select {i} as i, {j} as j, {cells.engine.number(fields['probability'])} as p from {source}", read
+
+
+def _id_key(engine: Engine, field: Field, data: Field) -> str:
+    """An id of the pairs as a key of the data's id column; a text stands for the whole number it is the text of."""
+    if field.kind == "text" and data.kind == "integer":
+        canonical = engine.matches(field.sql, _WHOLE)
+        return f"case when {canonical} then try_cast({field.sql} as {data.type}) end"
+    if field.kind == "integer" and data.kind == "text":
+        return f"cast({field.sql} as {engine.text_type})"
+    if field.kind != data.kind or not field.comparable:
+        raise StudyError(
+            f"The pairs' ids in {field.name!r} hold {field.type}, those in {data.name!r} {data.type}: convert one of them."
+        )
+    return engine.key(field)
+
+
+def _keep_pairs(engine: Engine, raw: Kept, count: int) -> Kept:
+    """Keep the pairs with rows that sum to one."""
+    double = engine.double
+    good = f"{engine.finite('p')} and p >= {double(0.0)}"
+    ((bad,),) = engine.fetch(f"select sum(case when {good} then 0 else 1 end) from {raw.name}")
+    if bad:
+        raise StudyError(PROBABILITIES)
+    entries = f"select count(*) as m from {raw.name} group by i"
+    ((rows, most),) = engine.fetch(f"select count(*), max(m) from ({entries}) entries")
+    sums = f"select i, {exact_total(engine, f'least(p, {double(2.0)})', log2_ceiling(most or 1) + 1)} as s from {raw.name} group by i"
+    near = f"s between {double(1.0 - STOCHASTIC_TOLERANCE)} and {double(1.0 + STOCHASTIC_TOLERANCE)}"
+    ((wrong,),) = engine.fetch(f"select sum(case when {near} then 0 else 1 end) from ({sums}) sums")
+    if rows != count or wrong:
+        raise StudyError(ROW_SUM)
+    if most > MOST_CANDIDATES:
+        raise StudyError(f"A row of the matching matrix may have at most {MOST_CANDIDATES:,} entries.")
+    kept = Kept(engine, "pairs")
+    engine.hold(kept.name, f"select r.i, r.j, r.p / s.s as q from {raw.name} r join ({sums}) s on r.i = s.i")
+    return kept
+
+
+def _check_pairs(engine: Engine, kept: Kept, count: int, linkage: Matching) -> None:
+    """Check what is declared of the matrix."""
+    columns = f"select sum(q) as s from {kept.name} group by j"
+    ((largest,),) = engine.fetch(f"select max(s) from ({columns}) columns")
+    if count and not largest <= linkage.column_sum + STOCHASTIC_TOLERANCE:
+        raise StudyError(COLUMN_SUM.format(linkage.column_sum))
+    least = linkage.accuracy_min - STOCHASTIC_TOLERANCE
+    if least > 0:
+        diagonal = f"select sum(q) as s from {kept.name} where i = j group by i"
+        ((enough,),) = engine.fetch(f"select count(*) from ({diagonal}) diagonal where s >= {engine.double(least)}")
+        if enough != count:
+            raise StudyError(DIAGONAL.format(linkage.accuracy_min))

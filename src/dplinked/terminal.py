@@ -1,0 +1,80 @@
+"""What all commands share: the study's argument, progress, output that can be written, errors as exit codes."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Any, NoReturn
+
+import typer
+from rich.console import Console
+
+from dplinked.errors import DplinkedError, StudyError, raise_alone
+
+StudyFile = Annotated[Path, typer.Argument(help="The study file (TOML).")]
+progress = Console(stderr=True)
+_INTERRUPTED = 130
+
+
+@contextmanager
+def progress_bar(title: str) -> Iterator[Callable[[str, int, int], None]]:
+    """A bar that a long work moves: called with what it does, how much of it is done, and how much there is."""
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeRemainingColumn
+
+    bars = (
+        SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(),
+    )  # fmt: skip
+    with Progress(*bars, console=progress, transient=True) as shown:
+        task = shown.add_task(title, total=None)
+        yield lambda part, done, total: shown.update(task, description=part, completed=done, total=total)
+
+
+def check_writable(path: Path, *read: Any) -> None:
+    """Refuse an output that cannot be written, or that something is read from, before anything is spent."""
+    try:
+        folder, whole = path.resolve().parent, path.resolve()
+        fine = not path.is_dir() and folder.is_dir() and os.access(path if path.exists() else folder, os.W_OK)
+        clash = whole in {Path(name).resolve() for name in read if isinstance(name, (str, Path))}
+    except (OSError, ValueError):
+        fine, clash = False, False
+    if clash:
+        raise StudyError(f"{path.name!r} is read and would be overwritten. Choose another file with --out.")
+    if not fine:
+        raise StudyError(f"{str(path)!r} cannot be written. Choose a file in an existing folder with --out.")
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a text file, or say that it could not be written."""
+    try:
+        path.write_text(text, encoding="utf-8")
+    except OSError:
+        raise_alone(StudyError(f"{str(path)!r} could not be written. Choose another file with --out."))
+
+
+def check_folder(path: Path) -> None:
+    """Refuse a folder that cannot be written before any work is done."""
+    parent = path if path.is_dir() else path.resolve().parent
+    if (path.exists() and not path.is_dir()) or not parent.is_dir() or not os.access(parent, os.W_OK):
+        raise StudyError(f"{str(path)!r} cannot be written. Name a folder in an existing one with --out.")
+
+
+def run_app(app: typer.Typer) -> NoReturn:
+    """Run the command line; every error of ours becomes one line and its exit code."""
+    try:
+        code = app(standalone_mode=False) or 0
+        if code == _INTERRUPTED:  # Typer may turn an interruption into its code, and say nothing
+            raise KeyboardInterrupt
+        sys.exit(code)
+    except DplinkedError as error:
+        typer.echo(f"dplinked: {error}", err=True)
+        sys.exit(error.exit_code)
+    except (KeyboardInterrupt, typer.Abort):
+        typer.echo("dplinked: interrupted", err=True)
+        sys.exit(_INTERRUPTED)
+    except Exception as error:
+        usage = getattr(error, "format_message", None)  # click's own usage errors
+        typer.echo(f"dplinked: {usage() if usage else 'unexpected error; please report it'}", err=True)
+        sys.exit(getattr(error, "exit_code", 1))
