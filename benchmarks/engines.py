@@ -369,11 +369,11 @@ def measure_contract(run: Run) -> Report:
     for name, sums in found.items():
         each = [_deviations(one, reference) for one, reference in zip(sums, references, strict=True)]
         rows.append([name, *(f"{entry:.1e} / {scaled:.1e}" for entry, scaled in each)])
-        largest = max(largest, *(entry for entry, _ in each))
+        largest = max(largest, *(scaled for _, scaled in each))
     report.add(
         f"{run.at_most(SMALL):,} rows. Deviation of matrix and vector from those of the same rows in memory, the largest over all entries: "
-        "relative to the entry itself, which is judged although some entries are sums of a million numbers that cancel / relative to the "
-        f"largest entry of its row.{' Skipped: ' + ', '.join(skipped) + '.' if skipped else ''}"
+        "relative to the entry itself (some are sums of a million numbers that cancel) / relative to the "
+        f"largest entry of its row, which is judged.{' Skipped: ' + ', '.join(skipped) + '.' if skipped else ''}"
     )
     report.table(["engine", "plain", "`typical` declared"], rows)
     report.add(f"Largest relative deviation: {largest:.1e} (at most {MOST_DEVIATION:g} allowed).")

@@ -48,12 +48,6 @@ class Column:
         """Largest ``|x|``."""
         return max(abs((bound - self.shift) / self.scale) for bound in self.interval)
 
-    def values(self, numbers: Mapping[str, Floats], codes: Mapping[str, Codes]) -> Floats:
-        """Scaled values of some rows."""
-        scaled = np.empty(next(iter(numbers.values())).size)  # a response, so there are numbers
-        self.write(numbers, codes, scaled)
-        return scaled
-
     def write(self, numbers: Mapping[str, Floats], codes: Mapping[str, Codes], out: Floats) -> None:
         """Write scaled values of some rows into `out`."""
         if self.plain is None:
@@ -154,6 +148,33 @@ class Design:
                 values = np.clip(np.where(np.isfinite(values), values, self.fill[name]), low, high)
             clipped[name] = values
         return clipped
+
+    def fill_rows(self, raw: Mapping[str, Floats], codes: Mapping[str, Codes], out: Floats) -> None:
+        """Write scaled columns and, last, the scaled response of some rows into the rows of `out` ((d+1)×k), from raw cells."""
+        if self._plain is not None and out.shape[1]:
+            names, shifts, scales, lows, highs = self._plain
+            for row, name, shift in zip(out, names, shifts, strict=True):
+                np.subtract(raw[name], shift, out=row)
+            out /= scales
+            # Cells within their bounds need no clipping, and scaling keeps their order; NaN fails both comparisons.
+            if np.all(np.minimum.reduce(out, axis=1) >= lows) and np.all(np.maximum.reduce(out, axis=1) <= highs):
+                return
+        numbers = self.numbers(raw)
+        self.regressors(numbers, codes, out[:-1])
+        self.response.write(numbers, codes, out[-1])
+
+    @cached_property
+    def _plain(self) -> tuple[list[str], list[float], Floats, Floats, Floats] | None:
+        """Name, shift, scale and scaled bounds of each column, the response last, if all of them are data columns as they are."""
+        columns = [*self.columns, self.response]
+        names = [column.plain for column in columns if column.plain is not None]
+        if len(names) < len(columns):
+            return None
+        scales = np.array([[column.scale] for column in columns])
+        lows, highs = (
+            np.array([(column.interval[end] - column.shift) / column.scale for column in columns]) for end in (0, 1)
+        )
+        return names, [column.shift for column in columns], scales, lows, highs
 
     def regressors(self, numbers: Mapping[str, Floats], codes: Mapping[str, Codes], out: Floats) -> None:
         """Write the scaled columns of some rows into the rows of `out` (d×k)."""

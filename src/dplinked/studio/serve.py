@@ -67,6 +67,7 @@ def _listen(port: int) -> socket.socket:
         listening.bind(("127.0.0.1", port))
         listening.listen(128)
     except (OSError, OverflowError):
+        listening.close()
         raise_alone(StudyError(f"Port {port} cannot be used. Choose another one, or 0 for any that is free."))
     return listening
 

@@ -98,7 +98,7 @@ class Cells:
         return moved if scale == 1.0 and log == 0 else f"{moved} / {double(math.ldexp(scale, log))}"
 
     def _product(self, column: Column) -> str:
-        """The numeric factors' product, clipped to its interval as :meth:`Column.values` does."""
+        """The numeric factors' product, clipped to its interval as :meth:`Column.write` does."""
         factors = [self._expression(factor) for factor in column.numeric]
         if len(factors) == 1 and isinstance(column.numeric[0].tree, ast.Name):  # within its bounds already
             return factors[0]

@@ -28,6 +28,7 @@ Floats = NDArray[np.float64]
 Codes = NDArray[np.int32]
 Progress = Callable[[str, int, int], None]
 
+_FEW_RUNS = 16  # blocks in a strip up to which they are summed one by one
 WORKERS = min(8, os.cpu_count() or 1)
 
 
@@ -76,9 +77,12 @@ class Blocks:
         return self.keys.codes(piece, lambda: rows.keys(column))
 
     def weights(self, strip: Strip) -> Floats:
-        """a of each row's block."""
-        assert strip.codes is not None
-        return np.asarray(self.a.take(strip.codes), np.float64)
+        """a of each row's block; of all of them together where they are in one."""
+        codes = strip.codes
+        assert codes is not None
+        if codes.size and codes[0] == codes[-1] and np.array_equal(codes, np.broadcast_to(codes[0], codes.shape)):
+            codes = codes[:1]
+        return np.asarray(self.a.take(codes), np.float64)
 
     def facts(self) -> BlockFacts:
         """What the release needs to know of public block sizes."""
@@ -117,11 +121,11 @@ class Encoded:
             levels = {name: _level_codes(rows, name, known) for name, known in design.levels.items()}
             codes = None if blocks is None else blocks.codes((part, piece), rows)
             for cut in cut_strips(rows.count):
-                numbers = design.numbers({name: values[cut] for name, values in raw.items()})
+                cells = {name: values[cut] for name, values in raw.items()}
                 within = {name: values[cut] for name, values in levels.items()}
-                x = np.empty((len(design.columns), cut.stop - cut.start))
-                design.regressors(numbers, within, x)
-                yield Strip(x, design.response.values(numbers, within), None if codes is None else codes[cut])
+                both = np.empty((len(design.columns) + 1, cut.stop - cut.start))
+                design.fill_rows(cells, within, both)
+                yield Strip(both[:-1], both[-1], None if codes is None else codes[cut])
 
     def whole(self) -> tuple[Floats, Floats]:
         """Scaled regressors (d×n) and responses (n) of all rows."""
@@ -228,9 +232,9 @@ def instrument_sums(data: Encoded) -> PrivateSums:
             design.instruments(x, held[d:])
         h = held[-d:] if d else held
         weighted = x if data.blocks is None else x * data.blocks.weights(strip)
-        sum_x = x.sum(axis=1)
-        sum_h = sum_x if symmetric else h.sum(axis=1)
-        return [np.dot(h, weighted.T), np.dot(h, z), sum_h, sum_x, np.asarray(z.sum())], held
+        sum_x = np.add.reduce(x, axis=1)
+        sum_h = sum_x if symmetric else np.add.reduce(h, axis=1)
+        return [np.dot(h, weighted.T), np.dot(h, z), sum_h, sum_x, np.asarray(np.add.reduce(z))], held
 
     width = 0 if data.blocks is None else d * (1 if symmetric else 2)
     (core, b, sum_h, sum_x, sum_z), totals = sum_strips(data, work, width, "Summing")
@@ -384,6 +388,10 @@ def _total_blocks(totals: Floats, held: Floats, codes: Codes) -> None:
     if not codes.size:
         return
     starts = np.flatnonzero(np.concatenate([[True], codes[1:] != codes[:-1]]))
+    if starts.size <= _FEW_RUNS:
+        for start, stop in zip(starts, [*starts[1:], codes.size], strict=True):
+            totals[:, codes[start]] += held[:, start:stop].sum(axis=1)
+        return
     if 2 * starts.size <= codes.size:
         held, codes = np.add.reduceat(held, starts, axis=1), codes[starts]
     if np.array_equal(codes, np.arange(codes[0], codes[0] + codes.size)):  # keys in order, as files often are

@@ -36,6 +36,7 @@ class SparkEngine(Engine):
 
     def __init__(self, session: Any) -> None:
         self._session = session
+        self.parts = 1 << 20  # most parts of what is kept; a table of blocks has no more rows than the data
         self._frames: dict[str, Any] = {}
 
     def run(self, statement: str) -> list[tuple[Any, ...]]:
@@ -44,9 +45,9 @@ class SparkEngine(Engine):
             return [tuple(row) for row in self._session.sql(statement).collect()]
 
     def keep(self, name: str, query: str) -> None:
-        """Keep a query's result in Spark's cache, under the name of a temporary view."""
+        """Keep a query's result in Spark's cache, in few parts if there are few rows, under the name of a temporary view."""
         with _quiet():
-            self._keep(name, self._session.sql(query).cache())
+            self._keep(name, self._session.sql(query).coalesce(self.parts).cache())
 
     def keep_table(self, name: str, table: Any, columns: str) -> None:
         """Keep columns of an Arrow table under the name of a temporary view."""
@@ -193,6 +194,7 @@ class SparkRows(SqlRows):
             raise_alone(StudyError(UNREADABLE))
         source, fields, self._kept = opened
         super().__init__(engine, source, fields)
+        engine.parts = max(1, self.count >> 20)
 
 
 def open_frame(frame: Any) -> SparkRows:
