@@ -321,6 +321,24 @@ def test_an_interrupted_pass_stops_its_threads(tmp_path: Path) -> None:
     assert threading.active_count() == before
 
 
+@pytest.mark.parametrize("pattern", ["alternating", "pairs", "random"])
+def test_large_blocks_get_one_addition_a_strip(pattern: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows of large blocks one by one, added to a total that has grown, would lose more than the rounding bound allows."""
+    monkeypatch.setattr(memory, "TILE", 0)
+    monkeypatch.setattr(memory, "STRIP", 64)
+    rng = np.random.default_rng(1)
+    codes = {"alternating": np.arange(N) % 2, "pairs": np.arange(N) // 2 % 3, "random": rng.integers(0, 50, N)}[pattern]
+    table = make_table(3, codes)
+
+    expected = all_sums(table, "y ~ x + w", dpl.ELE(0.8, block="k"))
+    monkeypatch.setattr(memory, "TILE", 1 << 18)
+    assert_equal_sums(expected, all_sums(table, "y ~ x + w", dpl.ELE(0.8, block="k")))
+    totals, held = np.zeros((2, 50)), rng.random((2, 60))
+    memory._total_blocks(totals, held, codes[:60].astype(np.int32), True)
+    for row, values in zip(totals, held, strict=True):
+        np.testing.assert_allclose(row, np.bincount(codes[:60], values, 50))
+
+
 @pytest.mark.usefixtures("small_parts")
 def test_a_file_that_changes_between_passes_stops_the_release(tmp_path: Path) -> None:
     path = one_file(make_table(1), tmp_path)

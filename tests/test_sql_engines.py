@@ -653,3 +653,51 @@ def test_any_cells(cells: list[tuple[Any, ...]], formula: str, accuracy: Any) ->
     connection.register("given_table", table)
     found = all_sums(duckdb.open_relation(connection.table("given_table")), formula, linkage, unit)
     assert_equal_sums(all_sums(open_source(table), formula, linkage, unit), found)
+
+
+@pytest.mark.parametrize("query", ["select * from 'a.csv'", "select * from read_json('a.json')", "select * from seen"])
+def test_queries_that_guess_types_from_cells_are_refused(tmp_path: Path, query: str) -> None:
+    """One person's "zz" would turn a column of numbers into texts, and everybody's 1.0 into another level."""
+    (tmp_path / "a.csv").write_text("x,y\n1.0,2\n", encoding="utf-8")
+    (tmp_path / "a.json").write_text('{"x": 1.0}\n', encoding="utf-8")
+    import duckdb as engine
+
+    base = engine.connect(str(tmp_path / "b.db"))
+    base.execute(f"create view seen as select * from '{tmp_path / 'a.csv'}'")
+    base.close()
+    attach = {"b": "b.db"} if "seen" in query else {}
+    with pytest.raises(dpl.StudyError, match="guess types"):
+        duckdb.open_query(query.replace("seen", "b.seen"), attach, folder=tmp_path)
+    relation = engine.connect().sql(f"select * from '{tmp_path / 'a.csv'}'")
+    with pytest.raises(dpl.StudyError, match="guess types"):
+        open_source(relation)
+
+
+def test_a_query_is_known_by_the_rows_that_are_summed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Files exchanged after the charge, and queries that answer otherwise while tables of ours are there."""
+    table = make_table(1)
+    pq.write_table(table, tmp_path / "a.parquet")
+    ledger = dpl.Ledger.create(tmp_path / "l.db", "people", epsilon=3.0, delta=1e-5)
+    honest = dpl.Query("select * from 'a.parquet'", folder=tmp_path)
+    ledger.register(honest)
+    study = dpl.Study(
+        "y ~ x", {"x": (-1, 1), "y": (-3, 3)}, 0.5, 1e-6, dpl.ELE(0.8, block="k", other=0.8), ledger=tmp_path / "l.db"
+    )
+    assert dpl.fit_study(study, honest).count == table.num_rows
+    sly = dpl.Query(
+        "select * replace (case when (select count(*) from duckdb_tables() where table_name like 'dplinked%') > 0 then -y else y end as y) "
+        "from 'a.parquet'",
+        folder=tmp_path,
+    )
+    ledger.register(sly)
+    with pytest.raises(dpl.LedgerError, match="not registered"):
+        dpl.fit_study(study, sly)
+    reserve = dpl.Ledger.reserve
+
+    def exchange(*arguments: object) -> object:
+        pq.write_table(make_table(2), tmp_path / "a.parquet")
+        return reserve(*arguments)
+
+    monkeypatch.setattr(dpl.Ledger, "reserve", exchange)
+    with pytest.raises(dpl.ReleaseError):
+        dpl.fit_study(study, honest)

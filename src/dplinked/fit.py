@@ -37,6 +37,7 @@ from dplinked.release import Release
 from dplinked.study import Study
 from dplinked.sums.memory import Progress
 from dplinked.sums.passes import Pass, open_source
+from dplinked.sums.sql import SqlRows
 from dplinked.sums.sums import Predictor
 from dplinked.tables import settle_source, source_state
 
@@ -162,7 +163,8 @@ def fit_study(study: Study, data: Any, *, release_id: str | None = None, progres
         with _quietly():
             return run(study, opened, links)
     ledger = Ledger(study.ledger, study.population)
-    marks = ledger.check_registered(source)
+    content = rows if isinstance(rows, SqlRows) else source  # a query is known by the very rows that are summed
+    marks = _known_marks(ledger, content)
     if source_state(source) != before:
         raise LedgerError("The data changed while it was read. Nothing was spent. Try again.")
     charge = ledger.reserve(release_id, study.request(marks), release_mu(study))
@@ -170,10 +172,18 @@ def fit_study(study: Study, data: Any, *, release_id: str | None = None, progres
         return Release.from_json(charge.stored)
     with ledger.finishing(charge), _quietly():
         release = replace(run(study, opened, links), ledger=charge.describe())
-        if source_state(source) != before:
+        if source_state(source) != before or (isinstance(rows, SqlRows) and ledger.fingerprint(rows) not in marks):
             raise ReleaseError("The data changed while it was read. The charge stays.")
         ledger.record(charge, release.to_json())  # only then may it be shown
     return release
+
+
+def _known_marks(ledger: Ledger, content: Any) -> list[str]:
+    """Fingerprints of registered data; rows that cannot be read for them cost nothing."""
+    try:
+        return ledger.check_registered(content)
+    except ReleaseError as fault:
+        raise_alone(StudyError(f"{fault} Nothing was spent."))
 
 
 def release_mu(study: Study) -> float:

@@ -14,6 +14,7 @@ from typing import Any
 from dplinked.errors import StudyError, raise_alone
 
 FROM_TEXT = {b"dplinked": b"text"}  # travels with a column through Parquet files
+_END = "dplinked: the end of the file"
 _KINDS = {".parquet": "parquet", ".pq": "parquet", ".csv": "csv", ".json": "json", ".jsonl": "json", ".ndjson": "json"}
 
 
@@ -33,7 +34,8 @@ class Query:
     Parameters
     ----------
     query
-        One SELECT statement; it may name files, ``select * from 'part-*.csv'``, and attached databases.
+        One SELECT statement; it may name Parquet files, ``select * from 'part-*.parquet'``, and attached databases. CSV and JSON files are given by
+        their path instead: in a query their types would be guessed from cells.
     attach
         Databases by the names they have in the query: the path of a DuckDB or SQLite file, or ``postgres:…``.
     folder
@@ -147,12 +149,22 @@ def _read_csv(path: Path, columns: Sequence[str] | None) -> tuple[Any, list[str]
         null_values=[""],
         include_columns=known if columns is None else [name for name in columns if name in known],
     )
-    whole = pyarrow.csv.ReadOptions(block_size=min(path.stat().st_size + 1, 2**31 - 1))
+    whole = pyarrow.csv.ReadOptions(block_size=min(path.stat().st_size + 1 + 40 * (len(known) + 1), 2**31 - 1))
     if len(set(known)) != len(known):
         raise StudyError(f"{path.name!r} has two columns of the same name. Rename one.")
     # An empty line of a file with one column is a null cell, not the absence of a row.
     parse = pyarrow.csv.ParseOptions(newlines_in_values=True, ignore_empty_lines=len(known) != 1)
-    table = pyarrow.csv.read_csv(path, read_options=whole, parse_options=parse, convert_options=options)
+    content = path.read_bytes()
+    content += b"" if content.endswith((b"\n", b"\r")) else b"\n"
+    # A last line of ours must come back as it is: a quote that is never closed would swallow it, as it does the rows before.
+    content += b",".join([_END.encode()] * len(known)) + b"\n"
+    table = pyarrow.csv.read_csv(
+        pa.BufferReader(content), read_options=whole, parse_options=parse, convert_options=options
+    )
+    last = table.slice(max(0, table.num_rows - 1))
+    if not last.num_rows or any(column.cast(pa.binary())[0].as_py() != _END.encode() for column in last.columns):
+        raise StudyError(f"{path.name!r} cannot be read as csv: a quote is opened and never closed.")
+    table = table.slice(0, table.num_rows - 1)
     return table.cast(pa.schema([field.with_metadata(FROM_TEXT) for field in table.schema])), known
 
 

@@ -156,6 +156,7 @@ class Keys:
     texts: Any = None
     low: int = 0
     maps: Mapping[tuple[int, int], Codes] = field(default_factory=dict)
+    lengths: Mapping[tuple[int, int], int] = field(default_factory=dict)
     kept: Mapping[tuple[int, int], Codes] | None = None
     places: Codes | None = None
 
@@ -174,7 +175,10 @@ class Keys:
         elif self.texts is None:
             codes = dense_codes(values(), self.low)
         else:
-            codes = self.maps[piece][encode_part(values())[0]]
+            codes = encode_part(values())[0]
+            if codes.size != self.lengths[piece]:  # cut in another way than when they were counted
+                raise ReleaseError(UNREADABLE)
+            codes = self.maps[piece][codes]
         return codes if self.places is None else self.places[codes]
 
 

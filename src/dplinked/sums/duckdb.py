@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import re
 import shutil
 import tempfile
 import weakref
@@ -56,14 +57,14 @@ class DuckDBEngine(Engine):
         self.run(f"create temp table {name} as {query}")
 
     def keep_table(self, name: str, table: Any, columns: str) -> None:
-        """Keep columns of an Arrow table as a temporary table; DuckDB finds it by the name of the variable."""
-        arrow_table = table
-        statement = f"create temp table {name} as select {columns} from arrow_table"
+        """Keep columns of an Arrow table as a temporary table; DuckDB finds it by the name of the variable, unless a table has that name."""
+        dplinked_declared_accuracies_as_arrow_table = table
+        statement = f"create temp table {name} as select {columns} from dplinked_declared_accuracies_as_arrow_table"
         if self._connection is not None:
             self._connection.execute(statement)
         else:
             self._relation.query(_VIEW, statement)
-        del arrow_table
+        del dplinked_declared_accuracies_as_arrow_table
 
     def drop(self, name: str) -> None:
         """Drop a temporary table; never fails."""
@@ -258,7 +259,7 @@ def _csv_source(files: Sequence[Path]) -> tuple[str, list[str], frozenset[str]]:
     columns = ", ".join(f"'c{i}': 'VARCHAR'" for i in range(len(names)))
     source = (
         f"read_csv({_listed(files)}, auto_detect = false, columns = {{{columns}}}, header = true, delim = ',', "
-        "quote = '\"', escape = '\"', nullstr = '', allow_quoted_nulls = false, "
+        "quote = '\"', escape = '\"', hive_partitioning = false, nullstr = '', allow_quoted_nulls = false, "
         f"max_line_size = {_LONGEST}, buffer_size = {_LONGEST * 2})"
     )
     return source, names, frozenset(names)
@@ -362,12 +363,24 @@ def open_query(
     for name, database in (attach or {}).items():
         _attach(connection, name, database, folder)
     connection.execute("begin transaction")
-    names = None
+    names, plan = None, ""
     try:
-        names = connection.sql(query).columns  # in a subquery DuckDB would rename those that differ in case only
+        relation = connection.sql(query)
+        names = relation.columns  # in a subquery DuckDB would rename those that differ in case only
+        plan = relation.explain()
     except Exception:
         raise_alone(StudyError("The query fails: DuckDB finds a fault in it, or a table or file is missing."))
+    _refuse_guessed_types(plan)
     return DuckDBRows(connection, f"({query.rstrip().rstrip(';')}\n) query", names)
+
+
+def _refuse_guessed_types(plan: str) -> None:
+    """CSV and JSON files and pandas' objects have types that DuckDB takes from cells: one cell would change what others mean."""
+    if re.search(r"READ_(CSV|JSON|NDJSON)|PANDAS_SCAN", plan):
+        raise StudyError(
+            "A query over a CSV or JSON file, or over a pandas frame, would guess types from cells. Give the file's path or the frame itself, or "
+            "convert it to Parquet."
+        )
 
 
 def _attach(connection: duckdb.DuckDBPyConnection, name: str, database: str, folder: Path | None) -> None:
@@ -403,4 +416,5 @@ def _quoted(text: str) -> str:
 
 def open_relation(relation: Any) -> DuckDBRows:
     """Rows of a relation, on its own connection, where a few temporary tables come and go."""
+    _refuse_guessed_types(relation.explain())
     return DuckDBRows(None, _VIEW, list(relation.columns), relation=relation)

@@ -22,7 +22,7 @@ from dplinked.errors import StudyError
 from dplinked.linkage import ELE, Exact, Linkage, Matching, PrivacyUnit
 from dplinked.sums.coding import Keys, block_places, encode_part, place_texts
 from dplinked.sums.rows import Rows
-from dplinked.sums.sums import STRIP, BlockFacts, PrivateCounts, PrivateSums
+from dplinked.sums.sums import STRIP, TILE, BlockFacts, PrivateCounts, PrivateSums
 
 Floats = NDArray[np.float64]
 Codes = NDArray[np.int32]
@@ -350,6 +350,7 @@ def sum_strips(
     For a given number of threads the order of every addition is fixed. (``np.dot`` lets other threads work meanwhile, ``@`` does not.)
     """
     parts, stopped = data.rows.parts, Event()
+    large = data.blocks is not None and bool(data.blocks.sizes.max(initial=0) > TILE)
     done = iter(range(1, parts + 1))
 
     def run(mine: NDArray[Any]) -> tuple[list[list[NDArray[Any]]], Floats | None]:
@@ -363,7 +364,7 @@ def sum_strips(
                 found, held = work(strip)
                 merged = found if merged is None else [np.add(*both) for both in zip(merged, found, strict=True)]
                 if totals is not None and held is not None and strip.codes is not None:
-                    _total_blocks(totals, held, strip.codes)
+                    _total_blocks(totals, held, strip.codes, large)
             assert merged is not None
             sums.append(merged)
             if data.progress is not None:
@@ -383,20 +384,28 @@ def sum_strips(
     return merge([sums for result, _ in results for sums in result]), totals
 
 
-def _total_blocks(totals: Floats, held: Floats, codes: Codes) -> None:
-    """Add a strip's columns to the totals of their blocks; rows of one block that follow each other are summed first."""
+def _total_blocks(totals: Floats, held: Floats, codes: Codes, large: bool) -> None:
+    """Add a strip's columns to the totals of their blocks; rows of one block that follow each other are summed first.
+
+    Where blocks are `large`, each total gets one addition a strip: row by row they would lose more digits than the rounding bound allows.
+    """
     if not codes.size:
         return
     starts = np.flatnonzero(np.concatenate([[True], codes[1:] != codes[:-1]]))
     if starts.size <= _FEW_RUNS:
-        for start, stop in zip(starts, [*starts[1:], codes.size], strict=True):
-            totals[:, codes[start]] += held[:, start:stop].sum(axis=1)
-        return
-    if 2 * starts.size <= codes.size:
+        ends = [*starts[1:], codes.size]
+        held = np.stack([held[:, start:stop].sum(axis=1) for start, stop in zip(starts, ends, strict=True)], axis=1)
+        codes = codes[starts]
+    elif 2 * starts.size <= codes.size:
         held, codes = np.add.reduceat(held, starts, axis=1), codes[starts]
     if np.array_equal(codes, np.arange(codes[0], codes[0] + codes.size)):  # keys in order, as files often are
         totals[:, codes[0] : codes[0] + codes.size] += held
         return
+    if large:
+        order = np.argsort(codes, kind="stable")
+        codes = codes[order]
+        starts = np.flatnonzero(np.concatenate([[True], codes[1:] != codes[:-1]]))
+        held, codes = np.add.reduceat(held[:, order], starts, axis=1), codes[starts]
     codes = codes.astype(np.intp)
     for row, values in zip(totals, held, strict=True):
         np.add.at(row, codes, values)

@@ -133,11 +133,12 @@ class ParquetRows:
             dictionary.add(texts)
             counted.append(counts)
             places.append(place)
+        lengths = {place: int(counts.sum()) for place, counts in zip(places, counted, strict=True)}
         maps, texts = dictionary.finish()
         totals = np.zeros(len(texts), np.int64)
         for codes, counts in zip(maps, counted, strict=True):
             np.add.at(totals, codes, counts)
-        return Keys(totals, texts, maps=dict(zip(places, maps, strict=True)))
+        return Keys(totals, texts, maps=dict(zip(places, maps, strict=True)), lengths=lengths)
 
     def _dense_keys(self, name: str) -> Keys | None:
         import pyarrow as pa

@@ -17,6 +17,7 @@ from dplinked.sums import memory, residuals
 from dplinked.sums.memory import Encoded, Parts, Progress, encode
 from dplinked.sums.parquet import ParquetRows
 from dplinked.sums.rows import Rows
+from dplinked.sums.sql import SqlRows
 from dplinked.sums.stream import StreamRows, spill
 from dplinked.sums.sums import BlockFacts, CellFacts, Predictor, PrivateCounts, PrivateMeat, PrivateSums
 from dplinked.tables import (
@@ -232,14 +233,13 @@ def _engine(name: str) -> Any:
 
 def source_bytes(data: Any) -> Iterator[bytes]:
     """Content of data, to know it again: bytes of files, columns of tables, and of a query's rows a digest that their order does not change."""
-    from dplinked.sums.sql import SqlRows
-
-    data = settle_source(data)
+    if not isinstance(data, SqlRows):
+        data = settle_source(data)
     if isinstance(data, (Query, SparkTable)) or is_spark(data) or _is_duckdb(data):
-        source = open_source(data)
-        assert isinstance(source, SqlRows)
-        yield repr(source.columns).encode()
-        yield source.digest()
+        data = open_source(data)
+    if isinstance(data, SqlRows):
+        yield repr(data.columns).encode()
+        yield data.digest()
     else:
         yield from content_bytes(data)
 

@@ -7,6 +7,7 @@ container would infer them from its cells (lists, object columns, CSV), cells ar
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from copy import copy
 from pathlib import Path
 from typing import Any
@@ -159,7 +160,8 @@ def _open_array(values: Any) -> Any:
     import pyarrow as pa
 
     if isinstance(values, np.ndarray) and values.ndim == 1 and values.dtype.kind in "biufU":
-        values = pa.array(values)
+        with suppress(UnicodeError):  # half a surrogate pair: cell by cell, then
+            values = pa.array(values.astype(values.dtype.newbyteorder("="), copy=False))
     if isinstance(values, (pa.Array, pa.ChunkedArray)):
         chunks = values if isinstance(values, pa.ChunkedArray) else pa.chunked_array([values])
         return nw.from_native(chunks, series_only=True)

@@ -40,10 +40,10 @@ def spill(stream: Stream, columns: Sequence[str] | None) -> ParquetRows:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    folder = tempfile.mkdtemp(prefix="dplinked-")
     known = stream.batches.schema.names
     wanted = [name for name in known if columns is None or name in columns] or known[:1]
     schema = pa.schema([stream.batches.schema.field(name) for name in wanted])
+    folder = tempfile.mkdtemp(prefix="dplinked-")
     try:
         with pq.ParquetWriter(Path(folder) / _FILE, schema, compression="zstd", use_dictionary=False) as writer:
             for batch in stream.batches:
