@@ -364,3 +364,11 @@ def test_dictionaries_are_made_one(parts: list[list[str | None]], batch: int) ->
     assert len(set(known.to_pylist())) == len(known)
     for codes, way, part in zip(coded, maps, parts, strict=True):
         assert [known[int(code)].as_py() for code in way[codes]] == part
+
+
+@pytest.mark.parametrize("end", ['1,"a\n2,b\n', '1,a\n2,"b', '1,"a""\n2,b\n'])
+def test_a_quote_that_is_never_closed_is_refused(tmp_path: Path, end: str) -> None:
+    """It would swallow all rows after it, and the number of rows would tell."""
+    (tmp_path / "a.csv").write_text("x,y\n" + end, encoding="utf-8")
+    with pytest.raises(dpl.StudyError, match="never closed"):
+        open_source(tmp_path / "a.csv")

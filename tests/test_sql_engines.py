@@ -701,3 +701,12 @@ def test_a_query_is_known_by_the_rows_that_are_summed(tmp_path: Path, monkeypatc
     monkeypatch.setattr(dpl.Ledger, "reserve", exchange)
     with pytest.raises(dpl.ReleaseError):
         dpl.fit_study(study, honest)
+
+
+def test_folders_with_equal_signs_are_no_columns_of_csv_files(tmp_path: Path) -> None:
+    folder = tmp_path / "c1=0"
+    folder.mkdir()
+    for part in ("a", "b"):
+        (folder / f"{part}.csv").write_text("x,y\n0.5,1\n0.25,2\n", encoding="utf-8")
+    found = open_source(str(folder / "*.csv")).look_at("y", 1.5, 9.0)
+    assert (found.missing, found.below, found.above) == (0, 2, 0)
