@@ -17,7 +17,6 @@ import importlib.util
 import json
 import math
 import os
-import re
 import resource
 import subprocess
 import sys
@@ -26,7 +25,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +44,7 @@ from dplinked.linkage.rules import LAST
 from dplinked.privacy import noise
 from dplinked.simulate import TwoFiles, load_febrl, review_links, two_files
 from machine import describe_machine
+from sections import Report, write_section
 
 Floats = NDArray[np.float64]
 
@@ -72,28 +72,6 @@ PAPER = {
     "missing": 0.880, "act": 0.903, "nsw": 0.918, "nt": 0.938, "qld": 0.905, "sa": 0.875, "tas": 0.898, "vic": 0.917, "wa": 0.898,
 }  # fmt: skip
 PAPER_OVERALL = 0.925
-
-
-@dataclass
-class Report:
-    """Lines of one section, and the criteria it missed."""
-
-    lines: list[str] = field(default_factory=list)
-    missed: list[str] = field(default_factory=list)
-
-    def add(self, *lines: str) -> None:
-        self.lines += [*lines, ""]
-
-    def table(self, header: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
-        self.add(
-            "| " + " | ".join(header) + " |",
-            "|" + "---|" + "---:|" * (len(header) - 1),
-            *("| " + " | ".join(map(str, row)) + " |" for row in rows),
-        )
-
-    def require(self, holds: bool, criterion: str) -> None:
-        if not holds:
-            self.missed.append(criterion)
 
 
 def timed(action: Callable[[], Any]) -> tuple[float, Any]:
@@ -643,16 +621,6 @@ def fit_once(job: tuple[str, int, int]) -> dict[str, float]:
 # --- the report -------------------------------------------------------------------------------------
 
 
-def write_section(path: Path, name: str, body: str) -> None:
-    """Replace one section of the results, or add it in its place."""
-    text = path.read_text(encoding="utf-8") if path.exists() else ""
-    parts = dict(part.split("\n", 1) for part in re.split(r"^## ", text, flags=re.MULTILINE)[1:])
-    parts[TITLES[name]] = f"\n{body}"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    sections = [f"## {title}\n{parts[title].rstrip()}\n" for title in TITLES.values() if title in parts]
-    path.write_text("# Linking\n\n" + "\n".join(sections), encoding="utf-8")
-
-
 def main() -> int:
     """Measure one section, print it, write it, return the exit code."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -684,7 +652,7 @@ def main() -> int:
     console.print(f"## {TITLES[options.section]}\n\n{body}", markup=False, highlight=False, soft_wrap=True)
     out = options.out or (None if options.quick else RESULTS)
     if out:
-        write_section(out, options.section, body)
+        write_section(out, "Linking", TITLES, options.section, body)
     return 1 if report.missed else 0
 
 

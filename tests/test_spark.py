@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
-import os
-import shutil
-import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -13,32 +9,15 @@ import numpy as np
 import pytest
 
 import dplinked as dpl
+import sparks
 from dplinked.simulate import two_files
 
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.skipif(shutil.which("java") is None, reason="Spark needs Java 17, which is not installed"),
-    pytest.mark.skipif(importlib.util.find_spec("pyspark") is None, reason="PySpark is not installed"),
-    pytest.mark.filterwarnings("ignore"),  # PySpark's own
-]
+pytestmark = sparks.MARKS
 
 
 @pytest.fixture(scope="module")
 def spark() -> Iterator[Any]:
-    from pyspark.sql import SparkSession
-
-    os.environ["PYSPARK_PYTHON"] = sys.executable
-    session = (
-        SparkSession.builder.master("local[2]")
-        .config("spark.ui.enabled", "false")
-        .config("spark.sql.shuffle.partitions", "4")
-    )
-    session = (
-        session.config("spark.driver.host", "127.0.0.1").config("spark.driver.bindAddress", "127.0.0.1").getOrCreate()
-    )
-    session.sparkContext.setLogLevel("OFF")
-    yield session
-    session.stop()
+    yield from sparks.local_session(4)
 
 
 def test_splink_on_spark_links_like_splink_on_duckdb(spark: Any) -> None:

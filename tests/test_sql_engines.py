@@ -3,13 +3,9 @@
 from __future__ import annotations
 
 import datetime
-import importlib.util
 import json
 import math
-import os
-import shutil
 import sqlite3
-import sys
 from collections.abc import Callable, Iterator
 from decimal import Decimal
 from pathlib import Path
@@ -25,6 +21,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import dplinked as dpl
+import sparks
 from dplinked.design import build_design
 from dplinked.keys import key_text
 from dplinked.sums import dialect, duckdb, exact
@@ -37,28 +34,13 @@ LEVELS = {"g": ["a", "b", "c"], "s": ["1", "2", "3"]}
 UNIT = dpl.PrivacyUnit()
 Open = Callable[..., Any]
 
-SPARK = [
-    pytest.mark.slow,
-    pytest.mark.skipif(shutil.which("java") is None, reason="Spark needs Java 17, which is not installed"),
-    pytest.mark.skipif(importlib.util.find_spec("pyspark") is None, reason="PySpark is not installed"),
-    pytest.mark.filterwarnings("ignore"),  # PySpark's own
-]
-
 
 @pytest.fixture(scope="module")
 def session() -> Iterator[Any]:
-    from pyspark.sql import SparkSession
-
-    os.environ["PYSPARK_PYTHON"] = sys.executable
-    builder = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false")
-    builder = builder.config("spark.sql.shuffle.partitions", "2").config("spark.driver.host", "127.0.0.1")
-    session = builder.config("spark.driver.bindAddress", "127.0.0.1").getOrCreate()
-    session.sparkContext.setLogLevel("OFF")
-    yield session
-    session.stop()
+    yield from sparks.local_session(2)
 
 
-@pytest.fixture(params=["duckdb", pytest.param("spark", marks=SPARK)])
+@pytest.fixture(params=["duckdb", pytest.param("spark", marks=sparks.MARKS)])
 def engine(request: pytest.FixtureRequest, tmp_path: Path) -> Open:
     """Opens an Arrow table, written as Parquet, with an engine; columns may be given other names then."""
     spark = request.getfixturevalue("session") if request.param == "spark" else None
@@ -404,7 +386,7 @@ def test_a_pass_needs_no_other_hold_on_its_rows(engine: Open) -> None:
 
 
 def spark_only(test: Callable[..., None]) -> Callable[..., None]:
-    for mark in SPARK:
+    for mark in sparks.MARKS:
         test = mark(test)
     return test
 
