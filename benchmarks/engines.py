@@ -34,7 +34,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -55,6 +55,7 @@ from dplinked.sums.memory import WORKERS
 from dplinked.sums.passes import Source, open_source
 from dplinked.sums.sums import PrivateSums
 from machine import describe_machine
+from sections import Report, write_section
 
 Floats = NDArray[np.float64]
 
@@ -85,28 +86,6 @@ MOST_GROWTH = 1.2  # of the cost per row, from the smallest file to the largest
 MOST_MEMORY = 1.2  # GB, of the whole process
 MOST_TIME_LARGE_BLOCKS, MOST_TIME_WIDE, MOST_TIME_SPARK = 2.5, 4.0, 3.0
 MOST_SLOPE_ERROR = 1e-2
-
-
-@dataclass
-class Report:
-    """Lines of one section, and the criteria it missed."""
-
-    lines: list[str] = field(default_factory=list)
-    missed: list[str] = field(default_factory=list)
-
-    def add(self, *lines: str) -> None:
-        self.lines += [*lines, ""]
-
-    def table(self, header: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
-        self.add(
-            "| " + " | ".join(header) + " |",
-            "|" + "---|" + "---:|" * (len(header) - 1),
-            *("| " + " | ".join(map(str, row)) + " |" for row in rows),
-        )
-
-    def require(self, holds: bool, criterion: str) -> None:
-        if not holds:
-            self.missed.append(criterion)
 
 
 @dataclass(frozen=True)
@@ -846,16 +825,6 @@ MEASURES: dict[str, Callable[[Run], Report]] = {
 }  # fmt: skip
 
 
-def write_section(path: Path, name: str, body: str) -> None:
-    """Replace one section of the results, or add it in its place."""
-    text = path.read_text(encoding="utf-8") if path.exists() else ""
-    parts = dict(part.split("\n", 1) for part in re.split(r"^## ", text, flags=re.MULTILINE)[1:])
-    parts[TITLES[name]] = f"\n{body}"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    sections = [f"## {title}\n{parts[title].rstrip()}\n" for title in TITLES.values() if title in parts]
-    path.write_text("# Engines\n\n" + "\n".join(sections), encoding="utf-8")
-
-
 def java_version() -> list[str]:
     """Java's version, where there is one."""
     if shutil.which("java") is None:
@@ -883,7 +852,7 @@ def measure_section(name: str, run: Run, out: Path | None) -> bool:
     body = "\n".join([f"{made} {describe_machine(*installed, beside=java_version())}", "", *report.lines, *verdict])
     run.console.print(f"## {TITLES[name]}\n\n{body}\n", markup=False, highlight=False, soft_wrap=True)
     if out:
-        write_section(out, name, body)
+        write_section(out, "Engines", TITLES, name, body)
     return not report.missed
 
 
