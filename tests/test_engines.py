@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 import dplinked as dpl
 from dplinked.design import build_design
-from dplinked.sums import memory, parquet, passes, rows, stream
+from dplinked.sums import kernel, memory, parquet, passes, rows, stream
 from dplinked.sums.coding import Dictionary
 from dplinked.sums.passes import open_source
 from dplinked.sums.sums import Predictor
@@ -324,6 +324,7 @@ def test_an_interrupted_pass_stops_its_threads(tmp_path: Path) -> None:
 @pytest.mark.parametrize("pattern", ["alternating", "pairs", "random"])
 def test_large_blocks_get_one_addition_a_strip(pattern: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Rows of large blocks one by one, added to a total that has grown, would lose more than the rounding bound allows."""
+    monkeypatch.setattr(kernel, "KERNEL", None)
     monkeypatch.setattr(memory, "TILE", 0)
     monkeypatch.setattr(memory, "STRIP", 64)
     rng = np.random.default_rng(1)

@@ -19,7 +19,7 @@ from dplinked.privacy import mechanism
 from dplinked.privacy import plan as planned
 from dplinked.privacy import sensitivity as sens
 from dplinked.privacy.calibration import privacy_mu
-from dplinked.sums import passes
+from dplinked.sums import kernel, passes
 from dplinked.sums.passes import TablePass
 from neighbours import BOUNDS, KINDS, LEVELS, Pair, make_pair
 from replay import Leak, replay
@@ -87,7 +87,7 @@ def test_release_paths_replay(monkeypatch: pytest.MonkeyPatch, kind: str, path: 
         check(monkeypatch, make_pair(rng, kind), FORMULAS[seed % len(FORMULAS)], path, seed)
 
 
-@pytest.fixture(params=["parquet", "stream", "duckdb"])
+@pytest.fixture(params=["NumPy", "parquet", "stream", "duckdb"])
 def engine(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     """Data as another engine gets it; a matching matrix as pairs of ids where rows have no positions."""
 
@@ -113,6 +113,9 @@ def engine(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.M
         parquet(data, linkage)
         return dpl.Query("select * from 'rows.parquet'", folder=tmp_path), linkage
 
+    if request.param == "NumPy":
+        monkeypatch.setattr(kernel, "KERNEL", None)
+        return in_memory
     monkeypatch.setattr(passes, "IN_MEMORY", 0)
     monkeypatch.setattr(importlib.import_module("dplinked.sums.parquet"), "PART", 4)
     return {"parquet": parquet, "stream": stream, "duckdb": duckdb}[request.param]

@@ -397,9 +397,8 @@ def test_spark_errors_tell_nothing_of_rows(session: Any, capfd: pytest.CaptureFi
 
     frame = session.sql("select cast(concat('secret', id) as double) as x, id as y, id as k from range(9)")
     unit = dpl.PrivacyUnit(moves_block=True)
-    found = spark.open_frame(frame).open(build_design("y ~ x", BOUNDS), dpl.ELE(0.8, block="k"), unit)
     with pytest.raises(dpl.ReleaseError) as fault:
-        found.instrument_sums()
+        spark.open_frame(frame).open(build_design("y ~ x", BOUNDS), dpl.ELE(0.8, block="k"), unit)
     assert str(fault.value) == dialect.FAILED
     assert fault.value.__context__ is None
     assert "secret" not in "".join(capfd.readouterr())
@@ -591,12 +590,12 @@ def test_engine_errors_tell_nothing_of_rows() -> None:
     query = (
         "select case when i = 7 then cast('secret' || i as double) else i end as x, i as y, i as k from range(9) t(i)"
     )
-    source = duckdb.open_query(query)
-    found = source.open(build_design("y ~ x", BOUNDS), dpl.ELE(0.8, block="k"), dpl.PrivacyUnit(moves_block=True))
-    with pytest.raises(dpl.ReleaseError) as fault:
-        found.instrument_sums()
-    assert str(fault.value) == dialect.FAILED
-    assert fault.value.__context__ is None
+    for block in (None, "k"):  # blocks are totalled when they are found, before anything is spent
+        source, linkage = duckdb.open_query(query), dpl.ELE(0.8, block=block)
+        with pytest.raises(dpl.ReleaseError) as fault:
+            source.open(build_design("y ~ x", BOUNDS), linkage, dpl.PrivacyUnit(moves_block=True)).instrument_sums()
+        assert str(fault.value) == dialect.FAILED
+        assert fault.value.__context__ is None
 
 
 def test_collations_do_not_merge_keys() -> None:

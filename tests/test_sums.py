@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import shutil
 from dataclasses import replace
 
 import numpy as np
@@ -11,12 +12,12 @@ import polars as pl
 import pyarrow as pa
 import pytest
 import scipy.sparse as sp
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import dplinked as dpl
 from dplinked.design import Design, build_design
-from dplinked.sums import memory, rows
+from dplinked.sums import kernel, memory, rows
 from dplinked.sums.memory import Encoded, column_counts, encode, instrument_sums, paper_sums, scale_rows
 from dplinked.sums.rows import Rows
 from dplinked.sums.sums import rounding_bound
@@ -52,6 +53,14 @@ def make_rows(
 
 def encoded(data, design: Design, linkage, unit=None) -> Encoded:
     return encode(Rows(data), design, linkage, unit or dpl.PrivacyUnit())
+
+
+@pytest.fixture(autouse=True, params=["compiled", "NumPy"])
+def _both_ways(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    if request.param == "NumPy":
+        monkeypatch.setattr(kernel, "KERNEL", None)
+    elif kernel.KERNEL is None:
+        pytest.skip("kernel.c was not compiled")
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
@@ -112,7 +121,7 @@ def dense_rl_covariance(X: np.ndarray, Q: np.ndarray, beta: np.ndarray, sigma2: 
     return bread @ W.T @ Sigma @ W @ bread
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.integers(0, 10**6), st.permutations(range(40)))
 def test_row_order_changes_nothing_beyond_rounding(seed: int, order: list[int]) -> None:
     data, accuracy, _ = make_rows([3, 5, 1, 11, 20], seed)
@@ -154,6 +163,68 @@ def test_tiles_and_lanes_do_not_matter(monkeypatch: pytest.MonkeyPatch) -> None:
     np.testing.assert_allclose(whole.matrix, tiled.matrix, atol=1e-10)
     again = instrument_sums(encoded(data, design, dpl.ELE(accuracy, block="block")))
     assert np.array_equal(tiled.matrix, again.matrix)
+
+
+@pytest.mark.skipif(shutil.which("cc") is None, reason="there is no C compiler")
+def test_the_kernel_is_there_where_it_can_be_compiled(request: pytest.FixtureRequest) -> None:
+    assert kernel._load() is not None
+
+
+WILD = [0.0, -0.0, 1.0, -1.0, 0.3, 1e-320, 1e300, -1e300, math.inf, -math.inf, math.nan]
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.data())
+def test_the_kernel_does_what_numpy_does(data: st.DataObject) -> None:
+    """Any cells, any order of blocks, chunks that end anywhere: the terms are the same, their sums differ by rounding."""
+    n = data.draw(st.sampled_from([1, 2, 255, 256, 257, 600]))
+    rng = np.random.default_rng(data.draw(st.integers(0, 10**6)))
+    wild = lambda: np.where(rng.random(n) < 0.2, rng.choice(WILD, n), rng.uniform(-2, 3, n))  # noqa: E731
+    cells = {name: wild() for name in ("x", "w", "y")} | {"g": rng.choice(["a", "b", "c"], n)}
+    cells["k"] = np.sort(rng.integers(0, data.draw(st.integers(1, 2 * n)), n))
+    if data.draw(st.booleans()):
+        rng.shuffle(cells["k"])
+    formula = data.draw(
+        st.sampled_from(["y ~ x + w", "y ~ 0 + w", "y ~ x * C(g)", "y ~ np.log(w + 1) + C(g)", "y ~ 1"])
+    )
+    typical = data.draw(st.sampled_from([None, {"x": (-0.4, 0.2)}])) if "x" in formula else None
+    levels = {"g": ["a", "b"]} if "g" in formula else None
+    named = {name: bounds for name, bounds in BOUNDS.items() if name in formula}
+    design = build_design(formula.replace("np.", ""), named, levels, typical)
+    linkage = data.draw(st.sampled_from([dpl.Exact(), dpl.ELE(0.9), dpl.ELE(0.95, block="k")]))
+    estimated = dpl.PrivacyUnit(moves_block=True)  # small blocks may be less accurate than chance
+    found = []
+    for compiled in (kernel._load(), None):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(kernel, "KERNEL", compiled)
+            patch.setattr(memory, "TILE", data.draw(st.sampled_from([100, 1 << 18])))
+            found.append(instrument_sums(encoded(cells, design, linkage, estimated)))
+    one, two = found
+    bound = 4 * rounding_bound(n, 10.0)
+    np.testing.assert_allclose(one.matrix, two.matrix, rtol=0, atol=bound)
+    np.testing.assert_allclose(one.vector, two.vector, rtol=0, atol=bound)
+
+
+def test_a_code_that_is_no_block_stops_the_kernel() -> None:
+    design = build_design("y ~ x", {"x": (-1, 1), "y": (-1, 1)})
+    if kernel.KERNEL is None:
+        pytest.skip("NumPy checks its own places")
+    for code in (-1, 3, 2**31 - 1):
+        sums = kernel.InstrumentSums(design, np.ones(3), False)
+        with pytest.raises(dpl.ReleaseError, match="changed"):
+            sums.add(2, {"x": np.zeros(2), "y": np.zeros(2)}, {}, np.array([0, code], np.int32))
+
+
+def test_totals_of_large_blocks_lose_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows of three blocks in turn: a total that grows row by row would lose more digits than the rounding bound allows."""
+    n, x = 300_000, 0.1
+    monkeypatch.setattr(memory, "TILE", 50_000)
+    data = {"x": np.full(n, x), "y": np.zeros(n), "k": np.arange(n) % 3}
+    design = build_design("y ~ 0 + x", {"x": (-1, 1), "y": (-1, 1)})
+    sums = instrument_sums(encoded(data, design, dpl.ELE(0.9, block="k")))
+    m, o = n // 3, 0.1 / (n // 3 - 1)
+    exact = (0.9 - o) * math.fsum([x * x] * n) + 3 * o * math.fsum([x] * m) ** 2
+    assert abs(sums.matrix[0, 0] / exact - 1) < 1e-13
 
 
 @pytest.mark.parametrize("make", [pd.DataFrame, pl.DataFrame, pa.table, dict, lambda d: pl.DataFrame(d).lazy()])
@@ -202,6 +273,7 @@ def test_keys_of_other_types_match_their_names() -> None:
     np.testing.assert_allclose(blocks.a + blocks.o, [0.9, 0.7])
 
 
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(st.floats(-1e300, 1e300), min_size=3, max_size=3), st.floats(0.1, 10))
 def test_rows_are_scaled_to_the_norm(cells: list[float], norm: float) -> None:
     x = np.array(cells)[:, None]

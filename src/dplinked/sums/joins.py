@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from dplinked.design import Design
 from dplinked.errors import ReleaseError, StudyError
 from dplinked.linkage import ELE, Exact, Linkage, Matching, PrivacyUnit
 from dplinked.linkage.matching import (
@@ -40,10 +42,10 @@ class Whole:
 
 @dataclass(frozen=True)
 class Keyed:
-    """Blocks of a key column: a kept table of k, g, m, a and o, one row per block.
+    """Blocks of a key column: a kept table of k, g, m, a and o, one row per block, and totals of the design's columns.
 
     With a single accuracy a block is a key, null included. With an accuracy `table` it is a declared key, whose place in the
-    table is g, or the other block: k is null and g is -1.
+    table is g, or the other block: k is null and g is -1. Another design's totals take a pass of their own.
     """
 
     kept: Kept
@@ -52,20 +54,18 @@ class Keyed:
     table: bool
     blocks: int
     largest: int
+    design: Design
 
     def close(self) -> None:
         """Forget the table."""
         self.kept.close()
 
     def weighted(self, rows: str) -> str:
-        """Rows with a."""
-        if not self.table:
-            return f"select cells.*, b.a from ({rows}) cells join {self.kept.name} b on cells.k {self.same} b.k"
-        other = f"(select max(a) from {self.kept.name} where g = -1)"
-        return (
-            f"select cells.*, coalesce(b.a, {other}) as a from ({rows}) cells left join {self.kept.name} b "
-            "on cells.k = b.k"
-        )
+        """Rows with a, null where a row's key is no block's: engines join by equality faster than with nulls as equals."""
+        where = "g = -1" if self.table else "k is null"
+        other = f"(select max(a) from {self.kept.name} where {where})"
+        a = f"coalesce(b.a, {other})" if self.table else f"case when cells.k is null then {other} else b.a end"
+        return f"select cells.*, {a} as a from ({rows}) cells left join {self.kept.name} b on cells.k = b.k"
 
     def totals(self, rows: str, totals: str) -> str:
         """Totals of each block with its m, a and o."""
@@ -113,8 +113,8 @@ def find_links(cells: Cells, count: int, linkage: Linkage, unit: PrivacyUnit) ->
         return match_rows(cells, count, linkage), None
     if linkage.block is None:
         return _one_block(count, linkage, unit)
-    kept = _keep_blocks(cells, linkage)
-    return _check_blocks(cells.engine, kept, count, linkage, unit)
+    kept = _keep_blocks(cells, count, linkage)
+    return _check_blocks(cells, kept, count, linkage, unit)
 
 
 def _one_block(count: int, linkage: ELE, unit: PrivacyUnit) -> tuple[Whole, BlockFacts]:
@@ -135,26 +135,36 @@ _TOO_SMALL = (
 )
 
 
-def _keep_blocks(cells: Cells, linkage: ELE) -> Kept:
-    """Keep m, accuracy, a and o of each block; accuracies are joined, never written into a statement."""
+def total_columns(engine: Engine, most: int, *groups: Sequence[Scaled]) -> tuple[str, list[list[Scaled]]]:
+    """Text of totals of columns over blocks of at most `most` rows, each column once, and the totals' own columns s0, s1, …"""
+    log = log2_ceiling(max(1, most))
+    names = {column.sql: f"s{i}" for i, column in enumerate(dict.fromkeys(itertools.chain(*groups)))}
+    text = "".join(f", {exact_total(engine, sql, log)} as {name}" for sql, name in names.items())
+    return text, [[Scaled(names[column.sql], column.log) for column in group] for group in groups]
+
+
+def _keep_blocks(cells: Cells, count: int, linkage: ELE) -> Kept:
+    """Keep m, accuracy, a, o and totals of each block; accuracies are joined, never written into a statement."""
     engine, table = cells.engine, isinstance(linkage.accuracy, Mapping)
     assert linkage.block is not None
     accuracies = _keep_accuracies(engine, cells.fields[linkage.block], linkage)
-    keys, name = cells.keys(linkage.block), accuracies.name
+    rows, name = cells.rows(linkage.block, instruments=True), accuracies.name
+    totals, listed = total_columns(engine, count, cells.h, cells.x)
+    also = "".join(f", {sql}" for sql in dict.fromkeys(column.sql for column in itertools.chain(*listed)))
     if table:
-        placed = f"select y.k, coalesce(y.g, -1) as g from ({keys}) keys left join {name} y on keys.k = y.k"
-        counted = f"select k, g, count(*) as m from ({placed}) placed group by k, g"
-        found = f"select c.k, c.g, c.m, y.y from ({counted}) c join {name} y on c.g = y.g"
+        placed = f"select cells.*, y.k as key, coalesce(y.g, -1) as g from ({rows}) cells left join {name} y on cells.k = y.k"
+        counted = f"select key as k, g, count(*) as m{totals} from ({placed}) placed group by key, g"
+        found = f"select c.*, y.y from ({counted}) c join {name} y on c.g = y.g"
     else:
-        counted = f"select k, count(*) as m from ({keys}) keys group by k"
+        counted = f"select k, 0 as g, count(*) as m{totals} from ({rows}) cells group by k"
         other, own = (f"(select max(y) from {name} where g = {g})" for g in (-1, -2))
-        found = f"select k, 0 as g, m, case when k is null then {other} else {own} end as y from ({counted}) c"
+        found = f"select c.*, case when k is null then {other} else {own} end as y from ({counted}) c"
     one = engine.double(1.0)
     raised = f"greatest(y, {one} / m)" if linkage.source == "estimated" else "y"
-    found = f"select k, g, m, case when m = 1 then {one} else {raised} end as y from ({found}) c"
+    found = f"select k, g, m, case when m = 1 then {one} else {raised} end as y{also} from ({found}) c"
     o = f"case when m > 1 then ({one} - y) / greatest(m - 1, 1) else {engine.double(0.0)} end"
     kept = Kept(engine, "blocks")
-    engine.hold(kept.name, f"select k, g, m, y, y - o as a, o from (select k, g, m, y, {o} as o from ({found}) c) c")
+    engine.hold(kept.name, f"select c.*, y - o as a from (select c.*, {o} as o from ({found}) c) c")
     return kept
 
 
@@ -178,8 +188,9 @@ def _keep_accuracies(engine: Engine, field: Field, linkage: ELE) -> Kept:
     return kept
 
 
-def _check_blocks(engine: Engine, kept: Kept, count: int, linkage: ELE, unit: PrivacyUnit) -> tuple[Keyed, BlockFacts]:
-    double, table = engine.double, isinstance(linkage.accuracy, Mapping)
+def _check_blocks(cells: Cells, kept: Kept, count: int, linkage: ELE, unit: PrivacyUnit) -> tuple[Keyed, BlockFacts]:
+    engine, table = cells.engine, isinstance(linkage.accuracy, Mapping)
+    double = engine.double
     small = f"sum(case when m > 1 and y * m < {double(1.0 - 1e-9)} then 1 else 0 end)"
     others = "sum(case when g = -1 then 1 else 0 end)"
     sums = ExactSums(engine, count)
@@ -200,7 +211,7 @@ def _check_blocks(engine: Engine, kept: Kept, count: int, linkage: ELE, unit: Pr
         names = dict(enumerate(linkage.accuracy))  # type: ignore[arg-type]
         by_key = {names.get(int(g)): int(m) for g, m in engine.fetch(f"select g, m from {kept.name} order by g")}
     assert linkage.block is not None
-    found = Keyed(kept, linkage.block, engine.same, table, int(blocks), int(largest or 0))
+    found = Keyed(kept, linkage.block, engine.same, table, int(blocks), int(largest or 0), cells.design)
     return found, BlockFacts(found.largest, by_key, sums.read(dependence).take(1)[0] / max(1, count))
 
 

@@ -7,10 +7,11 @@ block totals s, so Q is never built: one pass gives the row products and the blo
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from threading import Event
+from functools import reduce
+from threading import Event, Lock
 from typing import Any, Protocol
 
 import numpy as np
@@ -20,6 +21,7 @@ from threadpoolctl import threadpool_limits
 from dplinked.design import Design
 from dplinked.errors import StudyError
 from dplinked.linkage import ELE, Exact, Linkage, Matching, PrivacyUnit
+from dplinked.sums import kernel
 from dplinked.sums.coding import Keys, block_places, encode_part, place_texts
 from dplinked.sums.rows import Rows
 from dplinked.sums.sums import STRIP, TILE, BlockFacts, PrivateCounts, PrivateSums
@@ -93,6 +95,24 @@ class Blocks:
 
 
 @dataclass(frozen=True, repr=False)
+class Piece:
+    """Rows as they are read: numbers by column, level numbers by column, and the rows' blocks' numbers."""
+
+    count: int
+    raw: Mapping[str, Floats]
+    levels: Mapping[str, Codes]
+    codes: Codes | None
+
+    def cut(self, size: int) -> Iterator[Piece]:
+        """The same rows, at most `size` at a time."""
+        for start in range(0, max(1, self.count), size):
+            rows = slice(start, min(start + size, self.count))
+            raw = {name: column[rows] for name, column in self.raw.items()}
+            levels = {name: column[rows] for name, column in self.levels.items()}
+            yield Piece(rows.stop - rows.start, raw, levels, None if self.codes is None else self.codes[rows])
+
+
+@dataclass(frozen=True, repr=False)
 class Strip:
     """A few thousand rows: scaled regressors (d×k), scaled responses (k), and their blocks' numbers (k)."""
 
@@ -111,25 +131,32 @@ class Encoded:
     matching: Any = None
     progress: Progress | None = None
 
-    def strips(self, part: int) -> Iterator[Strip]:
-        """The rows of one part, few at a time, so that they stay in the cache."""
+    @property
+    def large(self) -> bool:
+        """Whether a block is too large for its rows to be added one by one."""
+        return self.blocks is not None and bool(self.blocks.sizes.max(initial=0) > TILE)
+
+    def pieces(self, part: int) -> Iterator[Piece]:
+        """The rows of one part, as they are read."""
         design, blocks = self.design, self.blocks
         key = None if blocks is None or blocks.keys is None else blocks.column
         columns = list(dict.fromkeys([*design.variables, *([key] if key else [])]))
         for piece, rows in enumerate(self.rows.read(part, columns)):
             raw = {name: rows.numbers(name, 0, rows.count) for name in design.bounds}
             levels = {name: _level_codes(rows, name, known) for name, known in design.levels.items()}
-            codes = None if blocks is None else blocks.codes((part, piece), rows)
-            for cut in cut_strips(rows.count):
-                cells = {name: values[cut] for name, values in raw.items()}
-                within = {name: values[cut] for name, values in levels.items()}
-                both = np.empty((len(design.columns) + 1, cut.stop - cut.start))
-                design.fill_rows(cells, within, both)
-                yield Strip(both[:-1], both[-1], None if codes is None else codes[cut])
+            yield Piece(rows.count, raw, levels, None if blocks is None else blocks.codes((part, piece), rows))
+
+    def strips(self, piece: Piece) -> Iterator[Strip]:
+        """The rows of a piece, few at a time, so that they stay in the cache."""
+        for rows in piece.cut(STRIP):
+            both = np.empty((len(self.design.columns) + 1, rows.count))
+            self.design.fill_rows(rows.raw, rows.levels, both)
+            yield Strip(both[:-1], both[-1], rows.codes)
 
     def whole(self) -> tuple[Floats, Floats]:
         """Scaled regressors (d×n) and responses (n) of all rows."""
-        strips = [strip for part in range(self.rows.parts) for strip in self.strips(part)]
+        pieces = (piece for part in range(self.rows.parts) for piece in self.pieces(part))
+        strips = [strip for piece in pieces for strip in self.strips(piece)]
         return np.concatenate([strip.x for strip in strips], axis=1), np.concatenate([strip.z for strip in strips])
 
     def block_codes(self) -> Codes:
@@ -223,6 +250,34 @@ def instrument_sums(data: Encoded) -> PrivateSums:
     if data.matching is not None:
         return _matched_sums(data)
     symmetric = design.halves is None
+    if kernel.KERNEL is not None:
+        (core, b, sum_h, sum_x, sum_z), totals = _sum_compiled(data)
+    else:
+        (core, b, sum_h, sum_x, sum_z), totals = _sum_instruments(data, symmetric)
+    if data.blocks is not None and d:
+        core = core + totals.product(slice(-d, None), slice(d), data.blocks.o)
+    return _bordered(design, data.rows.count, core, sum_h, sum_x, b, float(sum_z), symmetric)
+
+
+def _sum_compiled(data: Encoded) -> tuple[list[NDArray[Any]], Totals]:
+    """Sums, and totals of regressors and instruments, tile by tile."""
+    a = None if data.blocks is None else data.blocks.a
+
+    def begin() -> tuple[Callable[[Piece], list[NDArray[Any]]], list[Floats]]:
+        mine = kernel.InstrumentSums(data.design, a, data.large)
+
+        def add(piece: Piece) -> list[NDArray[Any]]:
+            tiles = (mine.add(tile.count, tile.raw, tile.levels, tile.codes) for tile in piece.cut(TILE))
+            return _add_up(tiles)
+
+        return add, mine.totals
+
+    return _sum_parts(data, begin, "Summing")
+
+
+def _sum_instruments(data: Encoded, symmetric: bool) -> tuple[list[NDArray[Any]], Totals]:
+    """The same by NumPy."""
+    design, d = data.design, len(data.design.columns)
 
     def work(strip: Strip) -> tuple[list[Floats], Floats | None]:
         x, z = strip.x, strip.z
@@ -231,16 +286,14 @@ def instrument_sums(data: Encoded) -> PrivateSums:
             held[:d] = x
             design.instruments(x, held[d:])
         h = held[-d:] if d else held
-        weighted = x if data.blocks is None else x * data.blocks.weights(strip)
+        weighted = x * (
+            1.0 if data.blocks is None else data.blocks.weights(strip)
+        )  # a copy: x.x' is slow where both are one
         sum_x = np.add.reduce(x, axis=1)
         sum_h = sum_x if symmetric else np.add.reduce(h, axis=1)
         return [np.dot(h, weighted.T), np.dot(h, z), sum_h, sum_x, np.asarray(np.add.reduce(z))], held
 
-    width = 0 if data.blocks is None else d * (1 if symmetric else 2)
-    (core, b, sum_h, sum_x, sum_z), totals = sum_strips(data, work, width, "Summing")
-    if data.blocks is not None and totals is not None:
-        core = core + _block_product(totals[-d:] if d else totals, totals[:d], data.blocks.o)
-    return _bordered(design, data.rows.count, core, sum_h, sum_x, b, float(sum_z), symmetric)
+    return sum_strips(data, work, d * (1 if symmetric else 2), "Summing")
 
 
 def _matched_sums(data: Encoded) -> PrivateSums:
@@ -300,10 +353,10 @@ def paper_sums(data: Encoded, row_norm: float, response_bound: float) -> Private
         return [np.dot(x, x.T), np.dot(x, z)], held
 
     (gram, cross), totals = sum_strips(data, work, p + 1, "Summing")
-    if blocks is not None and totals is not None:
+    if blocks is not None:
         a, o, m = blocks.a, blocks.o, blocks.sizes
-        gram = gram + _block_product(totals[:p], totals[:p], 2.0 * a * o + m * o**2)
-        cross = cross + _block_product(totals[:p], totals[p:], o)[:, 0]
+        gram = gram + totals.product(slice(p), slice(p), 2.0 * a * o + m * o**2)
+        cross = cross + totals.product(slice(p), slice(p, None), o)[:, 0]
     return PrivateSums((gram + gram.T) / 2.0, cross, data.rows.count)
 
 
@@ -337,51 +390,93 @@ def column_counts(data: Encoded, bins: int) -> PrivateCounts:
     return PrivateCounts(counts)
 
 
-# --- strips ----------------------------------------------------------------------------------------
+# --- parts, pieces and strips ----------------------------------------------------------------------
+
+_SUMMING = Lock()  # between NumPy's short steps threads queue for Python's lock: one sums, the others read
 
 
-def sum_strips(
-    data: Encoded, work: Callable[[Strip], tuple[list[NDArray[Any]], Floats | None]], width: int, title: str
-) -> tuple[list[NDArray[Any]], Floats | None]:
-    """Run `work` over all rows; return merged sums and block totals (width×blocks).
+@dataclass(frozen=True, repr=False)
+class Totals:
+    """Totals of blocks as the sum of arrays (width×blocks), one or two a thread, of which only the pages it touched take memory."""
 
-    Work returns a strip's sums, and what is to be totalled by block (width×rows of the strip) where `width` is not 0. Each
-    thread takes consecutive parts and totals into an array of its own, of which only the pages it touches take memory.
-    For a given number of threads the order of every addition is fixed. (``np.dot`` lets other threads work meanwhile, ``@`` does not.)
+    arrays: list[Floats]
+
+    def cut(self) -> Iterator[tuple[slice, Floats]]:
+        """Totals of a few thousand blocks at a time."""
+        for blocks in cut_strips(self.arrays[0].shape[1]):
+            found = self.arrays[0][:, blocks].copy()
+            for others in self.arrays[1:]:
+                found += others[:, blocks]
+            yield blocks, found
+
+    def product(self, left: slice, right: slice, weights: Floats) -> Floats:
+        """``Σ_b weight_b left_b right_b'`` over blocks, of some rows of the totals."""
+        strips = [[np.dot(found[left] * weights[blocks], found[right].T)] for blocks, found in self.cut()]
+        return np.asarray(merge(strips)[0])
+
+
+def _sum_parts(
+    data: Encoded, begin: Callable[[], tuple[Callable[[Piece], list[NDArray[Any]]], list[Floats]]], title: str
+) -> tuple[list[NDArray[Any]], Totals]:
+    """Sum all rows; return merged sums and totals of blocks.
+
+    Each thread takes consecutive parts; it begins with a function that sums a piece, and arrays to which this adds the totals of its blocks.
+    For a given number of threads the order of every addition is fixed.
     """
     parts, stopped = data.rows.parts, Event()
-    large = data.blocks is not None and bool(data.blocks.sizes.max(initial=0) > TILE)
     done = iter(range(1, parts + 1))
 
-    def run(mine: NDArray[Any]) -> tuple[list[list[NDArray[Any]]], Floats | None]:
-        totals = None if data.blocks is None or not width else np.zeros((width, data.blocks.sizes.size))
+    def run(mine: NDArray[Any]) -> tuple[list[list[NDArray[Any]]], list[Floats]]:
+        add, totals = begin()
         sums: list[list[NDArray[Any]]] = []
         for part in mine.tolist():
-            merged: list[NDArray[Any]] | None = None
-            for strip in data.strips(part):
+            found = []
+            for piece in data.pieces(part):
                 if stopped.is_set():
-                    return [], None
-                found, held = work(strip)
-                merged = found if merged is None else [np.add(*both) for both in zip(merged, found, strict=True)]
-                if totals is not None and held is not None and strip.codes is not None:
-                    _total_blocks(totals, held, strip.codes, large)
-            assert merged is not None
-            sums.append(merged)
+                    return [], []
+                found.append(add(piece))
+            sums.append(_add_up(found))
             if data.progress is not None:
                 data.progress(title, next(done), parts)
         return sums, totals
 
     shares = [share for share in np.array_split(np.arange(parts), min(WORKERS, parts)) if share.size]
-    with threadpool_limits(limits=1, user_api="blas"), ThreadPoolExecutor(max_workers=len(shares)) as pool:
+    with ThreadPoolExecutor(max_workers=len(shares)) as pool:
         try:
             results = list(pool.map(run, shares))
         finally:
             stopped.set()
-    totals = results[0][1]
-    for _, others in results[1:]:
-        if totals is not None and others is not None:
-            totals += others
+    totals = Totals([array for _, arrays in results for array in arrays])
     return merge([sums for result, _ in results for sums in result]), totals
+
+
+def sum_strips(
+    data: Encoded, work: Callable[[Strip], tuple[list[NDArray[Any]], Floats | None]], width: int, title: str
+) -> tuple[list[NDArray[Any]], Totals]:
+    """Run `work` over all rows by NumPy; it returns a strip's sums, and what is to be totalled by block (width×rows) where `width` is not 0."""
+
+    def begin() -> tuple[Callable[[Piece], list[NDArray[Any]]], list[Floats]]:
+        totals = None if data.blocks is None or not width else np.zeros((width, data.blocks.sizes.size))
+
+        def one(strip: Strip) -> list[NDArray[Any]]:
+            sums, held = work(strip)
+            if totals is not None and held is not None and strip.codes is not None:
+                _total_blocks(totals, held, strip.codes, data.large)
+            return sums
+
+        def add(piece: Piece) -> list[NDArray[Any]]:
+            with _SUMMING:
+                return _add_up(map(one, data.strips(piece)))
+
+        return add, [] if totals is None else [totals]
+
+    with threadpool_limits(limits=1, user_api="blas"):
+        return _sum_parts(data, begin, title)
+
+
+def _add_up(sums: Iterable[list[NDArray[Any]]]) -> list[NDArray[Any]]:
+    """Add sums one after the other."""
+    return reduce(lambda left, right: [np.add(*both) for both in zip(left, right, strict=True)], sums)
 
 
 def _total_blocks(totals: Floats, held: Floats, codes: Codes, large: bool) -> None:
@@ -417,12 +512,3 @@ def merge(parts: list[list[NDArray[Any]]]) -> list[NDArray[Any]]:
         pairs = [parts[i : i + 2] for i in range(0, len(parts), 2)]
         parts = [[np.add(*both) for both in zip(*pair, strict=True)] if len(pair) == 2 else pair[0] for pair in pairs]
     return parts[0]
-
-
-def _block_product(left: Floats, right: Floats, weights: Floats) -> Floats:
-    """``Σ_b weight_b left_b right_b'`` over blocks, in strips."""
-    strips = [
-        [(left[:, start : start + STRIP] * weights[start : start + STRIP]) @ right[:, start : start + STRIP].T]
-        for start in range(0, weights.size, STRIP)
-    ]
-    return np.asarray(merge(strips)[0]) if strips else np.zeros((left.shape[0], right.shape[0]))

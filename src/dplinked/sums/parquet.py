@@ -106,7 +106,9 @@ class ParquetRows:
 
         wanted = [name for name in self.columns if columns is None or name in columns] or list(self.columns[:1])
         try:
-            tables = [self._table(file, group, wanted) for part in self._parts for file, group in part]
+            groups = [place for part in self._parts for place in part]
+            with ThreadPoolExecutor(max_workers=_WORKERS) as pool:
+                tables = list(pool.map(lambda place: self._table(place[0], place[1], wanted), groups))
             empty = pa.schema([self._schema.field(name) for name in wanted]).empty_table()
             rows = Rows(pa.concat_tables([empty, *tables]))
             rows.columns = self.columns

@@ -59,10 +59,9 @@ def block_meat(data: Encoded, predictor: Predictor, weights: Floats, norm: float
         return [np.zeros(0)], np.vstack([h * residual, h, fitted])
 
     _, totals = sum_strips(data, work, 2 * p + 1, "Variance")
-    assert totals is not None
     meat = np.zeros((p, p))
-    for cut in cut_strips(totals.shape[1]):
-        T = totals[:p, cut] - blocks.o[cut] * totals[p : 2 * p, cut] * totals[-1, cut]
+    for cut, found in totals.cut():
+        T = found[:p] - blocks.o[cut] * found[p : 2 * p] * found[-1]
         _shorten(T, norm)
         meat += T @ T.T
     return PrivateMeat(meat)

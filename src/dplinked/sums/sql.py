@@ -11,9 +11,8 @@ statement.
 
 from __future__ import annotations
 
-import itertools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -25,8 +24,8 @@ from dplinked.keys import key_text
 from dplinked.linkage import Linkage, Matching, PrivacyUnit
 from dplinked.sums.cells import Cells
 from dplinked.sums.dialect import UNREADABLE, Engine, Field
-from dplinked.sums.exact import ExactSums, Reader, Scaled, exact_total, log2_ceiling
-from dplinked.sums.joins import Keyed, Links, Matched, Whole, find_links
+from dplinked.sums.exact import ExactSums, Reader, Scaled, log2_ceiling
+from dplinked.sums.joins import Keyed, Links, Matched, Whole, find_links, total_columns
 from dplinked.sums.rows import check_columns
 from dplinked.sums.sums import BlockFacts, CellFacts, Predictor, PrivateCounts, PrivateMeat, PrivateSums
 
@@ -172,44 +171,31 @@ class SqlPass:
         sums.add_matrix(h, x, *weights, symmetric=symmetric)
         for column in h:
             sums.add(column, z)
-        for column in (*h, *x, z):
+        sums.add(z)
+        for column in () if isinstance(links, Keyed) else (*h, *x):
             sums.add(column)
-        found = sums.fetch(source, self.count)
-        core, b = found.matrix(d, d, symmetric=symmetric), found.take(d)
-        sum_h, sum_x, (sum_z,) = found.take(d), found.take(d), found.take(1)
+        found = sums.fetch(source, self.count, "a" if isinstance(links, Keyed) else "*")
+        core, b, (sum_z,) = found.matrix(d, d, symmetric=symmetric), found.take(d), found.take(1)
+        if isinstance(links, Keyed):
+            found = self._block_sums(links, rows, symmetric)
+            core = core + found.matrix(d, d, symmetric=symmetric)
+        sum_h, sum_x = found.take(d), found.take(d)
         if isinstance(links, Whole):
             core = links.a * core + links.o * np.outer(sum_h, sum_x)
-        elif isinstance(links, Keyed):
-            # o s_h s_x is at most 2m, since o ≤ 1/(m-1)
-            blocks = self._block_sums(
-                links, rows, h, x, lambda sums, s, t: sums.add_matrix(s, t, Scaled("o"), symmetric=symmetric, room=1)
-            )
-            core = core + blocks.matrix(d, d, symmetric=symmetric)
         if not self.design.intercept:
             return PrivateSums(core, b, self.count)
         matrix = np.block([[np.full((1, 1), float(self.count)), sum_x[None, :]], [sum_h[:, None], core]])
         return PrivateSums(matrix, np.concatenate([[sum_z], b]), self.count)
 
-    def _block_sums(
-        self,
-        links: Keyed,
-        rows: str,
-        left: Sequence[Scaled],
-        right: Sequence[Scaled],
-        add: Callable[[ExactSums, list[Scaled], list[Scaled]], None],
-    ) -> Reader:
-        """Sums over blocks of what `add` makes of two lists of block totals."""
-        totals, (s, t) = self._totals(links, left, right)
+    def _block_sums(self, links: Keyed, rows: str, symmetric: bool) -> Reader:
+        """``Σ o s_h s_x'`` over blocks, ``Σh`` and ``Σx``, from totals that are kept if they are this design's."""
+        totals, (h, x) = total_columns(self.engine, links.largest, self.cells.h, self.cells.x)
+        source = links.kept.name if links.design == self.design else links.totals(rows, totals)
         sums = ExactSums(self.engine, self.count)
-        add(sums, s, t)
-        return sums.fetch(links.totals(rows, totals), links.blocks)
-
-    def _totals(self, links: Keyed, *groups: Sequence[Scaled]) -> tuple[str, list[list[Scaled]]]:
-        """Text of the block totals of columns, each column once, and the totals' own columns."""
-        log = log2_ceiling(max(1, links.largest))
-        names = {column.sql: f"s{i}" for i, column in enumerate(dict.fromkeys(itertools.chain(*groups)))}
-        text = "".join(f", {exact_total(self.engine, sql, log)} as {name}" for sql, name in names.items())
-        return text, [[Scaled(names[column.sql], column.log) for column in group] for group in groups]
+        sums.add_matrix(h, x, Scaled("o"), symmetric=symmetric, room=1)  # at most 2m, since o ≤ 1/(m-1)
+        for column in (*h, *x):
+            sums.add(column)  # at most m
+        return sums.fetch(source, links.blocks)
 
     # --- the paper's W -------------------------------------------------------------------------------
 
@@ -232,7 +218,7 @@ class SqlPass:
         sums.add_matrix(x, [y], *single)
         for column in (*x, y):
             sums.add(column)
-        found = sums.fetch(source, self.count)
+        found = sums.fetch(source, self.count, "a" if isinstance(links, Keyed) else "*")
         gram, cross = found.matrix(p, p, symmetric=True), found.take(p)
         s, (t,) = found.take(p), found.take(1)
         if isinstance(links, Whole):
@@ -240,8 +226,13 @@ class SqlPass:
             gram = a * a * gram + (2.0 * a * o + self.count * o * o) * np.outer(s, s)
             cross = a * cross + o * s * t
         elif isinstance(links, Keyed):
-            blocks = self._block_sums(links, rows, x, [y], _add_paper_blocks)
-            gram, cross = gram + blocks.matrix(p, p, symmetric=True), cross + blocks.take(p)
+            totals, (block_x, block_y) = total_columns(engine, links.largest, x, [y])
+            blocks = ExactSums(engine, self.count)
+            # (2ao + mo²)ss' is at most 4m + 4m of totals that are at most m
+            blocks.add_matrix(block_x, block_x, Scaled("(2 * a * o + m * o * o)"), symmetric=True, room=3)
+            blocks.add_matrix(block_x, block_y, Scaled("o"), room=1)
+            added = blocks.fetch(links.totals(rows, totals), links.blocks)
+            gram, cross = gram + added.matrix(p, p, symmetric=True), cross + added.take(p)
         return PrivateSums(gram, cross, self.count)
 
     @property
@@ -317,7 +308,7 @@ class SqlPass:
             return self._whole_meat(
                 links, rows, [*products[0], *products[1], *h, Scaled("f")], (log_v, log_f), weights, norm
             )
-        totals, (s1, s2, sh, (sf,)) = self._totals(links, *products, h, [Scaled("f")])
+        totals, (s1, s2, sh, (sf,)) = total_columns(self.engine, links.largest, *products, h, [Scaled("f")])
         top = max(log_v, log_f)
         terms = []
         for one, two, three, weight in zip(s1, s2, sh, weights, strict=True):
@@ -366,12 +357,6 @@ class SqlPass:
         level = float(predictor.beta[:first].sum() + (1.0 - accuracy) * (slopes @ predictor.mean))
         fitted, reach = self._fitted(predictor, [0] * slopes.size)
         return f"z - {double(level)} - {double(accuracy)} * {fitted}", self.design.response.peak + abs(level) + reach
-
-
-def _add_paper_blocks(sums: ExactSums, s: list[Scaled], t: list[Scaled]) -> None:
-    """``(2ao + mo²)ss'`` is at most ``4m + 4m`` of totals that are at most m."""
-    sums.add_matrix(s, s, Scaled("(2 * a * o + m * o * o)"), symmetric=True, room=3)
-    sums.add_matrix(s, t, Scaled("o"), room=1)
 
 
 def _shortened(
