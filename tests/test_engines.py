@@ -145,6 +145,157 @@ def test_files_give_the_sums_of_memory(layout: str, kind: str, tmp_path: Path, m
     assert_equal_sums(expected, all_sums(LAYOUTS[layout](table, tmp_path), "y ~ x + log(w) + C(g)", linkage))
 
 
+def whole_numbers(place: int = 0, cell: Any = 0) -> Any:
+    """Whole numbers that lie close together, but for one cell."""
+    listed = (np.arange(N) // 5).tolist()
+    return pa.array([*listed[:place], cell, *listed[place + 1 :]], pa.uint64())
+
+
+NUMBERS: dict[str, Any] = {
+    "dense": whole_numbers(),
+    "scattered": pa.array(np.random.default_rng(0).integers(0, 2500, N)),
+    "falling": pa.array(-np.arange(N) // 2, pa.int16()),
+    **{f"null at {place}": whole_numbers(place, None) for place in (0, 200, N - 1)},
+    **{f"far at {place}": whole_numbers(place, 10**12) for place in (0, 200, N - 1)},
+    "beyond 63 bits": whole_numbers(200, 2**63 + 5),
+    "each part dense": pa.array(np.arange(N) // 64 % 3 * 10**9 + np.arange(N) % 40),
+    "parts of nulls": pa.array([i // 3 if i // 64 % 2 else None for i in range(N)]),
+}
+
+
+@pytest.mark.usefixtures("small_parts")
+@pytest.mark.parametrize("workers", [1, 2])
+def test_blocks_are_counted_in_one_pass_whatever_the_keys(
+    workers: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A bar that ran twice would tell of a key."""
+    monkeypatch.setattr(parquet, "_WORKERS", workers)
+    calls, linkage = [], dpl.ELE(0.8, block="k", other=0.9)
+    for keys in NUMBERS.values():
+        table, seen = make_table(1, keys), list[Any]()
+        path = one_file(table, tmp_path)
+        found = parquet.ParquetRows([path], progress=lambda *call, seen=seen: seen.append(call)).find_keys("k")
+        expected = open_source(table).count_keys("k")
+        assert dict(zip(found.distinct().to_pylist(), found.counts[found.counts > 0], strict=True)) == expected
+        assert_equal_sums(all_sums(table, "y ~ x", linkage), all_sums(path, "y ~ x", linkage))
+        calls.append(seen)
+    assert len(calls[0]) > 1
+    assert all(seen == calls[0] for seen in calls)
+
+
+def shared(indices: Any, dictionary: Any) -> Any:
+    return pa.DictionaryArray.from_arrays(pa.array(indices, pa.int8()), dictionary)
+
+
+ODD: dict[str, Any] = {
+    "null in a dictionary": shared([0, 1, None, 2], pa.array(["a", None, ""])),
+    "dictionary of moments": shared([0, 1, None, 0], pa.array([2**62, 5], pa.timestamp("s"))),
+    "seconds that overflow": pa.array([2**62, 0, None, 1], pa.timestamp("s")),
+    "moments in no time zone": pa.array([0, 1, None, 2], pa.timestamp("us", tz="No/Where")),
+    "views": pa.array(["a", None, "", "a"], pa.string_view()),
+    "bytes": pa.array([b"a", b"\xff", None, b"a"]),
+    "bytes in views": pa.array([b"a", b"\xff", None, b"a"], pa.binary_view()),
+    "large texts": pa.array(["a", None, "b", "a"], pa.large_string()),
+    "half floats": pa.array([1.0, None, 2.5, 1.0], pa.float16()),
+    "long decimals": pa.array([Decimal(1), None, Decimal("2.5"), Decimal(1)], pa.decimal256(50, 2)),
+    "durations": pa.array([1, None, 2, 1], pa.duration("s")),
+    "times": pa.array([1, None, 2, 1], pa.time64("ns")),
+    "days": pa.array([2**31 - 1, 0, None, 1], pa.date32()),
+    "nulls": pa.nulls(4),
+    "lists": pa.array([[1], None, [2], [1]]),
+    "structs": pa.array([{"a": 1}, None, {}, {"a": 1}]),
+    "runs": pa.RunEndEncodedArray.from_arrays([2, 4], [1, 2]),
+    "unions": pa.UnionArray.from_sparse(pa.array([0, 1, 0, 1], pa.int8()), [pa.array(range(4)), pa.array(["a"] * 4)]),
+    "short decimals": pa.array([Decimal(1)] * 4, pa.decimal32(5, 2)),
+}
+
+
+def refusal(source: Any, **kind: Any) -> str | None:
+    try:
+        source.require(["k"], **kind)
+    except dpl.StudyError as fault:
+        return str(fault)
+    return None
+
+
+@pytest.mark.parametrize("kind", ODD)
+def test_a_stream_of_any_column_is_what_the_table_is(kind: str) -> None:
+    """Cells that Parquet cannot store do not stop it; types that are no keys or no numbers are refused by the schema."""
+    table = pa.table({"k": ODD[kind], "x": np.arange(4.0)})
+    known = open_source(table)
+    found = open_source(pa.RecordBatchReader.from_batches(table.schema, table.to_batches(max_chunksize=3)))
+    assert found.count == 4
+    assert refusal(found) == refusal(known)
+    assert refusal(found, numeric=["k"]) == refusal(known, numeric=["k"])
+    if refusal(known) is None:
+        assert found.count_keys("k") == known.count_keys("k")
+    if refusal(known, numeric=["k"]) is None:
+        assert found.look_at("k", 1.5, 2.0) == known.look_at("k", 1.5, 2.0)
+
+
+def test_nulls_of_views_are_no_texts() -> None:
+    assert open_source(pa.table({"k": ODD["views"]})).count_keys("k") == {"a": 2, None: 1, "": 1}
+
+
+def test_dictionaries_of_chunks_are_made_one(tmp_path: Path) -> None:
+    """127 levels fit into eight bits; those of two chunks together do not."""
+    chunks = [shared(range(100), pa.array([f"{letter}{i}" for i in range(100)])) for letter in "ab"]
+    table = pa.table({"k": pa.chunked_array(chunks)})
+    for i, chunk in enumerate(chunks):
+        pq.write_table(pa.table({"k": chunk}), tmp_path / f"{i}.parquet")
+    expected = {f"{letter}{i}": 1 for letter in "ab" for i in range(100)}
+    files = parquet.ParquetRows([tmp_path / "0.parquet", tmp_path / "1.parquet"])
+    assert open_source(table).count_keys("k") == expected
+    assert passes.Tables(files).count_keys("k") == expected
+    assert list(passes.source_bytes(table)) == list(passes.source_bytes(table.slice(0)))
+
+
+@pytest.mark.parametrize("kind", [pa.string(), pa.dictionary(pa.int8(), pa.string()), pa.string_view()])
+def test_chunks_of_texts_are_combined_with_room_for_more_than_two_gigabytes(kind: Any) -> None:
+    chunks = [pa.array(["a", "b"]).cast(kind), pa.array(["b", None]).cast(kind)]
+    found = rows.Rows(pa.table({"k": pa.chunked_array(chunks)}))
+    assert found.keys("k").type == pa.large_string()
+    assert found.keys("k").to_pylist() == ["a", "b", "b", None]
+
+
+@pytest.mark.parametrize("missing", [np.nan, "NA"])
+def test_half_a_surrogate_pair_is_no_key_in_any_column_of_pandas(missing: Any) -> None:
+    pd = pytest.importorskip("pandas")
+    dtype = pd.StringDtype("python", na_value=pd.NA if missing == "NA" else missing)
+    frame = pd.DataFrame({"k": pd.array(["a", "\ud800", None, "a"], dtype=dtype)})
+    assert open_source(frame).count_keys("k") == {"a": 2, None: 2}
+    with pytest.raises(dpl.StudyError, match="'k' holds String, not numbers"):
+        open_source(frame).require(["k"], numeric=["k"])
+
+
+def odd_frames() -> dict[str, Any]:
+    pd, pl = pytest.importorskip("pandas"), pytest.importorskip("polars")
+    return {
+        "128 bits": pl.DataFrame({"k": pl.Series([1, 2], dtype=pl.Int128)}),
+        "complex": pd.DataFrame({"k": np.array([1j, 2j])}),
+        "sparse": pd.DataFrame({"k": pd.arrays.SparseArray([0.0, 1.0])}),
+        "periods": pd.DataFrame({"k": pd.period_range("2020", periods=2, freq="D")}),
+        "runs": pa.table({"k": ODD["runs"]}),
+    }
+
+
+@pytest.mark.parametrize("kind", ["128 bits", "complex", "sparse", "periods", "runs"])
+def test_types_that_cannot_be_read_are_refused_by_the_schema(kind: str) -> None:
+    found = open_source(odd_frames()[kind])
+    with pytest.raises(dpl.StudyError, match=r"'k' holds .*, which cannot be compared"):
+        found.require(["k"])
+    with pytest.raises(dpl.StudyError, match=r"'k' holds .*, not numbers"):
+        found.require(["k"], numeric=["k"])
+
+
+def test_objects_of_polars_and_long_floats_are_read_cell_by_cell() -> None:
+    pl = pytest.importorskip("polars")
+    frame = pl.DataFrame({"k": pl.Series([1, "a", object()], dtype=pl.Object)})
+    assert open_source(frame).count_keys("k") == {"1": 1, "a": 1, None: 1}
+    found = open_source({"x": np.array([1.5, np.nan], np.longdouble)}).look_at("x", 0.0, 1.0)
+    assert (found.missing, found.above) == (1, 1)
+
+
 @pytest.mark.usefixtures("small_parts")
 @pytest.mark.parametrize("kind", ["whole numbers", "far apart", "texts", "floats"])
 @pytest.mark.parametrize("formula", ["y ~ x*w", "y ~ 0 + x + C(g)"])

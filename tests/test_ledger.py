@@ -626,6 +626,17 @@ def test_the_same_history_has_other_hashes(tmp_path: Path, data: Path) -> None:
     assert hashlib.sha256(data.read_bytes()).hexdigest() not in marks
 
 
+def test_tables_that_arrow_cannot_hold_are_known_again(tmp_path: Path) -> None:
+    book = Ledger.create(tmp_path / "0.db", "people", **BUDGET)
+    cells = {"k": ["a", 1, None, "\ud800", object()], "x": [0.5, "1e3", None, 2, math.nan]}
+    marks = {
+        book.fingerprint(cells | changed)
+        for changed in ({}, {"x": [0.5, "1e3", None, 3, math.nan]}, {"k": list("abcde")})
+    }
+    assert len(marks) == 3
+    assert book.fingerprint({name: list(column) for name, column in cells.items()}) in marks
+
+
 STUDY = """\
 [data]
 path = "linked.parquet"

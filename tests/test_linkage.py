@@ -7,6 +7,7 @@ import itertools
 import numpy as np
 import pyarrow as pa
 import pytest
+import scipy.sparse as sp
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.optimize import linear_sum_assignment
@@ -149,6 +150,15 @@ def test_matching_matrices_are_doubly_stochastic(n: int, seed: int) -> None:
     assert abs(Q.sum(axis=1) - 1).max() < 1e-6
     assert Q.nnz <= pairs.shape[1] + 2 * n
     dpl.Matching(Q)
+
+
+@pytest.mark.parametrize("extra", [-0.5, np.nan, -np.inf])
+@pytest.mark.parametrize("sparse", [True, False])
+def test_probabilities_of_one_pair_are_checked_before_they_are_added(extra: float, sparse: bool) -> None:
+    rows, values = np.array([0, 1, 1]), np.array([1.0, 1.0 - extra, extra])
+    pairs = sp.coo_array((values, (rows, rows))) if sparse else {"row": rows, "match": rows, "probability": values}
+    with pytest.raises(dpl.StudyError, match="finite and not negative"):
+        dpl.Matching(pairs)
 
 
 # --- rules -------------------------------------------------------------------------------------------

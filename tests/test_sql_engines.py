@@ -27,6 +27,7 @@ from dplinked.keys import key_text
 from dplinked.sums import dialect, duckdb, exact
 from dplinked.sums.passes import open_source
 from dplinked.sums.sums import Predictor
+from dplinked.tables import FROM_TEXT
 
 N = 301
 BOUNDS = {"x": (-1.0, 1.0), "w": (0.5, 2.0), "y": (-3.0, 3.0)}
@@ -218,6 +219,35 @@ def test_a_matching_matrix_of_ids(engine: Open, kind: str, tmp_path: Path) -> No
     assert_equal_sums(expected, found)
 
 
+WHOLE = {"integers": pa.int16(), "floats": pa.float64(), "texts": pa.string()}
+
+
+@pytest.mark.parametrize("data", WHOLE)
+@pytest.mark.parametrize("kind", WHOLE)
+def test_ids_are_the_same_whatever_their_types(engine: Open, data: str, kind: str) -> None:
+    """1, 1.0 and "1" are one id."""
+    order = np.random.default_rng(7).permutation(N)
+    table = make_table(7).append_column("id", pa.array(order).cast(WHOLE[data]))
+    pairs = matching_pairs(np.random.default_rng(8), pa.array(order).cast(WHOLE[kind]))
+    linkage, unit = dpl.Matching(pairs, id="id"), dpl.PrivacyUnit(linkage_change=2.0, displaced_links=1)
+    expected = open_source(table).open(build_design("y ~ x", BOUNDS), linkage, unit).instrument_sums()
+    found = engine(table).open(build_design("y ~ x", BOUNDS), linkage, unit).instrument_sums()
+    np.testing.assert_allclose(found.matrix, expected.matrix, rtol=1e-10)
+
+
+@pytest.mark.parametrize("wrong", [0.5, math.nan, 1e300, None, "-0", "0.0"])
+@pytest.mark.parametrize("data", ["integers", "texts"])
+def test_what_is_no_id_is_unknown(engine: Open, data: str, wrong: Any) -> None:
+    table = make_table(7).append_column("id", pa.array(np.arange(N)).cast(WHOLE[data]))
+    kind = pa.string() if isinstance(wrong, str) else pa.float64()
+    ids = pa.concat_arrays([pa.array([wrong], kind), pa.array(np.arange(1, N)).cast(kind)])
+    pairs = pa.table({"row": ids, "match": ids, "probability": np.ones(N)})
+    linkage, unit = dpl.Matching(pairs, id="id"), dpl.PrivacyUnit(linkage_change=2.0, displaced_links=1)
+    for source in (open_source(table), engine(table)):
+        with pytest.raises(dpl.StudyError, match="not in 'id'"):
+            source.open(build_design("y ~ x", BOUNDS), linkage, unit)
+
+
 FAULTS: dict[str, Callable[[pa.Table, pa.Table], tuple[pa.Table, pa.Table, dict[str, Any]]]] = {
     "an unknown id": lambda rows, pairs: (rows.slice(1), pairs, {}),
     "an id twice": lambda rows, pairs: (pa.concat_tables([rows, rows.slice(0, 1)]), pairs, {}),
@@ -225,6 +255,11 @@ FAULTS: dict[str, Callable[[pa.Table, pa.Table], tuple[pa.Table, pa.Table, dict[
     "a negative probability": lambda rows, pairs: (
         rows,
         pairs.set_column(2, "probability", pa.array(np.repeat(-0.5, pairs.num_rows))),
+        {},
+    ),
+    "opposite signs": lambda rows, pairs: (
+        rows,
+        pairs.set_column(2, "probability", pa.array(np.repeat([2.0, 0.3, -1.3], N))),
         {},
     ),
     "NaN": lambda rows, pairs: (rows, pairs.set_column(2, "probability", pa.array([math.nan] * pairs.num_rows)), {}),
@@ -427,6 +462,16 @@ def test_spark_collations_do_not_merge_keys(session: Any) -> None:
     assert spark.open_frame(frame).count_keys("k") == {"a": 1, "A": 1, "a ": 1}
 
 
+@spark_only
+def test_spark_keys_that_are_not_utf8_are_none(session: Any) -> None:
+    from dplinked.sums import spark
+
+    frame = session.sql(
+        "select id as y, id as x, cast(unhex(k) as string) as k from values (1, 'FF'), (2, 'FE'), (3, '61'), (4, null) t(id, k)"
+    )
+    assert spark.open_frame(frame).count_keys("k") == {None: 3, "a": 1}
+
+
 # --- DuckDB alone -----------------------------------------------------------------------------------
 
 NUMBERS = [
@@ -545,9 +590,26 @@ def test_queries_over_databases(tmp_path: Path) -> None:
     assert_equal_sums(expected, all_sums(source, "y ~ x + C(g)", dpl.ELE(0.8, block="k")))
 
 
+@pytest.mark.parametrize("end", ["", ";", " ;; ", "; -- 'all'", "-- all; of them", "/* ; */;\n-- é;\n", ' -- "'])
+def test_queries_end_as_they_like(end: str) -> None:
+    source = duckdb.open_query(f"select i as x, ';é' as g from range(9) t(i){end}")
+    assert (source.count, source.columns) == (9, ("x", "g"))
+
+
+@pytest.mark.parametrize("name", ["a, b", "a[1]", "it's *"])
+def test_queries_in_folders_of_any_name(tmp_path: Path, name: str) -> None:
+    folder = tmp_path / name
+    folder.mkdir()
+    for part in range(2):
+        pq.write_table(make_table(part), folder / f"part-{part}.parquet")
+    assert duckdb.open_query("select * from 'part-*.parquet'", folder=folder).count == 2 * N
+    assert duckdb.open_query("select * from 'part-1.parquet'", folder=folder).count == N
+
+
 @pytest.mark.parametrize(
     ("query", "message"),
     [
+        ("select 1; select 2 -- both", "one SELECT"),
         ("drop table x", "one SELECT"),
         ("select 1; select 2", "one SELECT"),
         ("copy (select 1) to '/tmp/x.csv'", "one SELECT"),
@@ -584,6 +646,67 @@ def test_a_relation_is_fitted() -> None:
     release = dpl.fit(relation, "y ~ x", bounds=BOUNDS, linkage=dpl.ELE(0.8, block="k"), epsilon=1.0, delta=1e-5)
     assert release.count == N
     assert not connection.sql("select table_name from duckdb_tables() where table_name like 'dplinked%'").fetchall()
+
+
+@pytest.mark.parametrize("kind", ["table", "view", "temp view"])
+def test_tables_of_a_connection_do_not_hide_accuracies(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """DuckDB looks for a name in the connection first, and then among Python's variables."""
+    connection, run = ddb.connect(), duckdb.DuckDBEngine.run
+    connection.register("given_table", make_table(22))
+    monkeypatch.setattr(dialect.Kept, "__init__", lambda self, engine, what: setattr(self, "name", f"kept_{what}"))
+
+    def hide(self: duckdb.DuckDBEngine, statement: str) -> Any:
+        """Before a name is looked for, have a table of that name and of the one that would come next."""
+        for name in ("KEPT_accuracies_given", "kept_accuracies_given_", "dplinked_declared_accuracies_as_arrow_table"):
+            connection.execute(f"create or replace {kind} {name} as select 0 as g, '101' as t, 0.1 as y")
+        return run(self, statement)
+
+    monkeypatch.setattr(duckdb.DuckDBEngine, "run", hide)
+    linkage = dpl.ELE({"101": 0.9}, block="k", other=0.7)
+    found = open_source(connection.table("given_table")).open(build_design("y ~ x", BOUNDS), linkage, UNIT)
+    expected = open_source(make_table(22)).open(build_design("y ~ x", BOUNDS), linkage, UNIT)
+    np.testing.assert_allclose(found.instrument_sums().matrix, expected.instrument_sums().matrix, rtol=1e-10)
+
+
+BROKEN: dict[str, Any] = {
+    "texts": pa.array([b"a", b"\xff"] * 150 + [b"b"]).view(pa.string()),
+    "moments": pa.array([2**62] * N, pa.timestamp("ms")),
+    "instants": pa.array([2**62] * N, pa.timestamp("ms", tz="UTC")),
+}
+
+
+def broken_file(folder: Path, kind: str, name: str) -> Path:
+    table = make_table(23)
+    field = pa.field(name, BROKEN[kind].type, metadata=FROM_TEXT if name == "x" else None)
+    table = table.set_column(table.schema.get_field_index(name), field, BROKEN[kind])
+    # DuckDB would find most of them by their statistics, and refuse the file when it is opened
+    pq.write_table(table, folder / "a.parquet", write_statistics=False)
+    return folder / "a.parquet"
+
+
+@pytest.mark.parametrize(
+    ("kind", "name"), [("texts", "x"), *((kind, name) for kind in ("texts", "moments", "instants") for name in "gk")]
+)
+def test_cells_that_duckdb_refuses_are_found_with_the_blocks(tmp_path: Path, kind: str, name: str) -> None:
+    source = duckdb.open_files([broken_file(tmp_path, kind, name)], "parquet")
+    design, unit = build_design("y ~ x + C(g)", BOUNDS, LEVELS), dpl.PrivacyUnit(moves_block=True)
+    with pytest.raises(dpl.ReleaseError) as fault:
+        source.open(design, dpl.ELE(0.8, block="k", other=0.8), unit)
+    assert str(fault.value) == dialect.FAILED
+    assert fault.value.__context__ is None
+
+
+@pytest.mark.parametrize("name", ["g", "k"])
+def test_cells_that_duckdb_refuses_cost_nothing(tmp_path: Path, name: str) -> None:
+    broken_file(tmp_path, "texts", name)
+    ledger = dpl.Ledger.create(tmp_path / "l.db", "people", epsilon=3.0, delta=1e-5)
+    bounds = {name: BOUNDS[name] for name in ("x", "y")}
+    study = dpl.Study(
+        "y ~ x + C(g)", bounds, 0.5, 1e-6, dpl.ELE(0.8, block="k"), levels={"g": ["a", "b"]}, ledger=tmp_path / "l.db"
+    )
+    with pytest.raises(dpl.StudyError, match=r"Nothing was spent\.$"):
+        dpl.fit_study(study, dpl.Query("select * from 'a.parquet'", folder=tmp_path))
+    assert ledger.balance().spent == 0
 
 
 def test_engine_errors_tell_nothing_of_rows() -> None:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from dplinked.errors import StudyError, raise_alone
+from dplinked.keys import key_text, number
 
 FROM_TEXT = {b"dplinked": b"text"}  # travels with a column through Parquet files
 _END = "dplinked: the end of the file"
@@ -293,12 +294,46 @@ def content_bytes(source: Any) -> Iterator[bytes]:
             while piece := file.read(1 << 22):
                 yield piece
         return
+    import narwhals as nw
     import pyarrow as pa
 
-    table = to_arrow(source, "given").combine_chunks()
+    table = None
+    try:
+        table = _combined(to_arrow(source, "given"))
+    except StudyError:
+        if not (isinstance(source, Mapping) or nw.dependencies.is_into_dataframe(source)):
+            raise
+    if table is None:  # cells that Arrow does not take together
+        yield from _cell_bytes(source)
+        return
     for field_, column in zip(table.schema, table.columns, strict=True):
         yield json.dumps([field_.name, str(field_.type), len(column)]).encode()
         sink = pa.BufferOutputStream()
         with pa.ipc.new_stream(sink, pa.schema([pa.field("c", field_.type)])) as writer:
             writer.write_table(pa.table([column], schema=pa.schema([pa.field("c", field_.type)])))
         yield sink.getvalue().to_pybytes()
+
+
+def _cell_bytes(source: Any) -> Iterator[bytes]:
+    """Cells as a release sees them, one by one: the text of each and its number."""
+    import narwhals as nw
+
+    columns = (
+        source if isinstance(source, Mapping) else nw.from_native(source, eager_only=True).to_dict(as_series=False)
+    )
+    for name, cells in columns.items():
+        yield json.dumps([str(name), len(cells)]).encode()
+        for cell in cells:
+            yield json.dumps([key_text(cell), repr(number(cell))]).encode()
+
+
+def _combined(table: Any) -> Any:
+    """A table in one chunk; without its dictionaries where those of its chunks do not fit into one."""
+    import pyarrow as pa
+
+    try:
+        return table.combine_chunks()
+    except pa.ArrowException:
+        dictionaries = {f.name: f.type.value_type for f in table.schema if pa.types.is_dictionary(f.type)}
+        plain = [pa.field(f.name, dictionaries.get(f.name, f.type)) for f in table.schema]
+        return table.cast(pa.schema(plain)).combine_chunks()

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from dplinked.errors import StudyError, raise_alone
+from dplinked.keys import key_text
 from dplinked.linkage.unit import LinkageExposure, PrivacyUnit
 from dplinked.tables import column_texts, content_bytes, is_spark, to_arrow
 
@@ -117,13 +118,12 @@ class Matching:
             raise StudyError(IDS.format(self.id))
         places = []
         for name in ("row", "match"):
-            texts = column_texts(table, name, "pairs").cast(pa.string())
-            found = pc.index_in(texts, value_set=ids)
+            found = pc.index_in(_id_texts(table, name), value_set=ids)
             if found.null_count:
                 raise StudyError(UNKNOWN_IDS.format(self.id))
             places.append(np.asarray(found.to_numpy(), np.int64))
         values = _pair_numbers(table, "probability", pa.float64())
-        matrix = sp.coo_array((values, tuple(places)), shape=(len(ids), len(ids))).tocsr()
+        matrix = sp.coo_array((values, tuple(places)), shape=(len(ids), len(ids)))
         return self._checked(_normalised(matrix))
 
     def __repr__(self) -> str:
@@ -193,7 +193,7 @@ def _stochastic_matrix(pairs: Any) -> Any:
     import scipy.sparse as sp
 
     if sp.issparse(pairs):
-        return _normalised(sp.csr_array(pairs, dtype=np.float64))
+        return _normalised(sp.coo_array(pairs).astype(np.float64))
     import pyarrow as pa
 
     table = to_arrow(pairs, "pairs")
@@ -203,7 +203,7 @@ def _stochastic_matrix(pairs: Any) -> Any:
         raise StudyError(POSITIONS)
     size = int(max(rows.max(), matches.max())) + 1
     values = _pair_numbers(table, "probability", pa.float64())
-    return _normalised(sp.coo_array((values, (rows, matches)), shape=(size, size)).tocsr())
+    return _normalised(sp.coo_array((values, (rows, matches)), shape=(size, size)))
 
 
 def _pair_numbers(table: Any, name: str, kind: Any) -> Any:
@@ -217,13 +217,25 @@ def _pair_numbers(table: Any, name: str, kind: Any) -> Any:
     return np.asarray(column.to_numpy())
 
 
-def _normalised(matrix: Any) -> Any:
+def _id_texts(table: Any, name: str) -> Any:
+    """Ids as the texts under which keys are known."""
+    import pyarrow as pa
+
+    column = table.column(name)
+    if pa.types.is_floating(column.type):
+        return pa.array(map(key_text, column.to_pylist()), pa.large_string())
+    return column_texts(table, name, "pairs").cast(pa.large_string())
+
+
+def _normalised(entries: Any) -> Any:
+    """Entries as a matrix, those of one place added up, with rows that sum to one exactly."""
     import scipy.sparse as sp
 
-    if matrix.shape[0] != matrix.shape[1]:
-        raise StudyError(f"The matching matrix must be square, not {matrix.shape}.")
-    if not (np.isfinite(matrix.data).all() and (matrix.data >= 0).all()):
+    if entries.shape[0] != entries.shape[1]:
+        raise StudyError(f"The matching matrix must be square, not {entries.shape}.")
+    if not (np.isfinite(entries.data).all() and (entries.data >= 0).all()):
         raise StudyError(PROBABILITIES)
+    matrix = entries.tocsr()
     sums = matrix.sum(axis=1)
     if not (np.abs(sums - 1.0) <= STOCHASTIC_TOLERANCE).all():
         raise StudyError(ROW_SUM)

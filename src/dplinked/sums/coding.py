@@ -40,10 +40,10 @@ def encode_part(values: Any) -> tuple[Codes, Any]:
     import pyarrow.compute as pc
 
     if isinstance(values, np.ndarray):  # cells of any type
-        return _encode(pa.array(_encodable(map(key_text, values)), pa.string()))
+        return _encode(cell_texts(values))
 
     def encode() -> tuple[Codes, Any]:
-        plain = values.dictionary_decode() if pa.types.is_dictionary(values.type) else values
+        plain = values if pa.types.is_string(values.type) else widened(values)
         encoded = pc.dictionary_encode(plain, null_encoding="encode")
         texts, different = distinct_texts(encoded.dictionary)
         codes: Codes = encoded.indices.to_numpy(zero_copy_only=False)
@@ -53,6 +53,18 @@ def encode_part(values: Any) -> tuple[Codes, Any]:
         return merged[codes], texts
 
     return guarded(encode)  # type: ignore[no-any-return]
+
+
+def widened(values: Any) -> Any:
+    """Texts and bytes as Arrow holds more than 2 GiB of them, and so those of dictionaries and views; anything else as it is."""
+    import pyarrow as pa
+
+    kind = values.type
+    if pa.types.is_dictionary(kind):
+        return widened(values.dictionary).take(values.indices)
+    if pa.types.is_string(kind) or pa.types.is_string_view(kind):
+        return values.cast(pa.large_string(), safe=False)  # not UTF-8, perhaps
+    return values.cast(pa.large_binary()) if pa.types.is_binary(kind) or pa.types.is_binary_view(kind) else values
 
 
 def _encode(texts: Any) -> tuple[Codes, Any]:
@@ -68,13 +80,24 @@ def distinct_texts(distinct: Any) -> tuple[Any, bool]:
 
     kind = distinct.type
     if pa.types.is_integer(kind) or pa.types.is_boolean(kind):
-        return distinct.cast(pa.string()), True
-    if pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind):
+        return distinct.cast(pa.large_string()), True
+    if pa.types.is_string(kind) or pa.types.is_large_string(kind):
         try:
-            return distinct.cast(pa.binary()).cast(pa.string()), True  # checks that they are UTF-8
+            return distinct.cast(pa.large_binary()).cast(pa.large_string()), True  # checks that they are UTF-8
         except pa.ArrowException:
             pass
-    return pa.array(_encodable(map(_scalar_text, distinct)), pa.string()), False
+    return _texts(map(_scalar_text, distinct)), False
+
+
+def cell_texts(cells: Iterable[Any]) -> Any:
+    """Arrow texts of cells of any type, one by one."""
+    return _texts(map(key_text, cells))
+
+
+def _texts(texts: Iterable[str | None]) -> Any:
+    import pyarrow as pa
+
+    return pa.array(_encodable(texts), pa.large_string())
 
 
 def _scalar_text(scalar: Any) -> str | None:
@@ -101,10 +124,9 @@ def _broken(text: str) -> bool:
 
 def place_texts(texts: Any, known: Iterable[str]) -> Codes:
     """Place of each text among the known ones, -1 for null and unknown ones."""
-    import pyarrow as pa
     import pyarrow.compute as pc
 
-    found = pc.index_in(texts, value_set=pa.array(_encodable(known), pa.string()), skip_nulls=True)
+    found = pc.index_in(texts, value_set=_texts(known), skip_nulls=True)
     return np.asarray(pc.fill_null(found, -1).to_numpy(zero_copy_only=False), np.int32)
 
 
@@ -135,11 +157,9 @@ class Dictionary:
 
     def finish(self) -> tuple[list[Codes], Any]:
         """Each part's way from its own codes to the common ones, and the distinct texts in the order of these."""
-        import pyarrow as pa
-
         if self._waiting or self._known is None:
             self._unify()
-        known = pa.array([], pa.string()) if self._known is None else self._known
+        known = _texts([]) if self._known is None else self._known
         if len(known) > _MOST_KEYS:
             raise_alone(ReleaseError(UNREADABLE))
         return self._maps, known
@@ -149,7 +169,7 @@ class Dictionary:
 class Keys:
     """A column's keys: rows per distinct key, its texts (None: the whole numbers from `low` on), and how parts are coded.
 
-    ``places`` maps common codes to the numbers in use (blocks); None leaves them as they are.
+    ``maps`` leads from a piece's own codes to the common ones; those of ``numbered`` pieces are distances from `low`. ``places`` maps common codes to the numbers in use (blocks); None leaves them as they are.
     """
 
     counts: Counts
@@ -157,16 +177,13 @@ class Keys:
     low: int = 0
     maps: Mapping[tuple[int, int], Codes] = field(default_factory=dict)
     lengths: Mapping[tuple[int, int], int] = field(default_factory=dict)
+    numbered: frozenset[tuple[int, int]] = frozenset()
     kept: Mapping[tuple[int, int], Codes] | None = None
     places: Codes | None = None
 
     def distinct(self) -> Any:
         """Distinct keys as Arrow texts; with whole numbers those that occur."""
-        import pyarrow as pa
-
-        if self.texts is not None:
-            return self.texts
-        return pa.array(np.flatnonzero(self.counts) + self.low).cast(pa.string())
+        return number_texts(np.flatnonzero(self.counts) + self.low) if self.texts is None else self.texts
 
     def codes(self, piece: tuple[int, int], values: Callable[[], Any]) -> Codes:
         """Codes of one piece of a part, whose cells `values` reads if they are needed."""
@@ -175,11 +192,19 @@ class Keys:
         elif self.texts is None:
             codes = dense_codes(values(), self.low)
         else:
-            codes = encode_part(values())[0]
+            cells = values()
+            codes = dense_codes(cells, self.low) if piece in self.numbered else encode_part(cells)[0]
             if codes.size != self.lengths[piece]:  # cut in another way than when they were counted
                 raise ReleaseError(UNREADABLE)
             codes = self.maps[piece][codes]
         return codes if self.places is None else self.places[codes]
+
+
+def number_texts(numbers: NDArray[np.int64]) -> Any:
+    """Whole numbers as Arrow texts."""
+    import pyarrow as pa
+
+    return pa.array(numbers).cast(pa.large_string())
 
 
 def dense_codes(values: Any, low: int) -> Codes:

@@ -75,7 +75,7 @@ class Engine(ABC):
     same: str  # operator of equality that holds between nulls
     collate: str  # what makes texts compare byte by byte
     text_type: str
-    checks_texts: bool  # whether reading a text that is not UTF-8 fails
+    checks_cells: bool  # whether reading a malformed text or moment fails
 
     @abstractmethod
     def run(self, statement: str) -> list[tuple[Any, ...]]:

@@ -40,7 +40,7 @@ class DuckDBEngine(Engine):
     same = "is not distinct from"
     collate = 'collate "C"'
     text_type = "varchar"
-    checks_texts = True
+    checks_cells = True
 
     def __init__(self, connection: duckdb.DuckDBPyConnection | None, relation: Any = None) -> None:
         self._connection, self._relation = connection, relation
@@ -57,14 +57,20 @@ class DuckDBEngine(Engine):
         self.run(f"create temp table {name} as {query}")
 
     def keep_table(self, name: str, table: Any, columns: str) -> None:
-        """Keep columns of an Arrow table as a temporary table; DuckDB finds it by the name of the variable, unless a table has that name."""
-        dplinked_declared_accuracies_as_arrow_table = table
-        statement = f"create temp table {name} as select {columns} from dplinked_declared_accuracies_as_arrow_table"
-        if self._connection is not None:
-            self._connection.execute(statement)
-        else:
-            self._relation.query(_VIEW, statement)
-        del dplinked_declared_accuracies_as_arrow_table
+        """Keep columns of an Arrow table as a temporary table; DuckDB finds it among this module's variables."""
+        variable = self._free_name(f"{name}_given")
+        globals()[variable] = table
+        try:
+            self.run(f"create temp table {name} as select {columns} from {variable}")
+        finally:
+            del globals()[variable]
+
+    def _free_name(self, name: str) -> str:
+        """A name that no table or view of the connection has: these would be found before a variable is."""
+        listed = "select table_name as n from duckdb_tables() union all select view_name from duckdb_views()"
+        while self.run(f"select n from ({listed}) listed where lower(n) = {self.text(name)} limit 1"):
+            name += "_"
+        return name
 
     def drop(self, name: str) -> None:
         """Drop a temporary table; never fails."""
@@ -236,7 +242,9 @@ def open_files(paths: Sequence[str | Path] | str, kind: str, *, threads: int | N
     source, names, parsed = _file_source(files, kind)
     if kind == "csv":
         _read_through(connection, source, files)
-    return DuckDBRows(connection, source, names, parsed)
+    rows = DuckDBRows(connection, source, names, parsed)
+    rows._engine.checks_cells = kind != "csv"
+    return rows
 
 
 def _file_source(files: Sequence[Path], kind: str) -> tuple[str, list[str] | None, frozenset[str]]:
@@ -357,9 +365,9 @@ def open_query(
         raise_alone(StudyError("The query cannot be read as SQL."))
     if len(statements) != 1 or statements[0].type != duckdb.StatementType.SELECT:
         raise StudyError("Give one SELECT statement, and nothing else.")
-    connection = connect(threads)
+    query, connection = _bare(query), connect(threads)
     if folder is not None:
-        connection.execute(f"set file_search_path = {_quoted(str(folder.resolve()))}")
+        connection.execute(f"set file_search_path = {_quoted(_plain_path(connection, folder))}")
     for name, database in (attach or {}).items():
         _attach(connection, name, database, folder)
     connection.execute("begin transaction")
@@ -371,7 +379,32 @@ def open_query(
     except Exception:
         raise_alone(StudyError("The query fails: DuckDB finds a fault in it, or a table or file is missing."))
     _refuse_guessed_types(plan)
-    return DuckDBRows(connection, f"({query.rstrip().rstrip(';')}\n) query", names)
+    return DuckDBRows(connection, f"({query}\n) query", names)
+
+
+def _bare(query: str) -> str:
+    """A statement without the semicolons and comments behind it."""
+    content = query.encode()
+    for start, kind in reversed(duckdb.tokenize(query)):
+        if kind != duckdb.token_type.comment and content[start : start + 1] != b";":
+            break
+        content = content[:start]
+    return content.decode()
+
+
+def _plain_path(connection: duckdb.DuckDBPyConnection, folder: Path) -> str:
+    """A folder's path, by a link if it has commas: DuckDB takes it for a list of paths."""
+    path = folder.resolve()
+    if "," not in str(path):
+        return str(path)
+    place = tempfile.mkdtemp(prefix="dplinked-")
+    weakref.finalize(connection, shutil.rmtree, place, ignore_errors=True)
+    link = Path(place) / "rows"
+    try:
+        link.symlink_to(path, target_is_directory=True)
+    except OSError:
+        raise_alone(StudyError("DuckDB cannot look for files in a folder whose path has a comma. Rename it."))
+    return str(link)
 
 
 def _refuse_guessed_types(plan: str) -> None:

@@ -25,7 +25,8 @@ from dplinked.sums.dialect import Engine, Field, Kept, plain_text
 from dplinked.sums.exact import CHANGED, ExactSums, Scaled, exact_total, log2_ceiling
 from dplinked.sums.sums import BlockFacts
 
-_WHOLE = r"-?(0|[1-9][0-9]*)"
+_WHOLE = r"0|-?[1-9][0-9]*"
+_WITH_WHOLE = ("integer", "float", "text")  # kinds of ids that may be whole numbers
 
 
 @dataclass(frozen=True)
@@ -257,17 +258,29 @@ def _pair_query(cells: Cells, linkage: Matching) -> tuple[str, Kept | None]:
 
 
 def _id_key(engine: Engine, field: Field, data: Field) -> str:
-    """An id of the pairs as a key of the data's id column; a text stands for the whole number it is the text of."""
-    if field.kind == "text" and data.kind == "integer":
-        canonical = engine.matches(field.sql, _WHOLE)
-        return f"case when {canonical} then try_cast({field.sql} as {data.type}) end"
-    if field.kind == "integer" and data.kind == "text":
-        return f"cast({field.sql} as {engine.text_type})"
-    if field.kind != data.kind or not field.comparable:
+    """An id of the pairs as a key of the data's id column; between other types whole numbers and their texts are the same."""
+    if field.kind == data.kind and field.comparable:
+        return engine.key(field)
+    if field.kind not in _WITH_WHOLE or data.kind not in _WITH_WHOLE:
         raise StudyError(
             f"The pairs' ids in {field.name!r} hold {field.type}, those in {data.name!r} {data.type}: convert one of them."
         )
-    return engine.key(field)
+    whole = _whole(engine, field, data.type if data.kind == "integer" else "bigint")
+    if data.kind == "text":
+        return f"cast({whole} as {engine.text_type})"
+    if data.kind == "float":
+        double = f"cast({whole} as double)"
+        return f"case when {whole} = try_cast({double} as bigint) then {double} end"
+    return whole
+
+
+def _whole(engine: Engine, field: Field, type: str) -> str:
+    """A cell that is a whole number or the text of one, in a type of whole numbers; null for any other."""
+    if field.kind == "integer":
+        return field.sql
+    number = f"try_cast({field.sql} as {type})"
+    canonical = engine.matches(field.sql, _WHOLE) if field.kind == "text" else f"{field.sql} = {number}"
+    return f"case when {canonical} then {number} end"
 
 
 def _keep_pairs(engine: Engine, raw: Kept, count: int) -> Kept:

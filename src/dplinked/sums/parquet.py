@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,14 +17,24 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dplinked.errors import ReleaseError, StudyError, raise_alone
-from dplinked.sums.coding import UNREADABLE, Dictionary, Keys, dense_codes, dense_range, encode_part, is_dense
-from dplinked.sums.rows import PART, Rows, check_columns
+from dplinked.sums.coding import (
+    UNREADABLE,
+    Dictionary,
+    Keys,
+    dense_codes,
+    dense_range,
+    encode_part,
+    is_dense,
+    number_texts,
+)
+from dplinked.sums.rows import PART, Rows, check_columns, empty_rows
 from dplinked.tables import FROM_TEXT, source_state
 
 Progress = Callable[[str, int, int], None]
 
 LARGEST_GROUP = 1 << 21  # rows; larger row groups are read in batches of half that
 _WORKERS = min(8, os.cpu_count() or 1)
+_MOST_COUNTERS = 8  # per row of a piece; beyond that only numbers that occur are counted
 _COUNTING = "Counting blocks"
 
 
@@ -42,7 +52,7 @@ class ParquetRows:
     def __init__(self, paths: Sequence[Path], root: Path | None = None, progress: Progress | None = None) -> None:
         self.progress = progress
         self._files = [_open(path, root) for path in paths]
-        self._schema = _common_schema(self._files)
+        self._schema = self._types = _common_schema(self._files)
         self.columns: tuple[str, ...] = tuple(self._schema.names)
         self.count = sum(file.metadata.num_rows for file in self._files)
         self._parts = list(_cut_parts(self._files))
@@ -51,10 +61,9 @@ class ParquetRows:
         return f"ParquetRows({self.count} rows, columns {list(self.columns)})"
 
     def require(self, names: Sequence[str], *, numeric: Sequence[str] = ()) -> None:
-        """Check the schema: all columns there, and the numeric ones numbers."""
-        empty = Rows(self._schema.empty_table())
+        """Check the schema: all columns there, the numeric ones numbers, the others keys."""
         check_columns(names, self.columns)
-        empty.require(names, numeric=numeric)
+        empty_rows(self._types).require(names, numeric=numeric)
 
     @property
     def parts(self) -> int:
@@ -72,7 +81,7 @@ class ParquetRows:
                     yield Rows(table)
             else:
                 tables = [self._table(file, group, columns) for file, group in groups]
-                yield Rows(tables[0] if len(tables) == 1 else pa.concat_tables(tables).combine_chunks())
+                yield Rows(tables[0] if len(tables) == 1 else pa.concat_tables(tables))
         except (pa.ArrowException, OSError):
             raise_alone(ReleaseError(UNREADABLE))
 
@@ -118,60 +127,103 @@ class ParquetRows:
 
     def check_key(self, name: str) -> None:
         """Refuse a column whose type cannot be compared."""
-        Rows(self._schema.empty_table()).check_key(name)
+        empty_rows(self._types).check_key(name)
 
     def find_keys(self, name: str) -> Keys:
-        """Distinct keys of a column and their counts, in one pass over it; a second one where whole numbers lie far apart."""
-        if keys := self._dense_keys(name):
-            return keys
-        dictionary, counted = Dictionary(), []
-
-        def encode(values: Any) -> tuple[Any, NDArray[np.int64]]:
-            codes, texts = encode_part(values)
-            return texts, np.bincount(codes, minlength=len(texts))
-
-        places = []
-        for place, (texts, counts) in self._over_keys(name, encode):
-            dictionary.add(texts)
-            counted.append(counts)
-            places.append(place)
-        lengths = {place: int(counts.sum()) for place, counts in zip(places, counted, strict=True)}
-        maps, texts = dictionary.finish()
-        totals = np.zeros(len(texts), np.int64)
-        for codes, counts in zip(maps, counted, strict=True):
-            np.add.at(totals, codes, counts)
-        return Keys(totals, texts, maps=dict(zip(places, maps, strict=True)), lengths=lengths)
-
-    def _dense_keys(self, name: str) -> Keys | None:
+        """Distinct keys of a column and their counts, in one pass over it, whatever they are."""
         import pyarrow as pa
 
-        if not pa.types.is_integer(self._schema.field(name).type):
-            return None
-        found = _Counters(self.count)
-        for _, counts in self._over_keys(name, lambda values: _count_dense(values, self.count)):
-            if counts is None or not found.add(*counts):
-                return None
-        return Keys(found.counts, low=found.low)
+        found = _Counting(self.count, dense=pa.types.is_integer(self._schema.field(name).type))
 
-    def _over_keys(self, name: str, work: Callable[[Any], Any]) -> Iterator[tuple[tuple[int, int], Any]]:
-        """Results over one column by (part, piece), in order; a few parts ahead at a time, so that results do not pile up."""
+        def run(part: int, dense: bool) -> list[_Counted]:
+            pieces = enumerate(self.read(part, [name]))
+            return [_count_keys((part, piece), rows.keys(name), self.count if dense else 0) for piece, rows in pieces]
 
-        def run(part: int) -> list[tuple[tuple[int, int], Any]]:
-            return [((part, piece), work(rows.keys(name))) for piece, rows in enumerate(self.read(part, [name]))]
-
-        ahead = 2 * _WORKERS
+        ahead = 2 * _WORKERS  # so that results do not pile up
         with ThreadPoolExecutor(max_workers=_WORKERS) as pool:
             for start in range(0, self.parts, ahead):
-                for results in pool.map(run, range(start, min(start + ahead, self.parts))):
-                    yield from results
+                parts = range(start, min(start + ahead, self.parts))
+                for counted in pool.map(run, parts, [found.dense] * len(parts)):
+                    found.add(counted)
                 if self.progress is not None:
-                    self.progress(_COUNTING, min(start + ahead, self.parts), self.parts)
+                    self.progress(_COUNTING, parts.stop, self.parts)
+        return found.finish()
 
 
 @dataclass(frozen=True)
 class _Group:
     number: int
     num_rows: int
+
+
+@dataclass(frozen=True)
+class _Counted:
+    """Rows per key of a piece: per text, or per whole number from `low` on (or only those at `steps` from it), and then the cells too."""
+
+    place: tuple[int, int]
+    counts: NDArray[np.int64]
+    texts: Any = None
+    low: int = 0
+    steps: Any = None
+    values: Any = None
+
+
+def _count_keys(place: tuple[int, int], values: Any, dense: int = 0) -> _Counted:
+    """Count a piece's keys; as whole numbers where they lie close together among `dense` rows."""
+    found = dense_range(values) if dense else None
+    if found is None or not is_dense(*found, dense):
+        codes, texts = encode_part(values)
+        return _Counted(place, np.bincount(codes, minlength=len(texts)), texts)
+    codes = dense_codes(values, found[0])
+    if found[1] - found[0] <= _MOST_COUNTERS * codes.size:
+        return _Counted(place, np.bincount(codes), low=found[0], values=values)
+    steps, counts = np.unique(codes, return_counts=True)
+    return _Counted(place, counts, low=found[0], steps=steps, values=values)
+
+
+class _Counting:
+    """Rows per key. Whole numbers share one range of counters for as long as it stays dense; all other pieces are texts.
+
+    Whether pieces still come as whole numbers is settled between batches, not by which thread is first: the order of keys is fixed.
+    """
+
+    def __init__(self, count: int, dense: bool) -> None:
+        self.dense = dense
+        self._counters = _Counters(count)
+        self._numbered: dict[tuple[int, int], int] = {}
+        self._dictionary, self._encoded = Dictionary(), list[_Counted]()
+
+    def add(self, pieces: Sequence[_Counted]) -> None:
+        """Take in the pieces of a part."""
+        for piece in pieces:
+            if piece.texts is None and self._counters.add(piece):
+                self._numbered[piece.place] = int(piece.counts.sum())
+                continue
+            self.dense = False
+            self._add_texts(piece if piece.texts is not None else _count_keys(piece.place, piece.values))
+
+    def _add_texts(self, piece: _Counted) -> None:
+        self._dictionary.add(piece.texts)
+        self._encoded.append(replace(piece, texts=None))
+
+    def finish(self) -> Keys:
+        """The keys: whole numbers if all of them are and lie close together, else texts."""
+        low, counters = self._counters.low, self._counters.counts
+        if not self._encoded and self.dense:
+            return Keys(counters, low=low)
+        used = np.flatnonzero(counters)
+        self._dictionary.add(number_texts(used + low))
+        (*maps, last), texts = self._dictionary.finish()
+        totals = np.zeros(len(texts), np.int64)
+        totals[last] = counters[used]
+        for way, piece in zip(maps, self._encoded, strict=True):
+            np.add.at(totals, way, piece.counts)
+        common = np.zeros(counters.size, np.int32)
+        common[used] = last
+        places = [piece.place for piece in self._encoded]
+        lengths = {piece.place: int(piece.counts.sum()) for piece in self._encoded} | self._numbered
+        ways = dict(zip(places, maps, strict=True)) | dict.fromkeys(self._numbered, common)
+        return Keys(totals, texts, low, ways, lengths, numbered=frozenset(self._numbered))
 
 
 class _Counters:
@@ -181,29 +233,24 @@ class _Counters:
         self._rows = count
         self.low, self.counts = 0, np.zeros(0, np.int64)
 
-    def add(self, low: int, counts: NDArray[np.int64]) -> bool:
-        """Add a part's counters; False where the numbers turn out to lie too far apart."""
+    def add(self, piece: _Counted) -> bool:
+        """Add a piece's counters; False where its numbers turn out to lie too far from the others."""
         if not self.counts.size:
-            self.low, self.counts = low, counts
-            return True
-        first, last = min(low, self.low), max(low + counts.size, self.low + self.counts.size)
+            self.low = piece.low
+        low, high = self.low, self.low + self.counts.size
+        size = piece.counts.size if piece.steps is None else int(piece.steps[-1]) + 1
+        first, last = min(piece.low, low), max(piece.low + size, high)
         if not is_dense(first, last - 1, self._rows):
             return False
-        if first < self.low or last > self.low + self.counts.size:
-            if first == self.low:  # keys in order: leave room
-                last = max(last, min(self.low + 2 * self.counts.size, self.low + self._rows))
+        if first < low or last > high:
+            if first == low:  # keys in order: leave room
+                last = max(last, min(low + 2 * self.counts.size, low + self._rows))
             grown = np.zeros(last - first, np.int64)
-            grown[self.low - first : self.low - first + self.counts.size] = self.counts
+            grown[low - first : high - first] = self.counts
             self.low, self.counts = first, grown
-        self.counts[low - self.low : low - self.low + counts.size] += counts
+        start = piece.low - self.low
+        self.counts[slice(start, start + size) if piece.steps is None else start + piece.steps] += piece.counts
         return True
-
-
-def _count_dense(values: Any, count: int) -> tuple[int, NDArray[np.int64]] | None:
-    found = dense_range(values)
-    if found is None or not is_dense(*found, count):
-        return None
-    return found[0], np.bincount(dense_codes(values, found[0]), minlength=found[1] - found[0] + 1)
 
 
 def _open(path: Path, root: Path | None) -> _File:

@@ -6,7 +6,7 @@ container would infer them from its cells (lists, object columns, CSV), cells ar
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from copy import copy
 from pathlib import Path
@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dplinked.errors import StudyError, raise_alone, suggest
+from dplinked.errors import ReleaseError, StudyError, raise_alone, suggest
 from dplinked.keys import number
-from dplinked.sums.coding import Keys, dense_codes, dense_range, encode_part, guarded, is_dense
+from dplinked.sums.coding import Keys, cell_texts, dense_codes, dense_range, encode_part, guarded, is_dense, widened
 from dplinked.tables import read_file, text_columns
 
 Floats = NDArray[np.float64]
@@ -55,12 +55,15 @@ class Rows:
         return f"Rows({self.count} rows, columns {list(self.columns)})"
 
     def require(self, names: Sequence[str], *, numeric: Sequence[str] = ()) -> None:
-        """Check the schema: all columns there, and the numeric ones numbers."""
+        """Check the schema: all columns there, the numeric ones numbers, the others keys."""
         check_columns(names, self.columns, secret=bool(self._text))  # the first line of a CSV file may be a row
         for name in numeric:
             kind = _kind(self._columns[name])
             if not (kind == "number" or kind == "object" or name in self._text):
                 raise StudyError(f"Column {name!r} holds {kind}, not numbers. Convert it before fitting.")
+        for name in names:
+            if name not in numeric:
+                self.check_key(name)
 
     def numbers(self, name: str, start: int, stop: int) -> Floats:
         """Rows start:stop of a numeric column; whatever is no number is NaN."""
@@ -82,6 +85,18 @@ class Rows:
         column = self._columns[name]
         return column if isinstance(column, np.ndarray) else guarded(lambda: _arrow(column))
 
+    def kept(self, name: str) -> Any:
+        """A column as a file keeps it whatever its cells: numbers as they are, others as their keys' texts, null where they are none."""
+        import pyarrow as pa
+
+        column = self._columns[name]
+        if _kind(column) == "number" or name in self._text:
+            return guarded(lambda: _arrow(column))
+        if not self._comparable(name):
+            return pa.nulls(self.count)
+        codes, texts = encode_part(self.keys(name))
+        return texts.take(pa.array(codes))
+
     # --- in parts -----------------------------------------------------------------------------------
 
     @property
@@ -99,7 +114,13 @@ class Rows:
 
     def check_key(self, name: str) -> None:
         """Refuse a column whose type cannot be compared; its cells are not looked at."""
-        encode_part(self.keys(name)[:0])
+        if not self._comparable(name):
+            kind = _type(self._columns[name])
+            raise StudyError(f"Column {name!r} holds {kind}, which cannot be compared. Convert it to text first.")
+
+    def _comparable(self, name: str) -> bool:
+        column = self._columns[name]
+        return isinstance(column, np.ndarray) or _works(lambda: encode_part(_arrow(column[:0])))
 
     def find_keys(self, name: str) -> Keys:
         """Distinct keys of a column; the codes of all rows are kept, 4 bytes each, unless keys are their own codes."""
@@ -110,6 +131,13 @@ class Rows:
         codes, texts = encode_part(values)
         kept = {(part, 0): codes[part * PART : (part + 1) * PART] for part in range(self.parts)}
         return Keys(count_codes(codes, len(texts)), texts, kept=kept)
+
+
+def empty_rows(schema: Any) -> Rows:
+    """No rows, of an Arrow schema: what can be told by types."""
+    import pyarrow as pa
+
+    return Rows(pa.table([pa.nulls(0, field.type) for field in schema], schema=schema))
 
 
 def check_columns(names: Sequence[str], columns: Sequence[str], *, secret: bool = False) -> None:
@@ -128,9 +156,12 @@ def count_codes(codes: Codes, size: int) -> NDArray[np.int64]:
 
 
 def _open_columns(data: Any) -> dict[str, Any]:
-    """Columns by name: narwhals series (typed), or NumPy object arrays (read cell by cell)."""
+    """Columns by name: Arrow's or narwhals' (typed), or NumPy object arrays (read cell by cell)."""
     import narwhals as nw
+    import pyarrow as pa
 
+    if isinstance(data, pa.Table) and len(set(data.column_names)) == data.num_columns:
+        return dict(zip(data.column_names, data.columns, strict=True))
     if isinstance(data, Mapping):
         return {name: _open_array(values) for name, values in data.items()}
     frame = None
@@ -149,22 +180,21 @@ def _open_columns(data: Any) -> dict[str, Any]:
     for name in names:
         column = frame.get_column(name)
         native = column.to_native()
-        cellwise = str(getattr(native, "dtype", "")) in ("object", "category")  # their cells may be of any type
+        dtype = str(getattr(native, "dtype", ""))
+        cellwise = dtype in ("object", "Object", "category")  # their cells may be of any type
         columns[name] = np.asarray(native, dtype=object) if cellwise else column
     return columns
 
 
 def _open_array(values: Any) -> Any:
     """A typed array as it is, anything else as objects: NumPy would take a list's type from its cells."""
-    import narwhals as nw
     import pyarrow as pa
 
     if isinstance(values, np.ndarray) and values.ndim == 1 and values.dtype.kind in "biufU":
-        with suppress(UnicodeError):  # half a surrogate pair: cell by cell, then
+        with suppress(UnicodeError, pa.ArrowException):  # half a surrogate pair, long floats: cell by cell, then
             values = pa.array(values.astype(values.dtype.newbyteorder("="), copy=False))
     if isinstance(values, (pa.Array, pa.ChunkedArray)):
-        chunks = values if isinstance(values, pa.ChunkedArray) else pa.chunked_array([values])
-        return nw.from_native(chunks, series_only=True)
+        return values if isinstance(values, pa.ChunkedArray) else pa.chunked_array([values])
     listed = values.tolist() if isinstance(values, np.ndarray) and values.dtype != object else list(values)
     column = np.empty(len(listed), dtype=object)
     column[:] = listed
@@ -172,29 +202,57 @@ def _open_array(values: Any) -> Any:
 
 
 def _kind(column: Any) -> str:
+    """``"number"``, ``"object"``, or a type that holds no numbers; cells are not looked at."""
     if isinstance(column, np.ndarray):
         return "object"
     import pyarrow as pa
 
-    dtype = column.dtype
+    dtype = _dtype(column)
     if dtype.is_numeric() or str(dtype) == "Boolean":
+        return "number" if _works(lambda: _arrow(column[:0]).cast(pa.float64())) else _type(column)
+    if str(dtype) == "Unknown" and _works(lambda: _arrow(column[:0]).cast(pa.null())):  # a column of nulls alone
         return "number"
-    if str(dtype) == "Unknown" and pa.types.is_null(_arrow(column[:0]).type):  # a column of nulls alone
-        return "number"
-    return str(dtype)
+    return _type(column)
+
+
+def _dtype(column: Any) -> Any:
+    """A typed column's type as narwhals has it."""
+    import narwhals as nw
+
+    return nw.from_native(column, series_only=True, pass_through=True).dtype
+
+
+def _type(column: Any) -> str:
+    """A typed column's type as messages name it."""
+    import narwhals as nw
+
+    native, dtype = nw.to_native(column, pass_through=True), str(_dtype(column))
+    return str(getattr(native, "dtype", None) or native.type) if dtype == "Unknown" else dtype
+
+
+def _works(convert: Callable[[], Any]) -> bool:
+    """Whether a type can be converted, tried without cells."""
+    try:
+        guarded(convert)
+    except ReleaseError:
+        return False
+    return True
 
 
 def _arrow(column: Any) -> Any:
     """A typed column as one Arrow array; a single chunk is not copied (narwhals' `to_arrow` would)."""
     import pyarrow as pa
 
-    native = column.to_native()
-    values = native if isinstance(native, (pa.Array, pa.ChunkedArray)) else column.to_arrow()
-    if isinstance(values, pa.ChunkedArray):
-        if values.num_chunks == 1:
-            return values.chunk(0)
-        return values.combine_chunks() if values.num_chunks else pa.array([], values.type)
-    return values
+    values = column
+    if not isinstance(values, pa.ChunkedArray):
+        try:
+            values = column.to_arrow()
+        except UnicodeError:  # half a surrogate pair
+            return cell_texts(column.to_native())
+    chunks = values.chunks if isinstance(values, pa.ChunkedArray) else [values]
+    if len(chunks) == 1:
+        return chunks[0]
+    return pa.concat_arrays(map(widened, chunks)) if chunks else pa.nulls(0, values.type)
 
 
 def _parse_numbers(values: Any) -> Any:
@@ -203,6 +261,6 @@ def _parse_numbers(values: Any) -> Any:
     import pyarrow.compute as pc
 
     trimmed = pc.ascii_trim_whitespace(values)
-    return pc.if_else(pc.match_substring_regex(trimmed, _NUMBER), trimmed, pa.scalar(None, pa.string())).cast(
+    return pc.if_else(pc.match_substring_regex(trimmed, _NUMBER), trimmed, pa.scalar(None, trimmed.type)).cast(
         pa.float64()
     )

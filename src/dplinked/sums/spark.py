@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +33,7 @@ class SparkEngine(Engine):
     same = "<=>"
     collate = "collate UTF8_BINARY"
     text_type = "string"
-    checks_texts = False
+    checks_cells = False
 
     def __init__(self, session: Any) -> None:
         self._session = session
@@ -69,6 +70,10 @@ class SparkEngine(Engine):
                 frame.unpersist()
         except Exception:  # the session is over, and its cache with it
             return
+
+    def key(self, field: Field) -> str:
+        """A cell as a key; Spark does not check that texts are UTF-8."""
+        return super().key(replace(field, sql=f"try_validate_utf8({field.sql})") if field.kind == "text" else field)
 
     def double(self, value: float) -> str:
         """A literal marked as a double, whatever the session takes others for."""

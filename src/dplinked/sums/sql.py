@@ -32,6 +32,7 @@ from dplinked.sums.sums import BlockFacts, CellFacts, Predictor, PrivateCounts, 
 Floats = NDArray[np.float64]
 
 MOST_ROWS = 2**37
+_REFUSED = ("text", "date", "timestamp", "instant")  # kinds of cells that a file may hold and an engine refuse
 
 
 class SqlRows:
@@ -78,17 +79,16 @@ class SqlRows:
         key = linkage.id if isinstance(linkage, Matching) else linkage.block
         if key is not None:
             self.require([key])
-        self._read_texts(design)
+        self._read_cells(design.variables)
         cells = Cells(self._engine, self._fields, self._source, design)
         links, facts = find_links(cells, self.count, linkage, unit)
         return SqlPass(self, cells, self.count, links, facts)
 
-    def _read_texts(self, design: Design) -> None:
-        """Read the levels once where a broken text would stop a later pass; keys are read for the blocks anyway."""
-        texts = [self._fields[name] for name in design.levels if self._fields[name].kind == "text"]
-        texts = [field for field in texts if not field.parsed]
-        if texts and self._engine.checks_texts:
-            lengths = ", ".join(f"sum(length({field.sql}))" for field in texts)
+    def _read_cells(self, names: Sequence[str]) -> None:
+        """Read texts and moments once where one that the engine refuses would stop a later pass; keys are read for the blocks anyway."""
+        fields = [self._fields[name] for name in names if self._fields[name].kind in _REFUSED]
+        if fields and self._engine.checks_cells:
+            lengths = ", ".join(f"sum(length({self._engine.as_text(field)}))" for field in fields)
             self._engine.fetch(f"select {lengths} from {self._source}")
 
     def look_at(self, name: str, low: float, high: float) -> CellFacts:

@@ -18,7 +18,7 @@ from dplinked.linkage import ELE, Exact, Linkage, Matching, PrivacyUnit
 from dplinked.sums.coding import UNREADABLE, encode_part
 from dplinked.sums.memory import encode, instrument_sums, merge, paper_sums
 from dplinked.sums.parquet import ParquetRows
-from dplinked.sums.rows import PART, Rows
+from dplinked.sums.rows import PART, Rows, empty_rows
 from dplinked.sums.sums import PrivateSums
 from dplinked.tables import Stream
 
@@ -30,30 +30,33 @@ _NEEDS_MORE = "A stream that is read once gives sums only. Leave out contiguous=
 class SpilledRows(ParquetRows):
     """A stream's rows in a temporary file that only its owner can read and that goes with the object."""
 
-    def __init__(self, folder: str) -> None:
+    def __init__(self, folder: str, types: Any) -> None:
         weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
         super().__init__([Path(folder) / _FILE])
+        self._types, self.columns = types, tuple(types.names)
 
 
 def spill(stream: Stream, columns: Sequence[str] | None) -> ParquetRows:
-    """Write a stream's columns to a temporary file."""
+    """Write a stream's columns to a temporary file: numbers as they are, keys as their texts, so that every cell can be written."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    known = stream.batches.schema.names
+    types = stream.batches.schema
+    empty, known = empty_rows(types), types.names
     wanted = [name for name in known if columns is None or name in columns] or known[:1]
-    schema = pa.schema([stream.batches.schema.field(name) for name in wanted])
+    schema = pa.schema([types.field(name).with_type(empty.kept(name).type) for name in wanted])
     folder = tempfile.mkdtemp(prefix="dplinked-")
     try:
         with pq.ParquetWriter(Path(folder) / _FILE, schema, compression="zstd", use_dictionary=False) as writer:
             for batch in stream.batches:
-                writer.write_batch(batch.select(wanted))
+                rows = Rows(pa.Table.from_batches([batch], types))
+                writer.write_table(pa.table([rows.kept(name) for name in wanted], schema=schema))
     except BaseException as fault:
         shutil.rmtree(folder, ignore_errors=True)
         if not isinstance(fault, (pa.ArrowException, OSError)):
             raise
         raise_alone(ReleaseError(UNREADABLE))
-    return SpilledRows(folder)
+    return SpilledRows(folder, types)
 
 
 class StreamRows:
@@ -66,8 +69,8 @@ class StreamRows:
         self.columns: tuple[str, ...] = tuple(stream.batches.schema.names)
 
     def require(self, names: Sequence[str], *, numeric: Sequence[str] = ()) -> None:
-        """Check the schema: all columns there, and the numeric ones numbers."""
-        Rows(self.stream.batches.schema.empty_table()).require(names, numeric=numeric)
+        """Check the schema: all columns there, the numeric ones numbers, the others keys."""
+        empty_rows(self.stream.batches.schema).require(names, numeric=numeric)
 
     def look_at(self, *_: Any) -> Any:
         """Not in one pass."""
@@ -153,8 +156,8 @@ class StreamPass:
                 import pyarrow as pa
                 import pyarrow.compute as pc
 
-                known = pc.is_in(texts, value_set=pa.array(list(self.linkage.accuracy), pa.string()))
-                texts = pc.unique(pc.if_else(known, texts, pa.scalar(None, pa.string())))
+                known = pc.is_in(texts, value_set=pa.array(list(self.linkage.accuracy), pa.large_string()))
+                texts = pc.unique(pc.if_else(known, texts, pa.scalar(None, texts.type)))
             seen.append(texts)
         return table
 
