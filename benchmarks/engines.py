@@ -48,6 +48,7 @@ from rich.console import Console
 from rich.progress import track
 
 import dplinked as dpl
+from dplinked.design import Design
 from dplinked.linkage import ELE
 from dplinked.study import Study
 from dplinked.sums import passes
@@ -104,12 +105,13 @@ class Run:
         return make_file(self.folder, self.at_most(rows), columns, keys, self.console)
 
 
-def timed(action: Callable[[], Any]) -> float:
-    """Seconds of one call, garbage collected beforehand."""
+def timed(action: Callable[[], Any], repeats: int = 1) -> float:
+    """Mean seconds of some calls in a row, garbage collected beforehand."""
     gc.collect()
     start = time.perf_counter()
-    action()
-    return time.perf_counter() - start
+    for _ in range(repeats):
+        action()
+    return (time.perf_counter() - start) / repeats
 
 
 # --- files and studies ------------------------------------------------------------------------------
@@ -186,9 +188,8 @@ def read_columns(study: Study) -> list[str]:
     return [*study.prepare()[0].variables, str(study.linkage.block)]
 
 
-def sum_source(source: Source, study: Study) -> PrivateSums:
+def sum_source(source: Source, study: Study, design: Design) -> PrivateSums:
     """From an open source to private sums, as `fit_study` goes, noise and solving left out (milliseconds)."""
-    design, _ = study.prepare()
     study.check_count(source.count)
     source.require(design.variables, numeric=list(design.bounds))
     return source.open(design, study.linkage, study.unit).instrument_sums()
@@ -196,7 +197,8 @@ def sum_source(source: Source, study: Study) -> PrivateSums:
 
 def our_pass(path: Path, study: Study) -> PrivateSums:
     """From a Parquet file to private sums: a pass over the keys, then one over the data."""
-    return sum_source(open_source(path, read_columns(study)), study)
+    design, _ = study.prepare()
+    return sum_source(open_source(path, [*design.variables, str(study.linkage.block)]), study, design)
 
 
 @contextmanager
@@ -213,7 +215,7 @@ def duckdb_pass(path: Path, study: Study) -> PrivateSums:
     """The same, by DuckDB."""
     from dplinked.sums import duckdb
 
-    return sum_source(duckdb.open_files([path], "parquet"), study)
+    return sum_source(duckdb.open_files([path], "parquet"), study, study.prepare()[0])
 
 
 def decode(path: Path, columns: Sequence[str]) -> None:
@@ -328,7 +330,7 @@ def small_file(run: Run) -> Path:
 def measure_contract(run: Run) -> Report:
     report, path = Report(), run.file(SMALL)
     studies = [declare_study(typical=typical) for typical in (False, True)]
-    references = [sum_source(open_source(pq.read_table(path)), study) for study in studies]
+    references = [sum_source(open_source(pq.read_table(path)), study, study.prepare()[0]) for study in studies]
     with streaming():
         found = {"Parquet": [our_pass(path, study) for study in studies]}
     skipped = []
@@ -376,7 +378,8 @@ def spark_sums(path: Path) -> dict[str, Any]:
 
     session, sums = start_spark(), []
     for typical in (False, True):
-        found = sum_source(spark.open_frame(session.read.parquet(str(path))), declare_study(typical=typical))
+        study = declare_study(typical=typical)
+        found = sum_source(spark.open_frame(session.read.parquet(str(path))), study, study.prepare()[0])
         sums.append({"matrix": found.matrix.tolist(), "vector": found.vector.tolist(), "count": found.count})
     session.stop()
     return {"sums": sums}
@@ -392,7 +395,7 @@ class Case:
     name: str
     path: Path
     study: Study
-    repeats: int = 1  # within a round
+    repeats: int = 1  # in a row, a few hundredths of a second being too little to time
 
 
 @dataclass(frozen=True)
@@ -423,10 +426,10 @@ def race(cases: Sequence[Case], run: Run) -> dict[str, Times]:
         for case in track(cases, "Warming up", console=run.console):
             decode(case.path, columns[case.name])
         our_pass(cases[0].path, cases[0].study)
-        jobs = [case for _ in range(run.rounds) for case in cases for _ in range(case.repeats)]
+        jobs = [case for _ in range(run.rounds) for case in cases]
         for case in track(jobs, "Our pass against decoding", console=run.console):
-            decoding = timed(lambda: decode(case.path, columns[case.name]))  # noqa: B023
-            ours = timed(lambda: our_pass(case.path, case.study))  # noqa: B023
+            decoding = timed(lambda: decode(case.path, columns[case.name]), case.repeats)  # noqa: B023
+            ours = timed(lambda: our_pass(case.path, case.study), case.repeats)  # noqa: B023
             taken[case.name].append((decoding, ours))
     return {name: Times(*np.array(pairs).T) for name, pairs in taken.items()}
 
@@ -434,7 +437,7 @@ def race(cases: Sequence[Case], run: Run) -> dict[str, Times]:
 def measure_parquet(run: Run) -> Report:
     report, study, small = Report(), declare_study(), small_file(run)
     sizes = [*(size for size in (SMALL, MIDDLE, LARGE) if size < run.rows), run.at_most(LARGE)]
-    cases = [Case(f"{size:,}", run.file(size), study, max(1, min(5, MIDDLE // size))) for size in sizes]
+    cases = [Case(f"{size:,}", run.file(size), study, max(1, min(10, MIDDLE // size))) for size in sizes]
     times = race(cases, run)
     rows, per_row = [], {}
     for size, case in zip(sizes, cases, strict=True):
@@ -459,7 +462,7 @@ def measure_parquet(run: Run) -> Report:
     report.add(
         f"From a Parquet file (5 columns, response and keys of blocks of {BLOCK}; row groups of {GROUP:,} rows, small files one a thread) to private sums, two passes, "
         f"against decoding the same seven columns once and dropping them, both with {WORKERS} threads. Medians over {run.rounds} "
-        "interleaved rounds of all sizes (small files five times a round); ratio = median of (ours / decoding). Memory is that of a "
+        "interleaved rounds of all sizes (small files ten times in a row, their mean); ratio = median of (ours / decoding). Memory is that of a "
         "fresh process, imports and all."
     )
     report.table(

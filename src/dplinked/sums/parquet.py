@@ -32,7 +32,7 @@ from dplinked.tables import FROM_TEXT, source_state
 
 Progress = Callable[[str, int, int], None]
 
-LARGEST_GROUP = 1 << 21  # rows; larger row groups are read in batches of half that
+LARGEST_PIECE = 1 << 18  # rows; larger row groups are read in batches of so many
 _WORKERS = min(8, os.cpu_count() or 1)
 _MOST_COUNTERS = 8  # per row of a piece; beyond that only numbers that occur are counted
 _COUNTING = "Counting blocks"
@@ -76,7 +76,7 @@ class ParquetRows:
 
         groups = self._parts[part]
         try:
-            if len(groups) == 1 and groups[0][1].num_rows > LARGEST_GROUP:
+            if len(groups) == 1 and groups[0][1].num_rows > LARGEST_PIECE:
                 for table in self._batches(*groups[0], columns):
                     yield Rows(table)
             else:
@@ -96,7 +96,7 @@ class ParquetRows:
 
         stored = [name for name in columns if name not in file.partition]
         with _reader(file) as reader:
-            options = {"batch_size": LARGEST_GROUP // 2, "row_groups": [group.number], "use_threads": False}
+            options = {"batch_size": LARGEST_PIECE, "row_groups": [group.number], "use_threads": False}
             for batch in reader.iter_batches(columns=stored, **options):
                 yield self._completed(pa.Table.from_batches([batch]), batch.num_rows, file, columns)
 
@@ -303,7 +303,7 @@ def _cut_parts(files: Sequence[_File]) -> Iterator[list[tuple[_File, _Group]]]:
     for file in files:
         for number in range(file.metadata.num_row_groups):
             group = _Group(number, file.metadata.row_group(number).num_rows)
-            if waiting and group.num_rows > LARGEST_GROUP:
+            if waiting and group.num_rows > LARGEST_PIECE:
                 yield waiting
                 waiting, rows = [], 0
             waiting.append((file, group))

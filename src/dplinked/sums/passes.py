@@ -34,7 +34,7 @@ from dplinked.tables import (
 
 Floats = NDArray[np.float64]
 
-IN_MEMORY = 1 << 20  # rows of Parquet files up to which they are read once, whole
+IN_MEMORY = 1 << 19  # rows of Parquet files up to which they are read once, whole
 _LOOKED_AT = 1_000_000
 LARGEST_TEXT = 1 << 30  # bytes of a CSV file beyond which DuckDB reads it
 

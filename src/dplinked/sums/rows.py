@@ -207,36 +207,29 @@ def _kind(column: Any) -> str:
         return "object"
     import pyarrow as pa
 
-    dtype = _dtype(column)
-    if dtype.is_numeric() or str(dtype) == "Boolean":
-        return "number" if _works(lambda: _arrow(column[:0]).cast(pa.float64())) else _type(column)
-    if str(dtype) == "Unknown" and _works(lambda: _arrow(column[:0]).cast(pa.null())):  # a column of nulls alone
-        return "number"
-    return _type(column)
+    def numbers() -> bool:
+        empty, types = _arrow(column[:0]), pa.types
+        tests = (types.is_integer, types.is_floating, types.is_decimal, types.is_boolean, types.is_null)
+        return any(test(empty.type) for test in tests) and len(empty.cast(pa.float64())) == 0
 
-
-def _dtype(column: Any) -> Any:
-    """A typed column's type as narwhals has it."""
-    import narwhals as nw
-
-    return nw.from_native(column, series_only=True, pass_through=True).dtype
+    return "number" if _works(numbers) else _type(column)
 
 
 def _type(column: Any) -> str:
     """A typed column's type as messages name it."""
     import narwhals as nw
 
-    native, dtype = nw.to_native(column, pass_through=True), str(_dtype(column))
+    series = nw.from_native(column, series_only=True, pass_through=True)
+    native, dtype = series.to_native(), str(series.dtype)
     return str(getattr(native, "dtype", None) or native.type) if dtype == "Unknown" else dtype
 
 
 def _works(convert: Callable[[], Any]) -> bool:
     """Whether a type can be converted, tried without cells."""
     try:
-        guarded(convert)
+        return guarded(convert) is not False
     except ReleaseError:
         return False
-    return True
 
 
 def _arrow(column: Any) -> Any:
