@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import datetime
+import importlib.util
 import json
 import math
 import sqlite3
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from decimal import Decimal
 from pathlib import Path
@@ -437,6 +440,40 @@ def test_spark_errors_tell_nothing_of_rows(session: Any, capfd: pytest.CaptureFi
     assert str(fault.value) == dialect.FAILED
     assert fault.value.__context__ is None
     assert "secret" not in "".join(capfd.readouterr())
+
+
+CONNECTED = """
+import numpy as np
+from pyspark.sql import SparkSession
+
+import dplinked as dpl
+from dplinked.sums.passes import open_source
+from test_sql_engines import BOUNDS, UNIT, build_design, make_table, pa
+
+session = SparkSession.builder.remote("local[2]").config("spark.sql.shuffle.partitions", "2").getOrCreate()
+table = make_table(4).append_column("id", pa.array(range(make_table(4).num_rows)))
+frame, design, ids = session.createDataFrame(table), build_design("y ~ x", BOUNDS), table["id"]
+pairs = pa.table({"row": ids, "match": ids, "probability": np.ones(len(ids))})
+for linkage in (dpl.ELE(0.8, block="k", other=0.9), dpl.Exact(), dpl.Matching(pairs, id="id")):
+    one, two = (open_source(data).open(design, linkage, UNIT).instrument_sums() for data in (table, frame))
+    np.testing.assert_allclose(two.matrix, one.matrix, atol=1e-9)
+print(type(frame).__module__, len(session.catalog.listTables()))
+"""
+
+
+@spark_only
+@pytest.mark.skipif(importlib.util.find_spec("grpc") is None, reason="Spark Connect is not installed")
+def test_spark_connect() -> None:
+    """A frame of a remote session; in a process of its own, since a process has sessions of one kind."""
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", CONNECTED],
+        capture_output=True,
+        text=True,
+        cwd=Path(__file__).parent,
+        check=False,
+    )
+    assert done.stdout.split() == ["pyspark.sql.connect.dataframe", "0"], done.stderr[-2000:]
+    assert "dplinked_" not in done.stderr
 
 
 @spark_only

@@ -38,7 +38,6 @@ class SparkEngine(Engine):
     def __init__(self, session: Any) -> None:
         self._session = session
         self.parts = 1 << 20  # most parts of what is kept; a table of blocks has no more rows than the data
-        self._frames: dict[str, Any] = {}
 
     def run(self, statement: str) -> list[tuple[Any, ...]]:
         """Run a statement and return its few rows."""
@@ -48,26 +47,21 @@ class SparkEngine(Engine):
     def keep(self, name: str, query: str) -> None:
         """Keep a query's result in Spark's cache, in few parts if there are few rows, under the name of a temporary view."""
         with _quiet():
-            self._keep(name, self._session.sql(query).coalesce(self.parts).cache())
+            self._session.sql(query).coalesce(self.parts).createOrReplaceTempView(name)
+            self._session.catalog.cacheTable(name)
 
     def keep_table(self, name: str, table: Any, columns: str) -> None:
         """Keep columns of an Arrow table under the name of a temporary view."""
         raw = f"{name}_raw"
         self._session.createDataFrame(table).createOrReplaceTempView(raw)
-        self._keep(name, self._session.sql(f"select {columns} from {raw}"))
+        self._session.sql(f"select {columns} from {raw}").createOrReplaceTempView(name)
         self._session.catalog.dropTempView(raw)
 
-    def _keep(self, name: str, frame: Any) -> None:
-        self._frames[name] = frame
-        frame.createOrReplaceTempView(name)
-
     def drop(self, name: str) -> None:
-        """Drop a view and what is cached of it; never fails."""
+        """Drop a view, and with it what is cached of it; never fails."""
         try:
-            frame = self._frames.pop(name, None)
-            if frame is not None:
+            with _quiet():
                 self._session.catalog.dropTempView(name)
-                frame.unpersist()
         except Exception:  # the session is over, and its cache with it
             return
 
@@ -147,7 +141,7 @@ class SparkEngine(Engine):
             for i, field in enumerate(frame.schema.fields)
         )
         kept = Kept(self, "rows")
-        self._keep(kept.name, frame.toDF(*(f"c{i}" for i in range(len(fields)))))
+        frame.toDF(*(f"c{i}" for i in range(len(fields)))).createOrReplaceTempView(kept.name)
         return kept.name, fields, kept
 
 
