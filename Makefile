@@ -7,7 +7,7 @@ FEBRL ?= .venv-febrl
 
 .PHONY: demo studio test test-all test-febrl check format docs bench bench-coverage bench-engines bench-ledger bench-linking bench-reproduction clean
 
-$(READY): pyproject.toml constraints.txt
+$(READY): pyproject.toml constraints.txt hatch_build.py src/dplinked/sums/kernel.c
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
 	touch $@
@@ -35,14 +35,14 @@ test-febrl: $(FEBRL)/.ready
 	$(FEBRL)/bin/python -m pytest -m "slow or not slow" tests/test_febrl.py
 
 check: $(READY)
-	$(BIN)/ruff check src tests benchmarks docs/theme
-	$(BIN)/ruff format --check src tests benchmarks docs/theme
+	$(BIN)/ruff check src tests benchmarks docs/theme hatch_build.py
+	$(BIN)/ruff format --check src tests benchmarks docs/theme hatch_build.py
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache
 
 format: $(READY)
-	$(BIN)/ruff check --fix src tests benchmarks docs/theme
-	$(BIN)/ruff format src tests benchmarks docs/theme
+	$(BIN)/ruff check --fix src tests benchmarks docs/theme hatch_build.py
+	$(BIN)/ruff format src tests benchmarks docs/theme hatch_build.py
 
 # Built offline into site/: open site/index.html, or serve it with python3 -m http.server --directory site.
 docs: $(READY)
@@ -79,4 +79,4 @@ bench-linking: $(READY) $(FEBRL)/.ready
 	$(BIN)/python benchmarks/linking.py fit
 
 clean:
-	rm -rf $(VENV) $(FEBRL) build dist demo site
+	rm -rf $(VENV) $(FEBRL) build dist demo site src/dplinked/sums/libkernel.*

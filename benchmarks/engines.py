@@ -76,6 +76,7 @@ SMALL, MIDDLE, LARGE = 1_000_000, 10_000_000, 100_000_000
 FEW_ROWS = 500_000  # below, fixed costs rule: times are shown but not judged
 COLUMNS, WIDE = 5, 20
 BLOCK, LARGE_BLOCKS = 25, 10
+WARM_UP = 3  # rounds of Spark
 ACCURACY, SLOPE = 0.9, 0.2
 GROUP = 1 << 20  # rows of a row group: pyarrow's default
 
@@ -656,7 +657,7 @@ def measure_spark(run: Run) -> Report:
     alone = float(np.median(sums / plain))
     report.add(
         f"`local[2]`, 4 GB, {run.at_most(MIDDLE):,} rows of the Parquet file, blocks of {BLOCK}. Spark's own: `select block, count(*), sum(x1) … "
-        f"sum(z) group by block`, written nowhere (`noop`). Medians over {run.rounds} interleaved rounds after one to warm up."
+        f"sum(z) group by block`, written nowhere (`noop`). Medians over {run.rounds} interleaved rounds after {WARM_UP} to warm up: Java compiles what runs often."
     )
     report.table(
         ["", "seconds", "times Spark's own", "allowed"],
@@ -675,7 +676,7 @@ def measure_spark(run: Run) -> Report:
 
 
 def time_spark(path: Path, rounds: int) -> Iterator[dict[str, float]]:
-    """Seconds of each round; one before them warms up."""
+    """Seconds of each round; a few before them warm up."""
     from dplinked.sums import spark
 
     session, study = start_spark(), declare_study()
@@ -697,10 +698,10 @@ def time_spark(path: Path, rounds: int) -> Iterator[dict[str, float]]:
         opened.instrument_sums()
         return middle - start, time.perf_counter() - middle
 
-    for number in range(rounds + 1):
+    for number in range(WARM_UP + rounds):
         own = timed(plain)
         opening, summing = ours()
-        if number:
+        if number >= WARM_UP:
             yield {"plain": own, "opening": opening, "sums": summing}
     session.stop()
 

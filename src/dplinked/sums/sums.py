@@ -110,7 +110,7 @@ def rounding_bound(count: int, largest: float) -> float:
     -----
     A strip of s rows, or a tile of at most k, is summed in any order (relative error at most k roundings of the sum of
     absolute values). Parts but the last have 16 strips or more, all but one of them whole, so there are at most ``2n/s + 1`` strips, however the
-    data is laid out; totals of blocks of at most k rows may be added row by row, those of larger ones add each strip once, then those of at most 64 threads, and sums are merged
+    data is laid out; totals of blocks of at most k rows may be added row by row, those of larger ones add each strip once, or keep what rounding loses, then those of at most 64 threads are added, and sums are merged
     the same way. (SQL engines stay below, see :mod:`dplinked.sums.exact`.) A product of two block totals carries both errors, and
     ``o·Σ|h|·Σ|x| ≤ 2m·largest`` for a block of m ≥ 2 rows since ``o ≤ 1/(m-1)``; the paper's
     ``(2ao + mo²)ss'`` is at most three times that. Hence, with room to spare,
