@@ -34,7 +34,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -49,7 +49,7 @@ from rich.progress import track
 
 import dplinked as dpl
 from dplinked.design import Design
-from dplinked.linkage import ELE
+from dplinked.linkage import ELE, Matching, PrivacyUnit
 from dplinked.study import Study
 from dplinked.sums import passes
 from dplinked.sums.memory import WORKERS
@@ -65,6 +65,7 @@ TITLES = {
     "parquet": "Parquet against decoding alone",
     "blocks": "Blocks of all kinds",
     "wide": "Twenty columns",
+    "matching": "An explicit matching matrix",
     "rivals": "Against what users would write",
     "spark": "Spark against its own group-by",
     "cli": "The command line, from file to release",
@@ -134,6 +135,7 @@ KEYS: dict[str, Callable[[NDArray[np.int64], int], Any]] = {
     "shuffled": lambda i, rows: _order(rows)[i] // BLOCK,
     "text": lambda i, rows: _texts(i // BLOCK),
     "apart": lambda i, rows: i // BLOCK * 10**9,
+    "id": lambda i, rows: i,
 }
 
 
@@ -532,6 +534,54 @@ def measure_wide(run: Run) -> Report:
     return report
 
 
+# --- matching ---------------------------------------------------------------------------------------
+
+CANDIDATES = ((0, 0.9), (1, 0.06), (7, 0.04))  # rows further on, and with what probability they are matched
+
+
+def make_pairs(folder: Path, rows: int) -> Path:
+    """Pairs of ids, a few a row; kept where they are there already."""
+    path, ids = folder / f"{rows}-rows-pairs.parquet", np.arange(rows)
+    if not path.exists():
+        matches = np.concatenate([(ids + step) % rows for step, _ in CANDIDATES])
+        probability = np.repeat([share for _, share in CANDIDATES], rows)
+        pq.write_table(
+            pa.table({"row": np.tile(ids, len(CANDIDATES)), "match": matches, "probability": probability}), path
+        )
+    return path
+
+
+def measure_matching(run: Run) -> Report:
+    report, path = Report(), run.file(MIDDLE, keys=("id",))
+    pairs, unit = make_pairs(run.folder, run.at_most(MIDDLE)), PrivacyUnit(linkage_change=2.0, displaced_links=1)
+    study = replace(declare_study(), linkage=Matching(pairs, id="id"), unit=unit)
+    design, _ = study.prepare()
+    openers: dict[str, Callable[[], Source]] = {"Parquet": lambda: open_source(path, [*design.variables, "id"])}
+    if reason := missing_duckdb():
+        report.add(f"DuckDB skipped: {reason}.")
+    else:
+        openers["DuckDB"] = lambda: open_source(dpl.Query(f"select * from '{path}'"))
+    found, rows = {}, []
+    for name, opened in openers.items():
+        start = time.perf_counter()
+        ready = opened().open(design, study.linkage, study.unit)
+        middle = time.perf_counter()
+        found[name] = ready.instrument_sums()
+        rows.append([name, f"{middle - start:.1f}", f"{time.perf_counter() - middle:.1f}"])
+        del ready
+    report.add(
+        f"{run.at_most(MIDDLE):,} rows, {len(CANDIDATES)} candidates each, pairs of whole-number ids in a Parquet file; once. Nothing is judged but "
+        "that engines agree."
+    )
+    report.table(["engine", "pairs read, checked and joined, s", "sums, s"], rows)
+    for name, sums in found.items():
+        deviation = _deviations(sums, found["Parquet"])[1]
+        report.require(
+            deviation <= MOST_DEVIATION, f"{name} deviates by {deviation:.4g}, at most {MOST_DEVIATION:g} allowed"
+        )
+    return report
+
+
 # --- what users would write -------------------------------------------------------------------------
 
 NAMES = [f"x{k + 1}" for k in range(COLUMNS)]
@@ -825,7 +875,7 @@ def measure_cli(run: Run) -> Report:
 
 MEASURES: dict[str, Callable[[Run], Report]] = {
     "contract": measure_contract, "parquet": measure_parquet, "blocks": measure_blocks, "wide": measure_wide,
-    "rivals": measure_rivals, "spark": measure_spark, "cli": measure_cli,
+    "matching": measure_matching, "rivals": measure_rivals, "spark": measure_spark, "cli": measure_cli,
 }  # fmt: skip
 
 

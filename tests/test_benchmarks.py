@@ -44,7 +44,7 @@ def test_small_benchmark(command: list[str], tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_small_engines(tmp_path: Path) -> None:
-    sections, out = ["contract", "parquet", "blocks", "wide", "rivals", "cli"], tmp_path / "engines.md"
+    sections, out = ["contract", "parquet", "blocks", "wide", "matching", "rivals", "cli"], tmp_path / "engines.md"
     done = subprocess.run(
         [sys.executable, str(ROOT / "benchmarks" / "engines.py"), *sections, "--rows", "5000", "--rounds", "2", "--out", str(out)],
         capture_output=True, text=True, cwd=tmp_path, check=False,

@@ -105,7 +105,7 @@ class Matching:
         return matrix
 
     def matrix_for(self, ids: Any) -> Any:
-        """The matrix of rows with these ids (Arrow texts, in the rows' order); with positions, the matrix itself."""
+        """The matrix of rows with these ids (Arrow's whole numbers or texts, in the rows' order); with positions, the matrix itself."""
         if self.id is None:
             return self.matrix
         import pyarrow as pa
@@ -118,7 +118,7 @@ class Matching:
             raise StudyError(IDS.format(self.id))
         places = []
         for name in ("row", "match"):
-            found = pc.index_in(_id_texts(table, name), value_set=ids)
+            found = _find_ids(table, name, ids)
             if found.null_count:
                 raise StudyError(UNKNOWN_IDS.format(self.id))
             places.append(np.asarray(found.to_numpy(), np.int64))
@@ -215,6 +215,23 @@ def _pair_numbers(table: Any, name: str, kind: Any) -> Any:
     if column is None or column.null_count:
         raise_alone(StudyError(PROBABILITIES if name == "probability" else POSITIONS))
     return np.asarray(column.to_numpy())
+
+
+def is_whole(kind: Any) -> bool:
+    """Whether an Arrow type holds whole numbers of at most 63 bits: they need not become texts to be compared."""
+    import pyarrow as pa
+
+    return pa.types.is_integer(kind) and not pa.types.is_uint64(kind)
+
+
+def _find_ids(table: Any, name: str, ids: Any) -> Any:
+    """Place of each of the pairs' ids among the data's, null for unknown ones."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    if is_whole(ids.type) and is_whole(table.column(name).type):
+        return pc.index_in(table.column(name).cast(pa.int64()), value_set=ids.cast(pa.int64()))
+    return pc.index_in(_id_texts(table, name), value_set=ids.cast(pa.large_string()))
 
 
 def _id_texts(table: Any, name: str) -> Any:

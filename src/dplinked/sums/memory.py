@@ -21,6 +21,7 @@ from threadpoolctl import threadpool_limits
 from dplinked.design import Design
 from dplinked.errors import StudyError
 from dplinked.linkage import ELE, Exact, Linkage, Matching, PrivacyUnit
+from dplinked.linkage.matching import is_whole
 from dplinked.sums import kernel
 from dplinked.sums.coding import Keys, block_places, encode_part, place_texts
 from dplinked.sums.rows import Rows
@@ -178,7 +179,7 @@ def encode(
     for name in design.levels:
         rows.check_key(name)
     if isinstance(linkage, Matching):
-        matrix = linkage.matrix_for(None if linkage.id is None else _texts(rows, linkage.id))
+        matrix = linkage.matrix_for(None if linkage.id is None else _ids(rows, linkage.id))
         if matrix.shape[0] != rows.count:
             raise StudyError(f"The matching matrix is for {matrix.shape[0]} rows, the data has {rows.count}.")
         return Encoded(rows, design, None, matrix, progress)
@@ -187,11 +188,14 @@ def encode(
     )
 
 
-def _texts(rows: Parts, name: str) -> Any:
-    """A whole key column as Arrow texts."""
+def _ids(rows: Parts, name: str) -> Any:
+    """A whole id column, as Arrow's whole numbers or texts."""
     import pyarrow as pa
 
-    coded = [encode_part(piece.keys(name)) for part in range(rows.parts) for piece in rows.read(part, [name])]
+    pieces = [piece.keys(name) for part in range(rows.parts) for piece in rows.read(part, [name])]
+    if not isinstance(pieces[0], np.ndarray) and is_whole(pieces[0].type):
+        return pa.concat_arrays(pieces)
+    coded = map(encode_part, pieces)
     return pa.concat_arrays([texts.take(pa.array(codes)) for codes, texts in coded])
 
 
@@ -299,6 +303,7 @@ def _sum_instruments(data: Encoded, symmetric: bool) -> tuple[list[NDArray[Any]]
 def _matched_sums(data: Encoded) -> PrivateSums:
     """The same under an explicit Q: regressors are held whole, since any row may be matched with any other."""
     design, Q, (x, z) = data.design, data.matching, data.whole()
+    x = np.ascontiguousarray(x.T).T  # row by row, as products with Q need them
 
     def work(rows: slice) -> list[Floats]:
         h = np.empty_like(x[:, rows])
@@ -341,6 +346,7 @@ def paper_sums(data: Encoded, row_norm: float, response_bound: float) -> Private
 
     if data.matching is not None:
         x, z = scaled(*data.whole())
+        x = np.ascontiguousarray(x.T).T  # row by row, as products with Q need them
         w = [(np.asarray(data.matching[rows] @ x.T).T, z[rows]) for rows in cut_strips(z.size)]
         gram, cross = merge([[mixed @ mixed.T, mixed @ part] for mixed, part in w])
         return PrivateSums(gram, cross, data.rows.count)
