@@ -41,7 +41,8 @@ from dplinked.linkage import Exact
 from dplinked.privacy import mechanism as door
 from dplinked.privacy.calibration import privacy_mu
 from dplinked.study import Study
-from dplinked.sums.memory import encode, instrument_sums
+from dplinked.sums.encoded import encode
+from dplinked.sums.memory import instrument_sums
 from dplinked.sums.rows import Rows
 from machine import describe_machine
 

@@ -52,7 +52,7 @@ from dplinked.design import Design
 from dplinked.linkage import ELE, Matching, PrivacyUnit
 from dplinked.study import Study
 from dplinked.sums import passes
-from dplinked.sums.memory import WORKERS
+from dplinked.sums.adding import WORKERS
 from dplinked.sums.passes import Source, open_source
 from dplinked.sums.sums import PrivateSums
 from machine import describe_machine

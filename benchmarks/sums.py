@@ -28,7 +28,8 @@ from rich.progress import track
 
 from dplinked.linkage import ELE
 from dplinked.study import Study
-from dplinked.sums.memory import encode, instrument_sums
+from dplinked.sums.encoded import encode
+from dplinked.sums.memory import instrument_sums
 from dplinked.sums.rows import Rows
 from dplinked.sums.sums import PrivateSums
 from machine import describe_machine

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 import dplinked as dpl
 from dplinked.design import build_design
-from dplinked.sums import kernel, memory, parquet, passes, rows, stream
+from dplinked.sums import adding, encoded, kernel, parquet, passes, rows, stream
 from dplinked.sums.coding import Dictionary
 from dplinked.sums.passes import open_source
 from dplinked.sums.sums import Predictor
@@ -67,7 +67,7 @@ def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rows, "PART", 64)
     monkeypatch.setattr(parquet, "PART", 64)
     monkeypatch.setattr(stream, "PART", 64)
-    monkeypatch.setattr(memory, "STRIP", 16)
+    monkeypatch.setattr(encoded, "STRIP", 16)
     monkeypatch.setattr(passes, "IN_MEMORY", 0)
 
 
@@ -336,7 +336,7 @@ def test_a_matching_matrix_over_files(tmp_path: Path) -> None:
     unit = dpl.PrivacyUnit(linkage_change=2.0, displaced_links=1)
     expected = all_sums(table, "y ~ x + w", dpl.Matching(Q), unit)
     dense = build_design("y ~ x + w", BOUNDS)
-    x, _ = memory.encode(rows.Rows(table), dense, dpl.Exact(), dpl.PrivacyUnit()).whole()
+    x, _ = encoded.encode(rows.Rows(table), dense, dpl.Exact(), dpl.PrivacyUnit()).whole()
     h = np.vstack([np.ones(N), x])
     np.testing.assert_allclose(expected["H"], h @ (Q @ h.T), rtol=1e-10)
     path = one_file(table, tmp_path)
@@ -476,17 +476,17 @@ def test_an_interrupted_pass_stops_its_threads(tmp_path: Path) -> None:
 def test_large_blocks_get_one_addition_a_strip(pattern: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Rows of large blocks one by one, added to a total that has grown, would lose more than the rounding bound allows."""
     monkeypatch.setattr(kernel, "KERNEL", None)
-    monkeypatch.setattr(memory, "TILE", 0)
-    monkeypatch.setattr(memory, "STRIP", 64)
+    monkeypatch.setattr(encoded, "TILE", 0)
+    monkeypatch.setattr(encoded, "STRIP", 64)
     rng = np.random.default_rng(1)
     codes = {"alternating": np.arange(N) % 2, "pairs": np.arange(N) // 2 % 3, "random": rng.integers(0, 50, N)}[pattern]
     table = make_table(3, codes)
 
     expected = all_sums(table, "y ~ x + w", dpl.ELE(0.8, block="k"))
-    monkeypatch.setattr(memory, "TILE", 1 << 18)
+    monkeypatch.setattr(encoded, "TILE", 1 << 18)
     assert_equal_sums(expected, all_sums(table, "y ~ x + w", dpl.ELE(0.8, block="k")))
     totals, held = np.zeros((2, 50)), rng.random((2, 60))
-    memory._total_blocks(totals, held, codes[:60].astype(np.int32), True)
+    adding._total_blocks(totals, held, codes[:60].astype(np.int32), True)
     for row, values in zip(totals, held, strict=True):
         np.testing.assert_allclose(row, np.bincount(codes[:60], values, 50))
 

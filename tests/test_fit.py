@@ -279,7 +279,7 @@ def test_no_row_can_make_a_release_fail(rows, formula: str, extra) -> None:
 def test_one_odd_cell_changes_no_other_row(odd, wrap) -> None:
     """A key's meaning hangs on its own cell: one odd one must not turn 1, 2 into '1', '2' or 1.0, 2.0 for all."""
     from dplinked.design import build_design
-    from dplinked.sums.memory import encode
+    from dplinked.sums.encoded import encode
     from dplinked.sums.rows import Rows
 
     design = build_design("y ~ x + C(g)", {"x": (0, 1), "y": (0, 1)}, {"g": [1, 2]})
@@ -296,7 +296,7 @@ def test_one_odd_cell_changes_no_other_row(odd, wrap) -> None:
 
 
 def level_codes(rows, name: str) -> list[int]:
-    from dplinked.sums.memory import _level_codes
+    from dplinked.sums.encoded import _level_codes
 
     return _level_codes(rows, name, ("", "01", "02")).tolist()
 

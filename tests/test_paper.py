@@ -22,7 +22,7 @@ from dplinked.paper import (
     ssp_variance_not_private,
 )
 from dplinked.simulate import linked_households, mislink, paper_design
-from dplinked.sums.memory import encode
+from dplinked.sums.encoded import encode
 from dplinked.sums.rows import Rows
 
 

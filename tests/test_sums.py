@@ -17,8 +17,10 @@ from hypothesis import strategies as st
 
 import dplinked as dpl
 from dplinked.design import Design, build_design
-from dplinked.sums import kernel, memory, rows
-from dplinked.sums.memory import Encoded, column_counts, encode, instrument_sums, paper_sums, scale_rows
+from dplinked.sums import encoded as encoding
+from dplinked.sums import kernel, rows
+from dplinked.sums.encoded import Encoded, encode
+from dplinked.sums.memory import column_counts, instrument_sums, paper_sums, scale_rows
 from dplinked.sums.rows import Rows
 from dplinked.sums.sums import rounding_bound
 from test_sensitivity import ele_matrix
@@ -137,7 +139,7 @@ def test_row_order_changes_nothing_beyond_rounding(seed: int, order: list[int]) 
 def test_rounding_bound_holds_against_exact_sums(monkeypatch: pytest.MonkeyPatch) -> None:
     """Small tiles, so that all merges happen; reference by math.fsum."""
     monkeypatch.setattr(rows, "PART", 64)
-    monkeypatch.setattr(memory, "STRIP", 16)
+    monkeypatch.setattr(encoding, "STRIP", 16)
     data, accuracy, _ = make_rows([50, 300, 1, 649], 3)
     design = build_design("y ~ 0 + x", {"y": (-3, 3), "x": (-1, 1)})
     sums = instrument_sums(encoded(data, design, dpl.ELE(accuracy, block="block")))
@@ -158,7 +160,7 @@ def test_tiles_and_lanes_do_not_matter(monkeypatch: pytest.MonkeyPatch) -> None:
     design = build_design("y ~ x + w", BOUNDS, None, {"x": (-0.5, 0.5)})
     whole = instrument_sums(encoded(data, design, dpl.ELE(accuracy, block="block")))
     monkeypatch.setattr(rows, "PART", 16)
-    monkeypatch.setattr(memory, "STRIP", 4)
+    monkeypatch.setattr(encoding, "STRIP", 4)
     tiled = instrument_sums(encoded(data, design, dpl.ELE(accuracy, block="block")))
     np.testing.assert_allclose(whole.matrix, tiled.matrix, atol=1e-10)
     again = instrument_sums(encoded(data, design, dpl.ELE(accuracy, block="block")))
@@ -197,7 +199,7 @@ def test_the_kernel_does_what_numpy_does(data: st.DataObject) -> None:
     for compiled in (kernel._load(), None):
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(kernel, "KERNEL", compiled)
-            patch.setattr(memory, "TILE", data.draw(st.sampled_from([100, 1 << 18])))
+            patch.setattr(encoding, "TILE", data.draw(st.sampled_from([100, 1 << 18])))
             found.append(instrument_sums(encoded(cells, design, linkage, estimated)))
     one, two = found
     bound = 4 * rounding_bound(n, 10.0)
@@ -218,7 +220,7 @@ def test_a_code_that_is_no_block_stops_the_kernel() -> None:
 def test_totals_of_large_blocks_lose_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     """Rows of three blocks in turn: a total that grows row by row would lose more digits than the rounding bound allows."""
     n, x = 300_000, 0.1
-    monkeypatch.setattr(memory, "TILE", 50_000)
+    monkeypatch.setattr(encoding, "TILE", 50_000)
     data = {"x": np.full(n, x), "y": np.zeros(n), "k": np.arange(n) % 3}
     design = build_design("y ~ 0 + x", {"x": (-1, 1), "y": (-1, 1)})
     sums = instrument_sums(encoded(data, design, dpl.ELE(0.9, block="k")))

@@ -35,7 +35,7 @@ from dplinked.privacy.calibration import noise_multiplier, privacy_mu, round_up
 from dplinked.privacy.ledger import Ledger
 from dplinked.release import Release
 from dplinked.study import Study
-from dplinked.sums.memory import Progress
+from dplinked.sums.encoded import Progress
 from dplinked.sums.passes import Pass, open_source
 from dplinked.sums.sql import SqlRows
 from dplinked.sums.sums import Predictor

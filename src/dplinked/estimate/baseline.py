@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from dplinked.design import Design, build_design
 from dplinked.errors import StudyError
 from dplinked.linkage import Exact, Linkage, PrivacyUnit
-from dplinked.sums.memory import Blocks, Encoded, encode
+from dplinked.sums.encoded import Blocks, Encoded, encode
 from dplinked.sums.rows import Rows
 
 Floats = NDArray[np.float64]

@@ -29,7 +29,7 @@ from dplinked.paper.variances import ngd_variance_not_private, ssp_variance_not_
 from dplinked.privacy.plan import Descent
 from dplinked.simulate import mislink
 from dplinked.study import Study
-from dplinked.sums.memory import encode
+from dplinked.sums.encoded import encode
 from dplinked.sums.rows import Rows
 
 Floats = NDArray[np.float64]

@@ -22,7 +22,8 @@ from dplinked.privacy.calibration import privacy_mu
 from dplinked.privacy.mechanism import ReleasedSums
 from dplinked.privacy.plan import NoisePlan, descent_sensitivity, is_symmetric, plan_descent, plan_sums
 from dplinked.study import Study
-from dplinked.sums.memory import encode, instrument_sums
+from dplinked.sums.encoded import encode
+from dplinked.sums.memory import instrument_sums
 from dplinked.sums.rows import Rows
 
 Floats = NDArray[np.float64]

@@ -14,7 +14,7 @@ from dplinked.design import Design
 from dplinked.errors import StudyError
 from dplinked.linkage import Linkage, PrivacyUnit
 from dplinked.sums import memory, residuals
-from dplinked.sums.memory import Encoded, Parts, Progress, encode
+from dplinked.sums.encoded import Encoded, Parts, Progress, encode
 from dplinked.sums.parquet import ParquetRows
 from dplinked.sums.rows import Rows
 from dplinked.sums.sql import SqlRows

@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dplinked.sums.memory import Encoded, Strip, cut_strips, merge, sum_strips
+from dplinked.sums.adding import merge, sum_strips
+from dplinked.sums.encoded import Encoded, Strip, cut_strips
 from dplinked.sums.sums import Predictor, PrivateCounts, PrivateMeat
 
 Floats = NDArray[np.float64]

@@ -15,8 +15,10 @@ import numpy as np
 from dplinked.design import Design
 from dplinked.errors import ReleaseError, StudyError, raise_alone
 from dplinked.linkage import ELE, Exact, Linkage, Matching, PrivacyUnit
+from dplinked.sums.adding import merge
 from dplinked.sums.coding import UNREADABLE, encode_part
-from dplinked.sums.memory import encode, instrument_sums, merge, paper_sums
+from dplinked.sums.encoded import encode
+from dplinked.sums.memory import instrument_sums, paper_sums
 from dplinked.sums.parquet import ParquetRows
 from dplinked.sums.rows import PART, Rows, empty_rows
 from dplinked.sums.sums import PrivateSums
