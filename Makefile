@@ -79,4 +79,4 @@ bench-linking: $(READY) $(FEBRL)/.ready
 	$(BIN)/python benchmarks/linking.py fit
 
 clean:
-	rm -rf $(VENV) $(FEBRL) build dist demo site src/dplinked/sums/libkernel.*
+	rm -rf $(VENV) $(FEBRL) build dist demo site src/dplinked/sums/libkernel*

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import shutil
 import subprocess
 import sysconfig
+import zlib
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -21,12 +24,28 @@ class KernelHook(BuildHookInterface):
         """Compile, and mark the wheel as one for this kind of machine."""
         source = Path(self.root, "src", "dplinked", "sums", "kernel.c")
         target = source.with_name(f"libkernel{sysconfig.get_config_var('SHLIB_SUFFIX') or '.so'}")
-        compiler = next(filter(shutil.which, (os.environ.get("CC", "cc"), "gcc", "clang")), None)
-        command = [compiler or "cc", *FLAGS, str(source), "-o", str(target), "-lm"]
-        if compiler is None or subprocess.run(command, check=False).returncode:
+        compilers = filter(shutil.which, dict.fromkeys([os.environ.get("CC", "cc"), "cc", "gcc", "clang"]))
+        if not any(compiled(compiler, source, target) for compiler in compilers):
             self.app.display_warning("kernel.c could not be compiled: sums of large files will be slower.")
-            target.unlink(missing_ok=True)
+            with suppress(OSError):
+                target.unlink(missing_ok=True)
             return
         build_data["artifacts"].append(str(target.relative_to(self.root)))
         build_data["pure_python"] = False
         build_data["tag"] = f"py3-none-{sysconfig.get_platform().replace('-', '_').replace('.', '_')}"
+
+
+def compiled(compiler: str, source: Path, target: Path) -> bool:
+    """Whether a compiler makes a library that loads; it takes its place only then."""
+    made = target.with_name(f"{target.stem}-{os.getpid()}{target.suffix}")
+    mark = f"-DSOURCE={zlib.crc32(source.read_bytes())}u"
+    try:
+        subprocess.run([compiler, *FLAGS, mark, str(source), "-o", str(made), "-lm"], check=True)
+        ctypes.CDLL(str(made))
+        os.replace(made, target)
+    except (OSError, subprocess.CalledProcessError):
+        return False
+    finally:
+        with suppress(OSError):
+            made.unlink(missing_ok=True)
+    return True

@@ -705,6 +705,15 @@ def test_tables_of_a_connection_do_not_hide_accuracies(kind: str, monkeypatch: p
     np.testing.assert_allclose(found.instrument_sums().matrix, expected.instrument_sums().matrix, rtol=1e-10)
 
 
+def test_a_connection_that_hides_python_from_duckdb_is_named() -> None:
+    connection = ddb.connect()
+    connection.execute("create table t as select 1.0 as x, 1.0 as y, 1 as k")
+    connection.execute("set python_enable_replacements = false")
+    source = open_source(connection.table("t"))
+    with pytest.raises(dpl.StudyError, match="python_enable_replacements"):
+        source.open(build_design("y ~ x", BOUNDS), dpl.ELE(0.9, block="k"), UNIT)
+
+
 BROKEN: dict[str, Any] = {
     "texts": pa.array([b"a", b"\xff"] * 150 + [b"b"]).view(pa.string()),
     "moments": pa.array([2**62] * N, pa.timestamp("ms")),

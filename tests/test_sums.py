@@ -172,6 +172,22 @@ def test_the_kernel_is_there_where_it_can_be_compiled(request: pytest.FixtureReq
     assert kernel._load() is not None
 
 
+def test_a_kernel_of_another_source_is_not_called(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kernel.zlib, "crc32", lambda content: 0)
+    assert kernel._load() is None
+
+
+def test_there_are_no_more_blocks_than_rows() -> None:
+    """A key far from the others would otherwise cost a counter and totals for every number in between."""
+    data, design = {"x": np.linspace(-1, 1, 40), "y": np.zeros(40)}, build_design("y ~ x", BOUNDS)
+    near, far = np.repeat(np.arange(4), 10), np.repeat([0, 1, 2, 1100], 10)
+    one, two = (encoded(data | {"k": keys}, design, dpl.ELE(0.9, block="k")) for keys in (near, far))
+    assert one.blocks is not None
+    assert two.blocks is not None
+    assert one.blocks.sizes.tolist() == two.blocks.sizes.tolist() == [10] * 4
+    np.testing.assert_array_equal(instrument_sums(one).matrix, instrument_sums(two).matrix)
+
+
 WILD = [0.0, -0.0, 1.0, -1.0, 0.3, 1e-320, 1e300, -1e300, math.inf, -math.inf, math.nan]
 
 

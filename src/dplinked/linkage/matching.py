@@ -239,7 +239,7 @@ def _id_texts(table: Any, name: str) -> Any:
     import pyarrow as pa
 
     column = table.column(name)
-    if pa.types.is_floating(column.type):
+    if pa.types.is_floating(column.type) or pa.types.is_decimal(column.type):
         return pa.array(map(key_text, column.to_pylist()), pa.large_string())
     return column_texts(table, name, "pairs").cast(pa.large_string())
 

@@ -6,13 +6,13 @@ import os
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import reduce
+from functools import cache, reduce
 from threading import Event, Lock
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from threadpoolctl import threadpool_limits
+from threadpoolctl import ThreadpoolController
 
 from dplinked.sums.encoded import Encoded, Piece, Strip, cut_strips
 
@@ -58,15 +58,19 @@ def sum_parts(
     def run(mine: NDArray[Any]) -> tuple[list[list[NDArray[Any]]], list[Floats]]:
         add, totals = begin()
         sums: list[list[NDArray[Any]]] = []
-        for part in mine.tolist():
-            found = []
-            for piece in data.pieces(part):
-                if stopped.is_set():
-                    return [], []
-                found.append(add(piece))
-            sums.append(add_up(found))
-            if data.progress is not None:
-                data.progress(title, next(done), parts)
+        try:
+            for part in mine.tolist():
+                found = []
+                for piece in data.pieces(part):
+                    if stopped.is_set():
+                        return [], []
+                    found.append(add(piece))
+                sums.append(add_up(found))
+                if data.progress is not None:
+                    data.progress(title, next(done), parts)
+        except BaseException:
+            stopped.set()  # the others need not go on
+            raise
         return sums, totals
 
     shares = [share for share in np.array_split(np.arange(parts), min(WORKERS, parts)) if share.size]
@@ -94,13 +98,17 @@ def sum_strips(
             return sums
 
         def add(piece: Piece) -> list[NDArray[Any]]:
-            with _SUMMING:
+            with _SUMMING, _blas().limit(limits=1, user_api="blas"):
                 return add_up(map(one, data.strips(piece)))
 
         return add, [] if totals is None else [totals]
 
-    with threadpool_limits(limits=1, user_api="blas"):
-        return sum_parts(data, begin, title)
+    return sum_parts(data, begin, title)
+
+
+@cache
+def _blas() -> ThreadpoolController:
+    return ThreadpoolController()
 
 
 def add_up(sums: Iterable[list[NDArray[Any]]]) -> list[NDArray[Any]]:

@@ -20,8 +20,9 @@ Codes = NDArray[np.int32]
 Counts = NDArray[np.int64]
 
 UNREADABLE = "A column could not be read. The steward's 'check' shows the details."
+CHANGED = "The data changed while it was read."
 _MOST_KEYS = 2**31 - 1
-_ALWAYS_DENSE = 1 << 26  # a range of whole numbers for which one counter each is cheap
+_ALWAYS_DENSE = 1 << 24  # a range of whole numbers for which one counter each is cheap
 
 
 def guarded(read: Callable[[], Any]) -> Any:
@@ -235,12 +236,15 @@ def is_dense(low: int, high: int, count: int) -> bool:
 def block_places(keys: Keys, accuracy: Mapping[str, float] | None) -> tuple[Codes | None, list[str | None] | None]:
     """Block number of each distinct key, and with an accuracy table the blocks' names; the last block may be the other one, None.
 
-    Without a table every key but null is a block of its own. Returns no numbers where codes are block numbers already.
+    Without a table every key but null is a block of its own. Returns no numbers where codes are block numbers already. Whole numbers
+    that do not occur get none: there are never more blocks than rows, however far apart keys lie.
     """
     import pyarrow.compute as pc
 
     if accuracy is None:
-        if keys.texts is None or not keys.texts.null_count:
+        if keys.texts is None:
+            return None if keys.counts.all() else np.cumsum(keys.counts > 0, dtype=np.int32) - 1, None
+        if not keys.texts.null_count:
             return None, None
         missing = pc.is_null(keys.texts).to_numpy(zero_copy_only=False)
         places = np.cumsum(~missing, dtype=np.int32) - 1

@@ -32,6 +32,10 @@ _KINDS = {
 }
 _LONGEST = 1 << 27  # bytes of a line of CSV, or of a JSON record
 _VIEW = "dplinked_rows"  # a relation's name in its own connection
+_NO_SCANS = (
+    "This DuckDB connection may not read tables of Python's, which accuracies and pairs are. Set enable_external_access and "
+    "python_enable_replacements to true, or save the rows to a file."
+)
 
 
 class DuckDBEngine(Engine):
@@ -62,6 +66,8 @@ class DuckDBEngine(Engine):
         globals()[variable] = table
         try:
             self.run(f"create temp table {name} as select {columns} from {variable}")
+        except duckdb.CatalogException:
+            raise_alone(StudyError(_NO_SCANS))
         finally:
             del globals()[variable]
 

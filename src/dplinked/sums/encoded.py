@@ -211,7 +211,7 @@ def _find_blocks(rows: Parts, linkage: ELE, unit: PrivacyUnit) -> Blocks:
         accuracies = np.array([linkage.accuracy_of(name) for name in names], np.float64)  # NaN for the other block
     else:
         accuracies = np.full(sizes.size, linkage.accuracy_of(""), np.float64)
-        if places is not None:  # null keys come last
+        if keys.texts is not None and keys.texts.null_count:  # null keys come last
             accuracies[-1] = np.nan
     if np.isnan(accuracies).any() and linkage.other_accuracy is None:
         raise StudyError(

@@ -7,7 +7,7 @@ steps q of a grid, and whole numbers are added. With n terms of ``Σ|v| ≤ n·V
 
 64 bits hold every partial sum, so the total is the same in any order, and off from Σv by at most n·q/2. Dividing by a
 power of two is exact, and each term is a function of one row (or block) alone: a person changes a sum by what the
-terms change and one step per changed term, whatever the number of rows. Above 2^28 rows what rounding leaves,
+terms change and one step per changed term, whatever the number of rows. Above 2^26 rows what rounding leaves,
 |v - rint(v/q)·q| ≤ q/2, is summed in the same way on a grid finer by 2^(61 - ⌈log2 n⌉).
 """
 
@@ -27,7 +27,7 @@ from dplinked.sums.dialect import Engine
 Floats = NDArray[np.float64]
 
 CHANGED = "The release failed: the rows changed while they were read, or an id or key is there twice."
-_ONE_GRID = 28  # log2 of the number of rows up to which one grid is fine enough
+_ONE_GRID = 26  # log2 of the number of rows up to which one grid is fine enough
 
 
 def log2_ceiling(value: float) -> int:

@@ -152,6 +152,9 @@ INLINE void weigh(const double *restrict x, const int32_t *codes, const double *
             weighted[j * STRIDE + i] = x[j * STRIDE + i] * weights[i];
 }
 
+/* Tells which source this was built from, so that what an older one left behind is never called. */
+uint32_t dplinked_source(void) { return SOURCE; }
+
 int64_t dplinked_workspace(int64_t columns) { return (3 * columns + 1) * STRIDE + 2 * columns; }
 
 /* Returns 0 where a code is no block's number, else 1. */

@@ -8,6 +8,7 @@ from __future__ import annotations
 import ctypes
 import math
 import sysconfig
+import zlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -17,20 +18,23 @@ from numpy.typing import NDArray
 
 from dplinked.design import Design
 from dplinked.errors import ReleaseError
+from dplinked.sums.coding import CHANGED
 
 Floats = NDArray[np.float64]
 Codes = NDArray[np.int32]
 
 LIBRARY = f"libkernel{sysconfig.get_config_var('SHLIB_SUFFIX') or '.so'}"
-CHANGED = "The data changed while it was read."
 _PREPARED = (-math.inf, math.inf, 0.0, 0.0, 1.0)
 
 
 def _load() -> Any:
-    """The library, None where it was not built."""
+    """The library, None where it was not built from this very source."""
+    source, whole, pointer = Path(__file__).with_name("kernel.c"), ctypes.c_int64, ctypes.c_void_p
     try:
-        library = ctypes.CDLL(str(Path(__file__).with_name(LIBRARY)))
-        whole, pointer = ctypes.c_int64, ctypes.c_void_p
+        library = ctypes.CDLL(str(source.with_name(LIBRARY)))
+        library.dplinked_source.restype = ctypes.c_uint32
+        if library.dplinked_source() != zlib.crc32(source.read_bytes()):
+            return None
         library.dplinked_workspace.argtypes, library.dplinked_workspace.restype = [whole], whole
         library.dplinked_sum.argtypes = [whole, whole, pointer, pointer, ctypes.c_int, whole, *[pointer] * 6]
     except (OSError, AttributeError):
@@ -100,7 +104,7 @@ class InstrumentSums:
                 cells.append(next(rest))
                 column.write(numbers, levels, cells[-1])
             else:
-                cells.append(np.ascontiguousarray(raw[column.plain]))
+                cells.append(np.require(raw[column.plain], np.float64, ["C", "A"]))
         return cells
 
 

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from dplinked.errors import ReleaseError, StudyError, raise_alone
 from dplinked.sums.coding import (
+    CHANGED,
     UNREADABLE,
     Dictionary,
     Keys,
@@ -319,5 +320,5 @@ def _reader(file: _File) -> Any:
     import pyarrow.parquet as pq
 
     if source_state(Path(file.path)) != file.state:
-        raise ReleaseError("The data changed while it was read.")
+        raise ReleaseError(CHANGED)
     return pq.ParquetFile(file.path, metadata=file.metadata, pre_buffer=False, buffer_size=1 << 20)
