@@ -145,7 +145,7 @@ def total_columns(engine: Engine, most: int, *groups: Sequence[Scaled]) -> tuple
 
 
 def _keep_blocks(cells: Cells, count: int, linkage: ELE) -> Kept:
-    """Keep m, accuracy, a, o and totals of each block; accuracies are joined, never written into a statement."""
+    """Keep m, a, o and totals of each block; accuracies are joined, never written into a statement."""
     engine, table = cells.engine, isinstance(linkage.accuracy, Mapping)
     assert linkage.block is not None
     accuracies = _keep_accuracies(engine, cells.fields[linkage.block], linkage)
@@ -158,14 +158,14 @@ def _keep_blocks(cells: Cells, count: int, linkage: ELE) -> Kept:
         found = f"select c.*, y.y from ({counted}) c join {name} y on c.g = y.g"
     else:
         counted = f"select k, 0 as g, count(*) as m{totals} from ({rows}) cells group by k"
-        other, own = (f"(select max(y) from {name} where g = {g})" for g in (-1, -2))
+        other, own = (f"(select y from {name} where g = {g})" for g in (-1, -2))
         found = f"select c.*, case when k is null then {other} else {own} end as y from ({counted}) c"
     one = engine.double(1.0)
     raised = f"greatest(y, {one} / m)" if linkage.source == "estimated" else "y"
     found = f"select k, g, m, case when m = 1 then {one} else {raised} end as y{also} from ({found}) c"
     o = f"case when m > 1 then ({one} - y) / greatest(m - 1, 1) else {engine.double(0.0)} end"
     kept = Kept(engine, "blocks")
-    engine.hold(kept.name, f"select c.*, y - o as a from (select c.*, {o} as o from ({found}) c) c")
+    engine.hold(kept.name, f"select k, g, m, y - o as a, o{also} from (select c.*, {o} as o from ({found}) c) c")
     return kept
 
 
@@ -192,7 +192,7 @@ def _keep_accuracies(engine: Engine, field: Field, linkage: ELE) -> Kept:
 def _check_blocks(cells: Cells, kept: Kept, count: int, linkage: ELE, unit: PrivacyUnit) -> tuple[Keyed, BlockFacts]:
     engine, table = cells.engine, isinstance(linkage.accuracy, Mapping)
     double = engine.double
-    small = f"sum(case when m > 1 and y * m < {double(1.0 - 1e-9)} then 1 else 0 end)"
+    small = f"sum(case when m > 1 and (a + o) * m < {double(1.0 - 1e-9)} then 1 else 0 end)"
     others = "sum(case when g = -1 then 1 else 0 end)"
     sums = ExactSums(engine, count)
     sums.add(Scaled(f"case when m > 1 then m * least({double(0.5)}, {double(0.9)} / sqrt(m)) else {double(0.0)} end"))
