@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, Protocol
 
 import numpy as np
@@ -119,7 +120,7 @@ class Encoded:
     matching: Any = None
     progress: Progress | None = None
 
-    @property
+    @cached_property
     def large(self) -> bool:
         """Whether a block is too large for its rows to be added one by one."""
         return self.blocks is not None and bool(self.blocks.sizes.max(initial=0) > TILE)

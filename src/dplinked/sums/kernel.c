@@ -12,7 +12,7 @@
 #define CHUNK 256          /* rows whose columns stay in the first cache */
 #define STRIDE (CHUNK + 8) /* columns a power of two apart would drive each other out of it */
 
-#if defined(__GNUC__) && !defined(__clang__) && defined(__x86_64__) && defined(__linux__)
+#if defined(__GNUC__) && !defined(__clang__) && defined(__x86_64__) && defined(__GLIBC__)
 #define FOR_ALL_MACHINES __attribute__((target_clones("avx512f", "avx2", "default")))
 #define INLINE static inline __attribute__((always_inline))
 #else

@@ -60,7 +60,8 @@ class InstrumentSums:
 
     def __init__(self, design: Design, a: Floats | None, exact: bool) -> None:
         d, bent = len(design.columns), design.halves is not None
-        self._design, self._bent, self._a = design, bent, np.ones(1) if a is None else np.ascontiguousarray(a)
+        self._design, self._bent = design, bent
+        self._a = np.ones(1) if a is None else np.require(a, np.float64, ["C", "A"])
         self._scaling = np.array([_scaling(design, k) for k in range(d + 1)])
         self._workspace = np.empty(KERNEL.dplinked_workspace(d))
         arrays = 0 if a is None else 1 + exact
@@ -77,6 +78,7 @@ class InstrumentSums:
         """Sums over a tile: ``h'Wx`` (without an instrument of its own: one triangle), ``h'z``, ``Σh``, ``Σx``, ``Σz``; rows are added to their blocks' totals."""
         design, d = self._design, len(self._design.columns)
         cells = self._cells(count, raw, levels)
+        codes = None if codes is None else np.require(codes, np.int32, ["C", "A"])
         sums = np.zeros(d * d + 3 * d + 1)
         pointers = (ctypes.c_void_p * (d + 1))(*(column.ctypes.data for column in cells))
         totals, lost = ([array.ctypes.data for array in self._arrays] + [None, None])[:2]

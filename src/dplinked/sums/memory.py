@@ -66,9 +66,8 @@ def _sum_instruments(data: Encoded, symmetric: bool) -> tuple[list[NDArray[Any]]
             held[:d] = x
             design.instruments(x, held[d:])
         h = held[-d:] if d else held
-        weighted = x * (
-            1.0 if data.blocks is None else data.blocks.weights(strip)
-        )  # a copy: x.x' is slow where both are one
+        weights = 1.0 if data.blocks is None else data.blocks.weights(strip)
+        weighted = x * weights  # a copy also where they are 1: NumPy multiplies an array by itself slowly
         sum_x = np.add.reduce(x, axis=1)
         sum_h = sum_x if symmetric else np.add.reduce(h, axis=1)
         return [np.dot(h, weighted.T), np.dot(h, z), sum_h, sum_x, np.asarray(np.add.reduce(z))], held
