@@ -168,7 +168,7 @@ def test_tiles_and_lanes_do_not_matter(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.skipif(shutil.which("cc") is None, reason="there is no C compiler")
-def test_the_kernel_is_there_where_it_can_be_compiled(request: pytest.FixtureRequest) -> None:
+def test_the_kernel_is_there_where_it_can_be_compiled() -> None:
     assert kernel._load() is not None
 
 
