@@ -7,7 +7,7 @@ FEBRL ?= .venv-febrl
 
 .PHONY: demo studio test test-all test-febrl check format docs bench bench-coverage bench-engines bench-ledger bench-linking bench-reproduction clean
 
-$(READY): pyproject.toml constraints.txt hatch_build.py src/dplinked/sums/kernel.c
+$(READY): pyproject.toml constraints.txt hatch_build.py src/dplinked/sums/numpy/kernel.c
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
 	touch $@
@@ -32,7 +32,7 @@ $(FEBRL)/.ready: pyproject.toml constraints.txt
 	touch $@
 
 test-febrl: $(FEBRL)/.ready
-	$(FEBRL)/bin/python -m pytest -m "slow or not slow" tests/test_febrl.py
+	$(FEBRL)/bin/python -m pytest -m "slow or not slow" tests/linker/test_febrl.py
 
 check: $(READY)
 	$(BIN)/ruff check src tests benchmarks docs/theme hatch_build.py
@@ -79,4 +79,4 @@ bench-linking: $(READY) $(FEBRL)/.ready
 	$(BIN)/python benchmarks/linking.py fit
 
 clean:
-	rm -rf $(VENV) $(FEBRL) build dist demo site src/dplinked/sums/libkernel*
+	rm -rf $(VENV) $(FEBRL) build dist demo site src/dplinked/sums/numpy/libkernel*

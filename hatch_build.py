@@ -22,7 +22,7 @@ class KernelHook(BuildHookInterface):
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
         """Compile, and mark the wheel as one for this kind of machine."""
-        source = Path(self.root, "src", "dplinked", "sums", "kernel.c")
+        source = Path(self.root, "src", "dplinked", "sums", "numpy", "kernel.c")
         target = source.with_name(f"libkernel{sysconfig.get_config_var('SHLIB_SUFFIX') or '.so'}")
         compilers = filter(shutil.which, dict.fromkeys([os.environ.get("CC", "cc"), "cc", "gcc", "clang"]))
         if not any(compiled(compiler, source, target) for compiler in compilers):

@@ -35,15 +35,15 @@ from rich.console import Console
 from rich.progress import track
 
 import dplinked as dpl
-from dplinked.build import coefficient_range
+from dplinked.data.table import Rows
 from dplinked.estimate.ssp import solve_sums
 from dplinked.linkage import Exact
 from dplinked.privacy import mechanism as door
 from dplinked.privacy.calibration import privacy_mu
-from dplinked.study import Study
-from dplinked.sums.encoded import encode
-from dplinked.sums.memory import instrument_sums
-from dplinked.sums.rows import Rows
+from dplinked.release.build import coefficient_range
+from dplinked.study.study import Study
+from dplinked.sums.numpy.instrument import instrument_sums
+from dplinked.sums.numpy.prepare import encode
 from machine import describe_machine
 
 Floats = NDArray[np.float64]

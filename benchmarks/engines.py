@@ -48,13 +48,13 @@ from rich.console import Console
 from rich.progress import track
 
 import dplinked as dpl
-from dplinked.design import Design
 from dplinked.linkage import ELE, Matching, PrivacyUnit
-from dplinked.study import Study
-from dplinked.sums import passes
-from dplinked.sums.adding import WORKERS
-from dplinked.sums.passes import Source, open_source
-from dplinked.sums.sums import PrivateSums
+from dplinked.study.design import Design
+from dplinked.study.study import Study
+from dplinked.sums import engine as passes
+from dplinked.sums.engine import Source, open_source
+from dplinked.sums.numpy.reduce import WORKERS
+from dplinked.sums.types import PrivateSums
 from machine import describe_machine
 from sections import Report, write_section
 
@@ -216,7 +216,7 @@ def streaming() -> Iterator[None]:
 
 def duckdb_pass(path: Path, study: Study) -> PrivateSums:
     """The same, by DuckDB."""
-    from dplinked.sums import duckdb
+    from dplinked.sums.sql import duckdb
 
     return sum_source(duckdb.open_files([path], "parquet"), study, study.prepare()[0])
 
@@ -377,7 +377,7 @@ def _deviations(sums: PrivateSums, reference: PrivateSums) -> tuple[float, float
 
 def spark_sums(path: Path) -> dict[str, Any]:
     """Spark's sums, for the contract."""
-    from dplinked.sums import spark
+    from dplinked.sums.sql import spark
 
     session, sums = start_spark(), []
     for typical in (False, True):
@@ -727,7 +727,7 @@ def measure_spark(run: Run) -> Report:
 
 def time_spark(path: Path, rounds: int) -> Iterator[dict[str, float]]:
     """Seconds of each round; a few before them warm up."""
-    from dplinked.sums import spark
+    from dplinked.sums.sql import spark
 
     session, study = start_spark(), declare_study()
     design, _ = study.prepare()

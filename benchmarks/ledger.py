@@ -35,7 +35,7 @@ from typing import Any, Protocol
 from rich.console import Console
 
 from dplinked.errors import BudgetError, LedgerError
-from dplinked.privacy.ledger import UNITS, Charge, Ledger, budget_units, cost
+from dplinked.ledger.ledger import UNITS, Charge, Ledger, budget_units, cost
 from machine import describe_machine
 
 EPSILON, DELTA = 1.0, 1e-6

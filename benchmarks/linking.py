@@ -40,7 +40,7 @@ from rich.progress import track
 from scipy import stats
 
 import dplinked as dpl
-from dplinked.linkage.rules import LAST
+from dplinked.linker.rules import LAST
 from dplinked.privacy import noise
 from dplinked.simulate import TwoFiles, load_febrl, review_links, two_files
 from machine import describe_machine

@@ -16,8 +16,8 @@ from pathlib import Path
 
 import numpy as np
 
-from dplinked.paper import settings
-from dplinked.paper.algorithms import ngd_noise, ssp_not_private
+from dplinked.not_private.paper import settings
+from dplinked.not_private.paper.algorithms import ngd_noise, ssp_not_private
 from machine import describe_machine
 
 

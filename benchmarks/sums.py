@@ -26,12 +26,12 @@ from numpy.typing import NDArray
 from rich.console import Console
 from rich.progress import track
 
+from dplinked.data.table import Rows
 from dplinked.linkage import ELE
-from dplinked.study import Study
-from dplinked.sums.encoded import encode
-from dplinked.sums.memory import instrument_sums
-from dplinked.sums.rows import Rows
-from dplinked.sums.sums import PrivateSums
+from dplinked.study.study import Study
+from dplinked.sums.numpy.instrument import instrument_sums
+from dplinked.sums.numpy.prepare import encode
+from dplinked.sums.types import PrivateSums
 from machine import describe_machine
 
 Floats = NDArray[np.float64]

@@ -213,3 +213,16 @@ def _matching_pair(
 
 
 KINDS = ("exact", "ele", "ele-one", "table", "displaced", "mover", "paper-m", "estimated", "matching")
+
+
+def ele_matrix(sizes: list[int], gammas: list[float]) -> np.ndarray:
+    """The matching matrix of exchangeable linkage errors, block after block."""
+    n = sum(sizes)
+    Q, at = np.zeros((n, n)), 0
+    for m, gamma in zip(sizes, gammas, strict=True):
+        block = np.full((m, m), (1 - gamma) / (m - 1)) if m > 1 else np.ones((1, 1))
+        if m > 1:
+            np.fill_diagonal(block, gamma)
+        Q[at : at + m, at : at + m] = block
+        at += m
+    return Q

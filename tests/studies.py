@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from dplinked.cli import DEMO_STUDY
+from dplinked.cli.demo import DEMO_STUDY
 
 STUDY = (
     DEMO_STUDY

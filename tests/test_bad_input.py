@@ -26,11 +26,11 @@ import pyarrow.parquet as pq
 import pytest
 
 import dplinked as dpl
-from dplinked.cli import main
-from dplinked.fit import fit_study, release_mu
-from dplinked.privacy.ledger import Ledger, cost
+from dplinked.cli.main import main
+from dplinked.data.table import Rows
+from dplinked.fitting import fit_study, release_mu
+from dplinked.ledger.ledger import Ledger, cost
 from dplinked.simulate import linked_households
-from dplinked.sums.rows import Rows
 from studies import LEDGER_STUDY, edit
 
 COLUMNS = ["income", "region", "state", "consumption"]
@@ -667,7 +667,7 @@ def test_an_interrupted_release_is_not_waited_for_in_the_same_process(
         patch.setattr(Rows, "numbers", interrupt)
         with pytest.raises(KeyboardInterrupt):
             fit_study(study, study.data, release_id="a")
-    monkeypatch.setattr("dplinked.privacy.ledger._WAIT", 1.0)
+    monkeypatch.setattr("dplinked.ledger.ledger._WAIT", 1.0)
     start = time.monotonic()
     with pytest.raises(dpl.LedgerError, match="never finished"):
         fit_study(study, study.data, release_id="a")
@@ -704,8 +704,8 @@ import pathlib, resource, signal, sys, time
 flag, where, limit = pathlib.Path(sys.argv.pop(1)), sys.argv.pop(1), int(sys.argv.pop(1))
 signal.signal(signal.SIGINT, signal.default_int_handler)
 from importlib import import_module
-from dplinked.cli import main
-from dplinked.privacy.ledger import Ledger
+from dplinked.cli.main import main
+from dplinked.ledger.ledger import Ledger
 
 def pausing(call):
     def paused(*arguments, **named):
@@ -717,10 +717,10 @@ def pausing(call):
 if where == "before":
     Ledger.check_registered = pausing(Ledger.check_registered)
 elif where == "after":
-    passes = import_module("dplinked.sums.passes").TablePass
+    passes = import_module("dplinked.sums.engine").TablePass
     passes.instrument_sums = pausing(passes.instrument_sums)
 elif where == "recorded":
-    release = import_module("dplinked.release").Release
+    release = import_module("dplinked.release.release").Release
     release.save = pausing(release.save)
 if limit:
     resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))

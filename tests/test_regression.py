@@ -336,7 +336,7 @@ def test_importing_dplinked_loads_neither_scikit_learn_nor_pandas():
 def test_one_null_key_changes_no_other_block(monkeypatch):
     """As an array, one null would make floats of all keys, and keys beyond 2⁵³ would merge."""
     seen = []
-    from dplinked.sums.encoded import Blocks
+    from dplinked.sums.numpy.prepare import Blocks
 
     codes = Blocks.codes
     monkeypatch.setattr(Blocks, "codes", lambda self, piece, rows: seen.append(codes(self, piece, rows)) or seen[-1])

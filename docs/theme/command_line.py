@@ -14,7 +14,7 @@ def commands() -> Iterator[tuple[str, Any]]:
     """All commands by their full names."""
     import typer
 
-    from dplinked.cli import app
+    from dplinked.cli.main import app
 
     def walk(command: Any, name: str) -> Iterator[tuple[str, Any]]:
         if not hasattr(command, "commands"):

@@ -5,20 +5,20 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from dplinked import privacy
-from dplinked.accuracy import release_accuracy
+from dplinked.data.sources import Query, SparkTable, Stream
 from dplinked.errors import BudgetError, CalibrationError, DplinkedError, LedgerError, ReleaseError, StudyError
-from dplinked.estimate import baseline
-from dplinked.estimate.planning import Plan, plan, plan_study
-from dplinked.fit import fit, fit_study
+from dplinked.fitting import fit, fit_study
+from dplinked.ledger.ledger import Ledger
 from dplinked.linkage import ELE, Exact, Matching, PrivacyUnit
-from dplinked.linkage.fields import Field
-from dplinked.linking import link
-from dplinked.privacy.ledger import Ledger
-from dplinked.privacy.plan import Descent
-from dplinked.records import Linked
-from dplinked.release import Release
-from dplinked.study import Study
-from dplinked.tables import Query, SparkTable, Stream
+from dplinked.linker.fields import Field
+from dplinked.linker.link import link
+from dplinked.linker.linked import Linked
+from dplinked.linker.release_accuracy import release_accuracy
+from dplinked.not_private import baseline
+from dplinked.plan.planning import Plan, plan, plan_study
+from dplinked.release.release import Release
+from dplinked.study.descent import Descent
+from dplinked.study.study import Study
 
 if TYPE_CHECKING:
     from dplinked.regression import LinkedRegression

@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 
+from dplinked.data.keys import key_text
 from dplinked.errors import DplinkedError, StudyError
-from dplinked.keys import key_text
 from dplinked.linkage import ELE
-from dplinked.study import Study
-from dplinked.sums.passes import Source, open_source
+from dplinked.study.study import Study
+from dplinked.sums.engine import Source, open_source
 
 WARNING = "FOR THE STEWARD ONLY, NOT FOR PUBLICATION: everything below is read from the rows without noise."
 

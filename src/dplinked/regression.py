@@ -12,13 +12,13 @@ from numpy.typing import NDArray
 from sklearn.base import BaseEstimator, RegressorMixin
 from sklearn.utils.validation import check_consistent_length, check_is_fitted, column_or_1d, validate_data
 
+from dplinked.data.keys import number
 from dplinked.errors import StudyError, raise_alone, suggest
-from dplinked.fit import fit_study
-from dplinked.keys import number
+from dplinked.fitting import fit_study
 from dplinked.linkage import UNSTATED, Linkage, PrivacyUnit
-from dplinked.privacy.plan import Descent
-from dplinked.release import Release
-from dplinked.study import Study
+from dplinked.release.release import Release
+from dplinked.study.descent import Descent
+from dplinked.study.study import Study
 
 Floats = NDArray[np.float64]
 

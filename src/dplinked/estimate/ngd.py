@@ -7,11 +7,11 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from dplinked.design import Design
-from dplinked.estimate.planning import column_spread
 from dplinked.estimate.ssp import Estimate, solve_sums
 from dplinked.privacy.mechanism import ReleasedDescent, ReleasedSums
-from dplinked.privacy.plan import Descent
+from dplinked.study.descent import Descent
+from dplinked.study.design import Design
+from dplinked.study.instrument import column_spread
 
 Floats = NDArray[np.float64]
 

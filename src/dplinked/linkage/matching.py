@@ -10,10 +10,12 @@ from typing import Any
 
 import numpy as np
 
+from dplinked.data.arrow import column_texts, to_arrow
+from dplinked.data.fingerprint import content_bytes
+from dplinked.data.keys import key_text
+from dplinked.data.sources import is_spark
 from dplinked.errors import StudyError, raise_alone
-from dplinked.keys import key_text
 from dplinked.linkage.unit import LinkageExposure, PrivacyUnit
-from dplinked.tables import column_texts, content_bytes, is_spark, to_arrow
 
 STOCHASTIC_TOLERANCE = 1e-5
 MOST_CANDIDATES = 1 << 22  # entries of one row: their sum stays within the rounding bound
@@ -103,6 +105,11 @@ class Matching:
         if matrix.diagonal().min() < self.accuracy_min - STOCHASTIC_TOLERANCE:
             raise StudyError(DIAGONAL.format(self.accuracy_min))
         return matrix
+
+    @property
+    def mean_accuracy(self) -> float:
+        """1: the matrix itself says which links are right, and corrections by an accuracy do not apply."""
+        return 1.0
 
     def matrix_for(self, ids: Any) -> Any:
         """The matrix of rows with these ids (Arrow's whole numbers or texts, in the rows' order); with positions, the matrix itself."""

@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from numbers import Real
 
 from dplinked.errors import CalibrationError, StudyError
+from dplinked.study.budget import check_budget
 
 
 def privacy_delta(mu: float, epsilon: float) -> float:
@@ -66,26 +66,6 @@ def round_down(value: float, digits: int = 4) -> str:
         return f"{value:g}"
     step = 10.0 ** (math.floor(math.log10(value)) + 1 - digits)
     return f"{math.floor(value / step * (1.0 + 1e-14)) * step:.{digits}g}"
-
-
-def check_budget(epsilon: float, delta: float) -> None:
-    """Refuse a budget that is not one."""
-    if not 0 < _number(epsilon) < math.inf:
-        raise StudyError(f"epsilon must be a finite number above 0, not {epsilon!r}.")
-    if epsilon < 1e-6:
-        raise StudyError(f"epsilon={epsilon:g} is too small to calibrate noise for; use at least 1e-6.")
-    if not 0 < _number(delta) < 1:
-        raise StudyError(f"delta must lie strictly between 0 and 1, not {delta!r}.")
-    if delta < 1e-100:
-        raise StudyError(f"delta={delta:g} is too small to calibrate noise for; use at least 1e-100.")
-
-
-def _number(value: object) -> float:
-    """The value if it is a number, else NaN, which is in no range."""
-    try:
-        return math.nan if isinstance(value, bool) or not isinstance(value, Real) else float(value)
-    except OverflowError:
-        return math.nan
 
 
 def _classic(epsilon: float, delta: float) -> float:

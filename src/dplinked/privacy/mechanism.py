@@ -15,21 +15,21 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from dplinked.design import Design
 from dplinked.linkage import LinkageExposure
 from dplinked.privacy import noise
 from dplinked.privacy.plan import (
     RANGE_LEVELS,
     RANGE_STEPS,
     SCALE_STEPS,
-    Descent,
     NoisePlan,
     is_symmetric,
     plan_meat,
     plan_paper_sums,
     plan_sums,
 )
-from dplinked.sums.sums import PrivateCounts, PrivateMeat, PrivateSums
+from dplinked.study.descent import Descent
+from dplinked.study.design import Design
+from dplinked.sums.types import PrivateCounts, PrivateMeat, PrivateSums
 
 Floats = NDArray[np.float64]
 

@@ -9,12 +9,13 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from dplinked.design import Design
 from dplinked.errors import StudyError
 from dplinked.linkage import LinkageExposure
 from dplinked.privacy import noise
 from dplinked.privacy import sensitivity as sens
-from dplinked.sums.sums import rounding_slack
+from dplinked.study.descent import Descent
+from dplinked.study.design import Design
+from dplinked.sums.rounding import rounding_slack
 
 Floats = NDArray[np.float64]
 
@@ -64,38 +65,6 @@ class NoisePlan:
     def scales(self) -> Floats:
         """Noise scale of each entry, in the order of the draw."""
         return np.concatenate([np.full(part.entries, part.scale) for part in self.parts])
-
-
-@dataclass(frozen=True)
-class Descent:
-    """Settings of noisy gradient descent, all public.
-
-    Parameters
-    ----------
-    radius
-        C: coefficients are kept within this l2 norm (on the scaled columns; in the user's units with
-        ``calibration="paper"``).
-    iterations
-        T: number of steps, 2 to 4 is best with ``calibration="tight"``.
-    step
-        η: step size; by default from the second moment that the declared typical ranges imply.
-    """
-
-    radius: float = 1.0
-    iterations: int = 3
-    step: float | None = None
-
-    def __post_init__(self) -> None:
-        if not (math.isfinite(self.radius) and 0 < self.radius <= 1e30):
-            raise StudyError(f"The descent's radius must be a finite number above 0, not {self.radius!r}.")
-        if (
-            isinstance(self.iterations, bool)
-            or not isinstance(self.iterations, int)
-            or not 1 <= self.iterations <= 10**6
-        ):
-            raise StudyError(f"The descent's iterations must be a whole number above 0, not {self.iterations!r}.")
-        if self.step is not None and not (math.isfinite(self.step) and 0 < self.step <= 1e30):
-            raise StudyError(f"The descent's step must be a finite number above 0, not {self.step!r}.")
 
 
 # --- plans: public values only ---------------------------------------------------------------------

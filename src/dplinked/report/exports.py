@@ -13,7 +13,7 @@ from dplinked.privacy.calibration import round_up
 from dplinked.report.page import clean
 
 if TYPE_CHECKING:
-    from dplinked.release import Release
+    from dplinked.release.release import Release
 
 PARTS = ("sampling", "linkage", "privacy")
 _MOST_DECIMALS = 7

@@ -34,7 +34,7 @@ from dplinked.report.promise import (
 )
 
 if TYPE_CHECKING:
-    from dplinked.release import Release
+    from dplinked.release.release import Release
 
 TITLE = "Private linear regression on linked data"
 _METHODS = {

@@ -16,15 +16,15 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from dplinked.linkage.rules import LAST, UNLINKED
+from dplinked.linker.rules import LAST, UNLINKED
 from dplinked.report import charts
 from dplinked.report import page as html
 from dplinked.report.text import WIDTH
 
 if TYPE_CHECKING:
-    from dplinked.linkage.fields import Field
-    from dplinked.linkage.quality import Estimate
-    from dplinked.records import Linked
+    from dplinked.linker.fields import Field
+    from dplinked.linker.linked import Linked
+    from dplinked.linker.quality import Estimate
 
 Floats = NDArray[np.float64]
 

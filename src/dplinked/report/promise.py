@@ -13,7 +13,7 @@ from dplinked.report import plots
 from dplinked.report.exports import coefficient_rows, format_delta, format_percent
 
 if TYPE_CHECKING:
-    from dplinked.release import Release
+    from dplinked.release.release import Release
 
 _ACCURACY_STEP = 0.02
 _SHOWN = 24  # blocks whose accuracies are shown without being asked for

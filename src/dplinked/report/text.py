@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from dplinked.privacy.calibration import round_down, round_up
 
 if TYPE_CHECKING:
-    from dplinked.release import Release
+    from dplinked.release.release import Release
 
 WIDTH = 96
 _ACCURACY_STEP = 0.02

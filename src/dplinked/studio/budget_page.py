@@ -9,13 +9,13 @@ from shiny import Inputs, render, ui
 from shiny.types import NavSetArg
 
 from dplinked.errors import StudyError
+from dplinked.ledger.events import Event
+from dplinked.ledger.ledger import UNITS, Balance, Ledger
 from dplinked.privacy.calibration import round_down
-from dplinked.privacy.ledger import UNITS, Balance, Ledger
-from dplinked.privacy.store import Event
 from dplinked.studio.desk import Fault, Job, attempt
 from dplinked.studio.look import panel, rows, say, section, show
 from dplinked.studio.study_page import Room
-from dplinked.study import Study
+from dplinked.study.study import Study
 
 _KINDS = {"charge": "release", "booked": "booked", "failed": "failed; its charge stays"}
 

@@ -12,7 +12,7 @@ from dplinked.check import WARNING, Finding, check_study
 from dplinked.studio.desk import Fault, attempt, data_of
 from dplinked.studio.look import panel, say, show
 from dplinked.studio.study_page import Room
-from dplinked.study import Study
+from dplinked.study.study import Study
 
 
 def layout() -> NavSetArg:

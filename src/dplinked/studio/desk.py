@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from dplinked.errors import DplinkedError, StudyError, raise_alone
-from dplinked.fit import fit_study
-from dplinked.release import Release
-from dplinked.study import Study
+from dplinked.fitting import fit_study
+from dplinked.release.release import Release
+from dplinked.study.study import Study
 
 T = TypeVar("T")
 

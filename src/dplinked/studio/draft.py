@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from dplinked.errors import StudyError
-from dplinked.formula import parse_formula
+from dplinked.study.formula import parse_formula
 
 Changes = dict[tuple[str, str], Any]
 

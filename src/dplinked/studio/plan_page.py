@@ -13,13 +13,13 @@ from htmltools import HTML, Tag, TagList, tags
 from shiny import Inputs, reactive, render, ui
 from shiny.types import NavSetArg
 
-from dplinked.estimate.planning import Plan, mean_accuracy, plan_study
 from dplinked.linkage import ELE
+from dplinked.plan.planning import Plan, plan_study
 from dplinked.studio.desk import Fault, attempt
 from dplinked.studio.draft import Changes
 from dplinked.studio.look import panel, rows, say, section, show
 from dplinked.studio.study_page import Room
-from dplinked.study import Study
+from dplinked.study.study import Study
 
 _LARGEST = 5.0  # epsilon of the slider, unless the study's own is larger
 
@@ -113,7 +113,7 @@ def _controls(study: Study, tag: str) -> Tag:
         ui.input_slider(f"delta_{tag}", "Delta", min(3, exponent), max(12, exponent), exponent, pre="1e-"),
     ]
     if isinstance(study.linkage, ELE):
-        accuracy = mean_accuracy(study.linkage.public)
+        accuracy = study.linkage.public.mean_accuracy
         least = min(0.5, accuracy)
         shown.append(ui.input_slider(f"accuracy_{tag}", "Accuracy of the links", least, 1.0, accuracy, step=0.001))
     for k, (name, (low, high)) in enumerate(study.prepare()[0].bounds.items()):

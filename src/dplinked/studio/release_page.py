@@ -9,14 +9,14 @@ from htmltools import Tag, TagList, tags
 from shiny import Inputs, reactive, render, ui
 from shiny.types import NavSetArg
 
-from dplinked.fit import release_mu
+from dplinked.fitting import release_mu
+from dplinked.ledger.ledger import Ledger, cost
 from dplinked.privacy.calibration import round_down, round_up
-from dplinked.privacy.ledger import Ledger, cost
-from dplinked.release import Release
+from dplinked.release.release import Release
 from dplinked.studio.desk import Desk, Fault, Job, attempt
 from dplinked.studio.look import ask, panel, rows, say, section, show
 from dplinked.studio.study_page import Room
-from dplinked.study import Study
+from dplinked.study.study import Study
 
 
 def layout() -> NavSetArg:

@@ -13,7 +13,7 @@ from dplinked.studio.desk import Desk, Fault, attempt
 from dplinked.studio.draft import BLANK, Changes, Draft, formula_columns
 from dplinked.studio.form import Fields, column_changes, column_fields, form, form_changes
 from dplinked.studio.look import ask, panel, say, section, show
-from dplinked.study import Study
+from dplinked.study.study import Study
 
 _NEW = ""  # among the files that can be opened: none of them
 

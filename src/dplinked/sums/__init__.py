@@ -1,1 +1,1 @@
-"""Linked rows to private sums: the only pass over data there is."""
+"""Linked rows to private sums: one interface, and engines that do the work."""

@@ -1,0 +1,148 @@
+"""The commands ``dplinked budget …``: what the steward keeps the ledger with, and what everybody may see of it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from dplinked.cli.terminal import StudyFile, check_writable, write_text
+from dplinked.data.files import find_files
+from dplinked.errors import StudyError, raise_alone
+
+if TYPE_CHECKING:
+    from dplinked.data.sources import Query, SparkTable
+    from dplinked.ledger.ledger import Balance, Ledger
+    from dplinked.study.study import Study
+
+app = typer.Typer(help="Budgets: who may still spend how much on whom.", no_args_is_help=True)
+_STEWARD, _EVERYBODY = "Steward's commands", "Everybody's commands"
+
+
+@app.command(rich_help_panel=_STEWARD)
+def init(
+    study: StudyFile,
+    epsilon: Annotated[float, typer.Option(help="Epsilon of the whole budget.")],
+    delta: Annotated[float, typer.Option(help="Delta of the whole budget.")],
+    register: Annotated[list[Path] | None, typer.Option(help="Further files about the same people; repeat.")] = None,
+) -> None:
+    """Open a budget for the study's population, once, and register its data."""
+    from dplinked.ledger.ledger import Ledger
+
+    url, declared = _read_study(study)
+    sources = [*([declared.data] if declared.data is not None else []), *(register or [])]
+    for source in sources:
+        _check_readable(source)  # before a budget is opened, which is done once
+    opened = Ledger.create(url, declared.population or "everybody", epsilon=epsilon, delta=delta)
+    for source in sources:
+        opened.register(source)
+    typer.echo(
+        f"Opened a budget of ({epsilon:g}, {delta:g}) for {opened.population!r}; {len(sources)} file(s) registered."
+    )
+
+
+@app.command("register", rich_help_panel=_STEWARD)
+def register_files(
+    study: StudyFile, files: Annotated[list[Path], typer.Argument(help="Files about the same people.")]
+) -> None:
+    """Register further files, or changed ones, about the study's population."""
+    ledger = _ledger_of(study)
+    for file in files:
+        ledger.register(file)
+    typer.echo(f"Registered {len(files)} file(s) for {ledger.population!r}: they draw on the same budget.")
+
+
+@app.command(rich_help_panel=_STEWARD)
+def book(
+    study: StudyFile,
+    epsilon: Annotated[float, typer.Option(help="Epsilon that was spent elsewhere.")],
+    delta: Annotated[
+        float, typer.Option(help="Delta that was spent elsewhere: of a Gaussian release; 0 for any pure epsilon.")
+    ],
+    note: Annotated[str, typer.Option(help="What it was.")],
+) -> None:
+    """Book spending that happened outside the ledger."""
+    ledger = _ledger_of(study)
+    ledger.book(epsilon=epsilon, delta=delta, note=note)
+    _show_balance(ledger.balance())
+
+
+@app.command(rich_help_panel=_STEWARD)
+def verify(
+    study: StudyFile,
+    head: Annotated[str | None, typer.Option(help="The ledger head that a release printed.")] = None,
+) -> None:
+    """Check the ledger's chain and balance; with --head, that it was not rolled back since that release."""
+    _show_balance(_ledger_of(study).verify(head))
+    typer.echo("The chain holds.")
+
+
+@app.command(rich_help_panel=_STEWARD)
+def export(
+    study: StudyFile,
+    out: Annotated[Path, typer.Option(help="Where to write the events (JSON lines).")] = Path("ledger.jsonl"),
+) -> None:
+    """Write all events of the study's population, releases included, as JSON lines."""
+    import json
+
+    from dplinked.study.study import Study
+
+    declared = Study.from_toml(study)
+    check_writable(out, study, declared.data, declared.ledger)
+    events = _ledger_of(study).events()
+    hidden = {"request", "nonce"}  # fingerprints, and what masks them
+    lines = [
+        json.dumps({k: v for k, v in event.__dict__.items() if k not in hidden}, ensure_ascii=False) for event in events
+    ]
+    write_text(out, "\n".join(lines) + "\n")
+    typer.echo(f"{len(events)} events written to {out}.")
+
+
+@app.command(rich_help_panel=_EVERYBODY)
+def show(study: StudyFile) -> None:
+    """What was spent, and what is left."""
+    ledger = _ledger_of(study)
+    _show_balance(ledger.balance())
+    for event in ledger.events():
+        if event.kind in ("charge", "booked", "failed"):
+            typer.echo(f"  {event.time}  {event.kind:<7} {event.release or '':<20} {event.units / 1e15:.3g} of rho")
+
+
+def _read_study(path: Path) -> tuple[str | Path, Study]:
+    """A study and its ledger's address, which it must name."""
+    from dplinked.study.study import Study
+
+    study = Study.from_toml(path)
+    if study.ledger is None:
+        raise StudyError("The study names no ledger: add [ledger] with url = 'budget.db' and population = '…'.")
+    return study.ledger, study
+
+
+def _check_readable(source: Path | Query | SparkTable) -> None:
+    """Files must be there and open; queries are run when they are registered."""
+    if not isinstance(source, Path):
+        return
+    for path in find_files(source).paths:
+        try:
+            with path.open("rb") as file:
+                file.read(1)
+        except OSError:
+            raise_alone(StudyError(f"The file {path.name!r} cannot be read. Check its permissions."))
+
+
+def _ledger_of(study: Path) -> Ledger:
+    from dplinked.ledger.ledger import Ledger
+
+    url, declared = _read_study(study)
+    return Ledger(url, declared.population)
+
+
+def _show_balance(balance: Balance) -> None:
+    from dplinked.privacy.calibration import round_down
+
+    share = 100.0 * balance.spent / balance.total if balance.total else 100.0
+    typer.echo(
+        f"Budget of {balance.population!r}: ({balance.epsilon:g}, {balance.delta:g}); {share:.2f} % of rho spent. Left: one release of "
+        f"epsilon = {round_down(balance.epsilon_left)} at delta = {balance.delta:g}.\nLedger head {balance.head}"
+    )

@@ -1,0 +1,249 @@
+"""The command line: ``dplinked demo | link | check | plan | fit | report | budget | reproduce | studio``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from dplinked.cli import budget
+from dplinked.cli.demo import demo
+from dplinked.cli.terminal import StudyFile, check_folder, check_writable, progress, progress_bar, run_app, write_text
+from dplinked.errors import ReleaseError, StudyError, raise_alone
+
+if TYPE_CHECKING:
+    from dplinked.data.sources import Query, SparkTable
+    from dplinked.study.study import Study
+
+app = typer.Typer(
+    help="Differentially private linear regression on data joined by imperfect record linkage.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+app.command()(demo)
+app.add_typer(budget.app, name="budget")
+
+
+@app.command()
+def link(
+    left: Annotated[Path, typer.Argument(help="The file whose rows all stay (Parquet or CSV).")],
+    right: Annotated[Path, typer.Argument(help="The file to link to it.")],
+    out: Annotated[Path, typer.Option(help="Folder for linked.parquet, linkage.toml and the quality report.")] = Path(
+        "linked"
+    ),
+    field: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Column to compare, like surname, dob:date or forename=given_name:name; repeat. Default: all common ones."
+        ),
+    ] = None,
+    id: Annotated[str | None, typer.Option(help="Column that names a record in both files.")] = None,
+    right_id: Annotated[str | None, typer.Option(help="The right file's id column, if it has another name.")] = None,
+    block: Annotated[list[str] | None, typer.Option(help="Column to link within; repeat to combine.")] = None,
+    method: Annotated[str, typer.Option(help="rules, splink or pairs.")] = "rules",
+    threshold: Annotated[float | None, typer.Option(help="Score (rules) or probability (splink) of a link.")] = None,
+    assignment: Annotated[str, typer.Option(help="optimal, or greedy with random links for the rest.")] = "optimal",
+    pairs: Annotated[Path | None, typer.Option(help="Links made elsewhere (with --method pairs).")] = None,
+    settings: Annotated[Path | None, typer.Option(help="Splink's own settings (JSON).")] = None,
+    engine: Annotated[str, typer.Option(help="Where Splink runs: duckdb or spark.")] = "duckdb",
+    memory: Annotated[float, typer.Option(help="Gigabytes that the pairs of one block may take.")] = 2.0,
+    seed: Annotated[int, typer.Option(help="Of ties, random links and samples.")] = 0,
+    audit_sample: Annotated[
+        int | None, typer.Option(min=1, help="Write this many links to check into audit.csv.")
+    ] = None,
+    audited: Annotated[Path | None, typer.Option(help="The checked audit.csv, its column 'right' filled in.")] = None,
+    release_accuracy: Annotated[
+        float | None, typer.Option(help="Epsilon to release the audited accuracies with.")
+    ] = None,
+    delta: Annotated[float | None, typer.Option(help="Delta of --release-accuracy.")] = None,
+    displaced_links: Annotated[
+        int | None, typer.Option(min=0, help="With --release-accuracy: links one person may displace.")
+    ] = None,
+    ledger: Annotated[
+        str | None, typer.Option(help="Ledger to charge --release-accuracy to; both files are registered in it.")
+    ] = None,
+    population: Annotated[str | None, typer.Option(help="The population in the ledger.")] = None,
+) -> None:
+    """Steward: link two files one to one, and say how good the links are. NOT FOR PUBLICATION."""
+    import dplinked as dpl
+    from dplinked.linker.fields import parse_field
+
+    if release_accuracy is not None and (audited is None or delta is None or displaced_links is None):
+        raise StudyError("--release-accuracy needs --audited, --delta and --displaced-links (0 holds links fixed).")
+    check_folder(out)
+    inputs = {path.resolve() for path in (left, right, pairs, audited) if path is not None}
+    if clash := inputs & {
+        (out / name).resolve() for name in ("linked.parquet", "linkage.toml", "quality.txt", "quality.html")
+    }:
+        raise StudyError(f"{clash.pop().name!r} is read and would be overwritten. Choose another folder with --out.")
+    audit_sample = audit_sample if audited is None else None  # the answers must not be overwritten
+    with progress.status("Linking …"):
+        linked = dpl.link(
+            left, right, fields=[parse_field(text) for text in field] if field else None,
+            id=None if id is None else (id, right_id or id), block=block or None, method=method, threshold=threshold,
+            assignment=assignment, pairs=pairs, settings=settings, engine=engine, memory=memory * 1e9, seed=seed,
+        )  # fmt: skip
+        linked = linked if audited is None else linked.audited(audited)
+        paid: Any = None
+        if release_accuracy is not None:
+            unit = dpl.PrivacyUnit(displaced_links=displaced_links)
+            paid = dpl.release_accuracy(
+                linked, epsilon=release_accuracy, delta=delta or 0.0, unit=unit, ledger=ledger, population=population
+            )
+        written = linked.save(out, audit_sample=audit_sample, seed=seed, linkage=None if paid is None else paid.linkage)
+        if paid is not None:
+            paid.save(out / "accuracy.json")
+            written.append("accuracy.json")
+    typer.echo(linked.summary())
+    typer.echo(f"\nWritten to {out}/: {', '.join(written)}.")
+    if audit_sample is not None:
+        typer.echo(
+            f"Fill in the column 'right' of {out}/audit.csv (yes or no), then run the same command with --audited {out}/audit.csv."
+        )
+
+
+@app.command()
+def check(study: StudyFile) -> None:
+    """Steward: look at the data for what would stop or bias a release. NOT FOR PUBLICATION."""
+    from dplinked.check import WARNING, check_study
+    from dplinked.study.study import Study
+
+    declared = Study.from_toml(study)
+    findings = check_study(declared, _data_of(declared))
+    typer.echo(WARNING)
+    for finding in findings:
+        typer.echo(f"{'FAULT ' if finding.fault else '      '}{finding.text}")
+    if any(finding.fault for finding in findings):
+        raise typer.Exit(StudyError.exit_code)
+
+
+@app.command()
+def plan(
+    study: StudyFile,
+    rows: Annotated[list[int], typer.Option(min=1, help="Number of rows, public; repeat to compare.")],
+    epsilon: Annotated[list[float] | None, typer.Option(help="Budgets to compare; repeat the option.")] = None,
+    r_squared: Annotated[float, typer.Option(min=0.0, max=1.0, help="Guessed R² of the model.")] = 0.5,
+    half_width: Annotated[
+        list[str] | None, typer.Option(help="Wanted half-width of a 95 % interval, like income=0.01.")
+    ] = None,
+    out: Annotated[Path | None, typer.Option("--out", "-o", help="Write a page with curves (HTML).")] = None,
+) -> None:
+    """Expected intervals over budgets and numbers of rows, from public values only. No data is opened."""
+    from dplinked.plan.planning import plan_study
+    from dplinked.study.study import Study
+
+    if out is not None:
+        check_writable(out, study)
+    wanted = {}
+    for text in half_width or []:
+        name, _, value = text.rpartition("=")
+        try:
+            wanted[name] = float(value)
+        except ValueError:
+            raise StudyError(f"--half-width {text!r} must look like income=0.01.") from None
+    found = plan_study(Study.from_toml(study), rows, epsilon or [0.1, 0.3, 1.0, 3.0], r_squared, wanted)
+    typer.echo(str(found))
+    if out is not None:
+        write_text(out, found.to_html())
+        typer.echo(f"\nWritten to {out}.")
+
+
+@app.command()
+def fit(
+    study: StudyFile,
+    out: Annotated[Path, typer.Option(help="Where to write the release (JSON).")] = Path("release.json"),
+    id: Annotated[
+        str | None,
+        typer.Option(help="The release's name in the ledger; the same request under it again costs nothing."),
+    ] = None,
+) -> None:
+    """Run a study: spend its budget and write the release."""
+    from dplinked.fitting import fit_study
+    from dplinked.study.study import Study
+
+    declared = Study.from_toml(study)
+    if id is not None and declared.ledger is None:
+        raise StudyError("--id names a release in a ledger, and the study has no [ledger].")
+    check_writable(out, study, declared.data, declared.ledger)
+    with progress_bar("Fitting privately") as shown:
+        release = fit_study(declared, _data_of(declared), release_id=id, progress=shown)
+    try:
+        release.save(out)
+    except OSError:
+        again = (
+            "" if release.ledger is None else f" It is stored: run again with --id {release.ledger['id']}, at no cost."
+        )
+        raise_alone(ReleaseError(f"The release was made, but {str(out)!r} could not be written.{again}"))
+    typer.echo(release.summary())
+    typer.echo(f"\nWritten to {out}. Next: dplinked report {out}")
+
+
+@app.command()
+def report(
+    release: Annotated[Path, typer.Argument(help="A release (JSON).")],
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", help="Write to a file: .html, .md, .tex, .csv or .txt.")
+    ] = None,
+    markdown: Annotated[bool, typer.Option("--markdown", help="Markdown instead of text.")] = False,
+) -> None:
+    """Show a release as text or Markdown; write it as a page, a LaTeX table or CSV."""
+    from dplinked.release.release import Release
+
+    loaded = Release.load(release)
+    kinds = {".html": loaded.to_html, ".htm": loaded.to_html, ".tex": loaded.to_latex, ".csv": loaded.to_csv}
+    kind = ".md" if markdown else "" if out is None else out.suffix.lower()
+    if out is not None:
+        check_writable(out, release)
+    text = kinds[kind]() if kind in kinds else (loaded.to_markdown() if kind == ".md" else loaded.summary()) + "\n"
+    if out is None:
+        typer.echo(text, nl=False)
+    else:
+        write_text(out, text)
+
+
+@app.command()
+def reproduce(
+    parts: Annotated[list[str], typer.Argument(help="setting1, setting2, setting3, application, toy or all.")],
+    repetitions: Annotated[int, typer.Option(min=2, help="Repetitions of each point.")] = 1000,
+    seed: Annotated[int, typer.Option(help="Seed of data and simulated noise.")] = 1,
+    out: Annotated[Path, typer.Option(help="Folder for tables, figures and the page.")] = Path("reproduction"),
+    data: Annotated[
+        Path | None, typer.Option(help="SHIW 2012 (columns y and c, or income and consumption), for the application.")
+    ] = None,
+    jobs: Annotated[int, typer.Option(min=1, help="Processes.")] = 2,
+) -> None:
+    """Run the paper's numerical section: tables, figures, and its claims beside what was measured."""
+    from dplinked.not_private.paper.reproduce import reproduce as run
+    from dplinked.not_private.paper.reproduce import verdict
+
+    check_folder(out)
+    with progress_bar("reproducing") as shown:
+        found = run(parts, out, repetitions=repetitions, seed=seed, data=data, jobs=jobs, progress=shown)
+    for claim in found.claims:
+        typer.echo(f"{verdict(claim):<14} {claim.setting:<12} {claim.text}: {claim.measured}")
+    typer.echo(f"\nWritten to {out}/: tables (CSV), figures (PNG, SVG), reproduction.html.")
+
+
+@app.command()
+def studio(
+    study: Annotated[Path | None, typer.Argument(help="The study file to open; without one, a new study.")] = None,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port on this machine; 0 for any that is free.")] = 0,
+    no_browser: Annotated[bool, typer.Option("--no-browser", help="Only print the address.")] = False,
+) -> None:
+    """Open the studio, a web app on this machine only: write a study, check, plan, release, see the budget."""
+    from dplinked.studio.serve import run_studio
+
+    run_studio(study, port=port, browser=not no_browser, say=typer.echo)
+
+
+def _data_of(study: Study) -> Path | Query | SparkTable:
+    if study.data is None:
+        raise StudyError("The study names no data: add [data] with path = '…', query = '…' or spark = '…'.")
+    return study.data
+
+
+def main() -> None:
+    """Run the command line."""
+    run_app(app)

@@ -1,0 +1,76 @@
+"""Files that hold rows: which ones a path means, and how a single one is read."""
+
+from __future__ import annotations
+
+import csv
+import glob
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from dplinked.data.csv import read_csv
+from dplinked.errors import StudyError, raise_alone
+
+_KINDS = {".parquet": "parquet", ".pq": "parquet", ".csv": "csv", ".json": "json", ".jsonl": "json", ".ndjson": "json"}
+
+
+@dataclass(frozen=True)
+class Files:
+    """Files of one kind that hold the rows together, in order, and the folder whose subfolders name partitions."""
+
+    paths: tuple[Path, ...]
+    kind: str
+    root: Path | None = None
+
+
+def find_files(path: str | os.PathLike[str]) -> Files:
+    """Files that a path means: a file, all of a folder's Parquet files, or those of a glob like ``rows/*.csv``."""
+    given = Path(path)
+    if given.is_dir():
+        found = sorted(
+            file for file in given.rglob("*") if _KINDS.get(file.suffix.lower()) == "parquet" and file.is_file()
+        )
+        files = Files(tuple(file for file in found if not file.name.startswith(("_", "."))), "parquet", given)
+    elif given.is_file() or not glob.has_magic(str(path)):
+        files = Files((given,), _KINDS.get(given.suffix.lower(), ""))
+    else:
+        named = tuple(sorted(file for file in map(Path, glob.glob(str(path), recursive=True)) if file.is_file()))
+        kinds = {_KINDS.get(file.suffix.lower(), "") for file in named}
+        files = Files(named, kinds.pop() if len(kinds) == 1 else "")
+    if not files.paths:
+        raise StudyError(f"There are no files at {given.name!r}.")
+    if not files.kind:
+        raise StudyError(f"{given.name!r}: only .parquet, .csv and .json files are read, of one kind at a time.")
+    for file in files.paths:
+        if not file.is_file():
+            raise StudyError(f"There is no file {file.name!r} at the given path.")
+    return files
+
+
+def read_file(path: Path, columns: Sequence[str] | None, kind: str | None = None) -> tuple[Any, list[str]]:
+    """Read a Parquet or CSV file, and the names of all its columns; parser errors are replaced, since they quote cells.
+
+    `kind` says what it is where its name does not.
+    """
+    import pyarrow as pa
+
+    kind = kind or _KINDS.get(path.suffix.lower())
+    if kind not in ("parquet", "csv"):
+        raise StudyError(f"{path.name!r}: only .parquet and .csv files are read. Convert the file first.")
+    if not path.is_file():
+        raise StudyError(f"There is no file {path.name!r} at the given path.")
+    read = read_csv if kind == "csv" else _read_parquet
+    try:
+        return read(path, columns)
+    except (pa.ArrowException, OSError, UnicodeDecodeError, csv.Error):
+        raise_alone(StudyError(f"{path.name!r} cannot be read as {kind}. The steward's 'check' shows the details."))
+
+
+def _read_parquet(path: Path, columns: Sequence[str] | None) -> tuple[Any, list[str]]:
+    import pyarrow.parquet
+
+    known = pyarrow.parquet.read_schema(path).names
+    wanted = None if columns is None else [name for name in columns if name in known]
+    return pyarrow.parquet.read_table(path, columns=wanted), known

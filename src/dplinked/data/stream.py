@@ -1,0 +1,50 @@
+"""A stream's rows kept in a temporary file, so that they can be read more than once."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+import weakref
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from dplinked.data.encoding import UNREADABLE
+from dplinked.data.parquet import ParquetRows
+from dplinked.data.sources import Stream
+from dplinked.data.table import Rows, empty_rows
+from dplinked.errors import ReleaseError, raise_alone
+
+_FILE = "rows.parquet"
+
+
+class SpilledRows(ParquetRows):
+    """A stream's rows in a temporary file that only its owner can read and that goes with the object."""
+
+    def __init__(self, folder: str, types: Any) -> None:
+        weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
+        super().__init__([Path(folder) / _FILE])
+        self._types, self.columns = types, tuple(types.names)
+
+
+def spill(stream: Stream, columns: Sequence[str] | None) -> ParquetRows:
+    """Write a stream's columns to a temporary file: numbers as they are, keys as their texts, so that every cell can be written."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    types = stream.batches.schema
+    empty, known = empty_rows(types), types.names
+    wanted = [name for name in known if columns is None or name in columns] or known[:1]
+    schema = pa.schema([types.field(name).with_type(empty.kept(name).type) for name in wanted])
+    folder = tempfile.mkdtemp(prefix="dplinked-")
+    try:
+        with pq.ParquetWriter(Path(folder) / _FILE, schema, compression="zstd", use_dictionary=False) as writer:
+            for batch in stream.batches:
+                rows = Rows(pa.Table.from_batches([batch], types))
+                writer.write_table(pa.table([rows.kept(name) for name in wanted], schema=schema))
+    except BaseException as fault:
+        shutil.rmtree(folder, ignore_errors=True)
+        if not isinstance(fault, (pa.ArrowException, OSError)):
+            raise
+        raise_alone(ReleaseError(UNREADABLE))
+    return SpilledRows(folder, types)

@@ -1,0 +1,260 @@
+"""Linked rows in memory, whatever holds them: pandas, polars, Arrow, a mapping of arrays, a file.
+
+What a cell means depends on the cell alone. Types are taken from the schema where there is one; where a
+container would infer them from its cells (lists, object columns, CSV), cells are read one by one instead.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from copy import copy
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dplinked.data.arrow import text_columns
+from dplinked.data.encoding import Keys, cell_texts, dense_codes, dense_range, encode_part, guarded, is_dense, widened
+from dplinked.data.files import read_file
+from dplinked.data.keys import number
+from dplinked.errors import ReleaseError, StudyError, raise_alone, suggest
+
+Floats = NDArray[np.float64]
+Codes = NDArray[np.int32]
+
+PART = 1 << 18  # rows read at once
+_PIECE = 1 << 20  # rows counted at once
+_NUMBER = r"^[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?$"
+
+
+class Rows:
+    """Read access to the columns of a table, tile by tile. Its schema and length are public.
+
+    Parameters
+    ----------
+    data
+        A pandas, polars or pyarrow table, a mapping of arrays or lists, or the path of a Parquet or CSV file.
+    columns
+        Names to read from a file; all of them unless given.
+    """
+
+    def __init__(self, data: Any, columns: Sequence[str] | None = None) -> None:
+        known = None
+        if isinstance(data, (str, Path)):
+            data, known = read_file(Path(data), columns)
+        self._text = text_columns(data)
+        self._columns = _open_columns(data)
+        self.columns: tuple[str, ...] = tuple(known or self._columns)
+        lengths = {len(column) for column in self._columns.values()}
+        if len(lengths) > 1:
+            raise StudyError("The columns must all have the same number of rows.")
+        self.count: int = lengths.pop() if lengths else 0
+
+    def __repr__(self) -> str:
+        return f"Rows({self.count} rows, columns {list(self.columns)})"
+
+    def require(self, names: Sequence[str], *, numeric: Sequence[str] = ()) -> None:
+        """Check the schema: all columns there, the numeric ones numbers, the others keys."""
+        check_columns(names, self.columns, secret=bool(self._text))  # the first line of a CSV file may be a row
+        for name in numeric:
+            kind = _kind(self._columns[name])
+            if not (kind == "number" or kind == "object" or name in self._text):
+                raise StudyError(f"Column {name!r} holds {kind}, not numbers. Convert it before fitting.")
+        for name in names:
+            if name not in numeric:
+                self.check_key(name)
+
+    def numbers(self, name: str, start: int, stop: int) -> Floats:
+        """Rows start:stop of a numeric column; whatever is no number is NaN."""
+        column = self._columns[name]
+        if isinstance(column, np.ndarray):
+            return np.fromiter(map(number, column[start:stop]), np.float64, stop - start)
+        import pyarrow as pa
+
+        def read() -> Any:
+            values = _arrow(column[start:stop])
+            if name in self._text:
+                values = _parse_numbers(values)
+            return values if values.type == pa.float64() else values.cast(pa.float64(), safe=False)
+
+        return np.asarray(guarded(read).to_numpy(zero_copy_only=False), dtype=np.float64)
+
+    def keys(self, name: str) -> Any:
+        """A column's cells as they are: an Arrow array, or objects."""
+        column = self._columns[name]
+        return column if isinstance(column, np.ndarray) else guarded(lambda: _arrow(column))
+
+    def kept(self, name: str) -> Any:
+        """A column as a file keeps it whatever its cells: numbers as they are, others as their keys' texts, null where they are none."""
+        import pyarrow as pa
+
+        column = self._columns[name]
+        if _kind(column) == "number" or name in self._text:
+            return guarded(lambda: _arrow(column))
+        if not self._comparable(name):
+            return pa.nulls(self.count)
+        codes, texts = encode_part(self.keys(name))
+        return texts.take(pa.array(codes))
+
+    # --- in parts -----------------------------------------------------------------------------------
+
+    @property
+    def parts(self) -> int:
+        """Number of parts of consecutive rows that are read one at a time; each but the last has `PART` rows or more."""
+        return max(1, -(-self.count // PART))
+
+    def read(self, part: int, columns: Sequence[str]) -> Iterator[Rows]:
+        """The rows of one part, in one piece."""
+        start, stop = part * PART, min((part + 1) * PART, self.count)
+        rows = copy(self)
+        rows._columns = {name: self._columns[name][start:stop] for name in columns}
+        rows.count = stop - start
+        yield rows
+
+    def check_key(self, name: str) -> None:
+        """Refuse a column whose type cannot be compared; its cells are not looked at."""
+        if not self._comparable(name):
+            kind = _type(self._columns[name])
+            raise StudyError(f"Column {name!r} holds {kind}, which cannot be compared. Convert it to text first.")
+
+    def _comparable(self, name: str) -> bool:
+        column = self._columns[name]
+        return isinstance(column, np.ndarray) or _works(lambda: encode_part(_arrow(column[:0])))
+
+    def find_keys(self, name: str) -> Keys:
+        """Distinct keys of a column; the codes of all rows are kept, 4 bytes each, unless keys are their own codes."""
+        values = self.keys(name)
+        found = dense_range(values)
+        if found is not None and is_dense(*found, self.count):
+            return Keys(count_codes(dense_codes(values, found[0]), found[1] - found[0] + 1), low=found[0])
+        codes, texts = encode_part(values)
+        kept = {(part, 0): codes[part * PART : (part + 1) * PART] for part in range(self.parts)}
+        return Keys(count_codes(codes, len(texts)), texts, kept=kept)
+
+
+def empty_rows(schema: Any) -> Rows:
+    """No rows, of an Arrow schema: what can be told by types."""
+    import pyarrow as pa
+
+    return Rows(pa.table([pa.nulls(0, field.type) for field in schema], schema=schema))
+
+
+def check_columns(names: Sequence[str], columns: Sequence[str], *, secret: bool = False) -> None:
+    """Refuse names that are not among the columns; secret ones are not hinted at."""
+    for name in names:
+        if name not in columns:
+            raise StudyError(f"Column {name!r} is not in the data.{suggest(name, () if secret else columns)}")
+
+
+def count_codes(codes: Codes, size: int) -> NDArray[np.int64]:
+    """How often each code occurs, in pieces: `bincount` would copy the whole column as 64-bit numbers."""
+    counts = np.zeros(size, dtype=np.int64)
+    for start in range(0, codes.size, _PIECE):
+        counts += np.bincount(codes[start : start + _PIECE], minlength=size)
+    return counts
+
+
+def _open_columns(data: Any) -> dict[str, Any]:
+    """Columns by name: Arrow's or narwhals' (typed), or NumPy object arrays (read cell by cell)."""
+    import narwhals as nw
+    import pyarrow as pa
+
+    if isinstance(data, pa.Table) and len(set(data.column_names)) == data.num_columns:
+        return dict(zip(data.column_names, data.columns, strict=True))
+    if isinstance(data, Mapping):
+        return {name: _open_array(values) for name, values in data.items()}
+    frame = None
+    try:
+        frame = nw.from_native(data)
+        frame = frame.collect() if isinstance(frame, nw.LazyFrame) else frame
+        names = frame.columns
+    except (TypeError, ValueError, nw.exceptions.NarwhalsError):
+        raise_alone(
+            StudyError(
+                f"Data of type {type(data).__name__} is not supported. Give a pandas, polars or pyarrow table with unique "
+                "column names, a mapping of arrays, or the path of a Parquet or CSV file."
+            )
+        )
+    columns = {}
+    for name in names:
+        column = frame.get_column(name)
+        native = column.to_native()
+        dtype = str(getattr(native, "dtype", ""))
+        cellwise = dtype in ("object", "Object", "category")  # their cells may be of any type
+        columns[name] = np.asarray(native, dtype=object) if cellwise else column
+    return columns
+
+
+def _open_array(values: Any) -> Any:
+    """A typed array as it is, anything else as objects: NumPy would take a list's type from its cells."""
+    import pyarrow as pa
+
+    if isinstance(values, np.ndarray) and values.ndim == 1 and values.dtype.kind in "biufU":
+        with suppress(UnicodeError, pa.ArrowException):  # half a surrogate pair, long floats: cell by cell, then
+            values = pa.array(values.astype(values.dtype.newbyteorder("="), copy=False))
+    if isinstance(values, (pa.Array, pa.ChunkedArray)):
+        return values if isinstance(values, pa.ChunkedArray) else pa.chunked_array([values])
+    listed = values.tolist() if isinstance(values, np.ndarray) and values.dtype != object else list(values)
+    column = np.empty(len(listed), dtype=object)
+    column[:] = listed
+    return column
+
+
+def _kind(column: Any) -> str:
+    """``"number"``, ``"object"``, or a type that holds no numbers; cells are not looked at."""
+    if isinstance(column, np.ndarray):
+        return "object"
+    import pyarrow as pa
+
+    def numbers() -> bool:
+        empty, types = _arrow(column[:0]), pa.types
+        tests = (types.is_integer, types.is_floating, types.is_decimal, types.is_boolean, types.is_null)
+        return any(test(empty.type) for test in tests) and len(empty.cast(pa.float64())) == 0
+
+    return "number" if _works(numbers) else _type(column)
+
+
+def _type(column: Any) -> str:
+    """A typed column's type as messages name it."""
+    import narwhals as nw
+
+    series = nw.from_native(column, series_only=True, pass_through=True)
+    native, dtype = series.to_native(), str(series.dtype)
+    return str(getattr(native, "dtype", None) or native.type) if dtype == "Unknown" else dtype
+
+
+def _works(convert: Callable[[], Any]) -> bool:
+    """Whether a type can be converted, tried without cells."""
+    try:
+        return guarded(convert) is not False
+    except ReleaseError:
+        return False
+
+
+def _arrow(column: Any) -> Any:
+    """A typed column as one Arrow array; a single chunk is not copied (narwhals' `to_arrow` would)."""
+    import pyarrow as pa
+
+    values = column
+    if not isinstance(values, pa.ChunkedArray):
+        try:
+            values = column.to_arrow()
+        except UnicodeError:  # half a surrogate pair
+            return cell_texts(column.to_native())
+    chunks = values.chunks if isinstance(values, pa.ChunkedArray) else [values]
+    if len(chunks) == 1:
+        return chunks[0]
+    return pa.concat_arrays(map(widened, chunks)) if chunks else pa.nulls(0, values.type)
+
+
+def _parse_numbers(values: Any) -> Any:
+    """Text cells as numbers, cell by cell; what is no number becomes null."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    trimmed = pc.ascii_trim_whitespace(values)
+    return pc.if_else(pc.match_substring_regex(trimmed, _NUMBER), trimmed, pa.scalar(None, trimmed.type)).cast(
+        pa.float64()
+    )

@@ -1,0 +1,163 @@
+"""The tables that hold the ledger, in SQLite or PostgreSQL, and the statements that read and write them."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from dplinked.errors import LedgerError, StudyError, raise_alone
+from dplinked.ledger.events import Event
+
+FAULT = "The ledger cannot be read or written. Nothing was released. The steward's 'dplinked budget verify' tells more."
+
+
+def connect(url: str | Path, *, create: bool = False) -> Any:
+    import sqlalchemy as sa
+
+    parsed = _address(str(url))
+    if parsed.get_backend_name() == "sqlite":
+        path = Path(parsed.database or "")
+        if not create and not path.is_file():
+            raise LedgerError(f"There is no ledger {path.name!r}. The steward opens one with 'dplinked budget init'.")
+        if create and not path.resolve().parent.is_dir():
+            raise StudyError(f"There is no folder for the ledger {path.name!r}.")
+        if path.is_file() and path.stat().st_nlink > 1:
+            raise LedgerError(
+                "The ledger's file has a second name (a hard link), under which it could be written unseen. Remove it."
+            )
+        engine = sa.create_engine(parsed, poolclass=sa.pool.NullPool)
+        _prepare_sqlite(engine)
+        return engine
+    if parsed.get_backend_name() != "postgresql":
+        raise StudyError("A ledger lives in SQLite or PostgreSQL: a path, sqlite:///path or postgresql://….")
+    try:
+        return sa.create_engine(parsed, poolclass=sa.pool.NullPool)
+    except ImportError:
+        raise_alone(StudyError("A ledger in PostgreSQL needs psycopg: pip install 'dplinked[postgres]'."))
+
+
+def _address(text: str) -> Any:
+    """A ledger's address, understood; never quoted, as it may hold a password."""
+    import sqlalchemy as sa
+
+    if "://" not in text:
+        if re.match(r"[A-Za-z][A-Za-z0-9+]+:", text):
+            raise StudyError("The ledger's address must be a path, sqlite:///path or postgresql://….")
+        return sa.URL.create("sqlite", database=text)
+    if text.startswith("sqlite:///"):
+        return sa.URL.create("sqlite", database=text.removeprefix("sqlite:///"))
+    parsed: Any = None
+    try:
+        parsed = sa.make_url(text.replace("postgresql://", "postgresql+psycopg://", 1))
+    except (sa.exc.ArgumentError, ValueError):
+        raise_alone(StudyError("The ledger's address must be a path, sqlite:///path or postgresql://…."))
+    return parsed
+
+
+def _prepare_sqlite(engine: Any) -> None:
+    """Write-ahead log, full synchronisation, and transactions that lock before they read."""
+    import sqlalchemy as sa
+
+    @sa.event.listens_for(engine, "connect")
+    def configure(connection: Any, _: Any) -> None:
+        connection.isolation_level = None
+        for setting in (
+            "busy_timeout = 60000",
+            "journal_mode = WAL",
+            "synchronous = FULL",
+            "wal_autocheckpoint = 1",
+            "cell_size_check = ON",
+        ):
+            connection.execute(f"PRAGMA {setting}")
+
+    @sa.event.listens_for(engine, "begin")
+    def begin(connection: Any) -> None:
+        connection.exec_driver_sql("BEGIN IMMEDIATE")
+
+
+@contextlib.contextmanager
+def guarded() -> Iterator[None]:
+    """A database's own errors quote statements and values: the ledger's are constant."""
+    import sqlalchemy as sa
+
+    try:
+        yield
+    except sa.exc.SQLAlchemyError:
+        raise_alone(LedgerError(FAULT))
+    except (TypeError, ValueError, KeyError, OverflowError) as fault:
+        if isinstance(fault, StudyError):
+            raise
+        raise_alone(LedgerError(FAULT))
+
+
+def execute(connection: Any, statement: str, values: Mapping[str, Any] | None = None) -> Any:
+    import sqlalchemy as sa
+
+    return connection.execute(sa.text(statement), dict(values or {}))
+
+
+_TABLES = (
+    "CREATE TABLE IF NOT EXISTS budget (population TEXT PRIMARY KEY, epsilon TEXT NOT NULL, delta TEXT NOT NULL, total BIGINT NOT NULL, "
+    "spent BIGINT NOT NULL, seq BIGINT NOT NULL, head TEXT NOT NULL, secret TEXT NOT NULL, seal TEXT NOT NULL)",
+    "CREATE TABLE IF NOT EXISTS events (seq BIGINT NOT NULL, population TEXT NOT NULL, kind TEXT NOT NULL, release TEXT, request TEXT, "
+    "units BIGINT NOT NULL CHECK (units >= 0), body TEXT NOT NULL, time TEXT NOT NULL, nonce TEXT NOT NULL, previous TEXT NOT NULL, hash TEXT NOT NULL, "
+    "PRIMARY KEY (population, seq))",
+    "CREATE UNIQUE INDEX IF NOT EXISTS one_charge ON events (population, release) WHERE kind = 'charge'",
+    "CREATE UNIQUE INDEX IF NOT EXISTS one_release ON events (population, release) WHERE kind = 'release'",
+)
+_SQLITE_TRIGGERS = (
+    "CREATE TRIGGER IF NOT EXISTS events_stay BEFORE UPDATE ON events BEGIN SELECT RAISE(ABORT, 'append only'); END",
+    "CREATE TRIGGER IF NOT EXISTS events_remain BEFORE DELETE ON events BEGIN SELECT RAISE(ABORT, 'append only'); END",
+    "CREATE TRIGGER IF NOT EXISTS budget_remains BEFORE DELETE ON budget BEGIN SELECT RAISE(ABORT, 'append only'); END",
+    "CREATE TRIGGER IF NOT EXISTS budget_grows BEFORE UPDATE ON budget WHEN NEW.spent < OLD.spent OR NEW.total <> OLD.total "
+    "OR NEW.seq <> OLD.seq + 1 OR NEW.population <> OLD.population OR NEW.epsilon <> OLD.epsilon OR NEW.delta <> OLD.delta "
+    "OR NEW.secret <> OLD.secret BEGIN SELECT RAISE(ABORT, 'append only'); END",
+    "CREATE TRIGGER IF NOT EXISTS events_once BEFORE INSERT ON events WHEN EXISTS (SELECT 1 FROM events WHERE population = NEW.population "
+    "AND seq = NEW.seq) BEGIN SELECT RAISE(ABORT, 'append only'); END",
+    "CREATE TRIGGER IF NOT EXISTS budget_once BEFORE INSERT ON budget WHEN EXISTS (SELECT 1 FROM budget WHERE population = NEW.population) "
+    "BEGIN SELECT RAISE(ABORT, 'append only'); END",
+)
+_POSTGRES_TRIGGERS = (
+    "CREATE OR REPLACE FUNCTION dplinked_append_only() RETURNS trigger LANGUAGE plpgsql AS "
+    "$$ BEGIN RAISE EXCEPTION 'append only'; END $$",
+    "CREATE OR REPLACE TRIGGER events_stay BEFORE UPDATE OR DELETE OR TRUNCATE ON events FOR EACH STATEMENT EXECUTE FUNCTION dplinked_append_only()",
+    "CREATE OR REPLACE TRIGGER budget_remains BEFORE DELETE OR TRUNCATE ON budget FOR EACH STATEMENT EXECUTE FUNCTION dplinked_append_only()",
+    "CREATE OR REPLACE TRIGGER budget_grows BEFORE UPDATE ON budget FOR EACH ROW WHEN (NEW.spent < OLD.spent OR NEW.total <> OLD.total "
+    "OR NEW.seq <> OLD.seq + 1 OR NEW.population <> OLD.population OR NEW.epsilon <> OLD.epsilon OR NEW.delta <> OLD.delta "
+    "OR NEW.secret <> OLD.secret) EXECUTE FUNCTION dplinked_append_only()",
+)
+
+
+def create_tables(connection: Any, dialect: str) -> None:
+    for statement in (*_TABLES, *(_SQLITE_TRIGGERS if dialect == "sqlite" else _POSTGRES_TRIGGERS)):
+        connection.exec_driver_sql(statement)
+
+
+def list_populations(connection: Any) -> list[str]:
+    return [row[0] for row in execute(connection, "SELECT population FROM budget ORDER BY population")]
+
+
+def list_events(connection: Any, population: str) -> list[Event]:
+    found = execute(
+        connection, "SELECT * FROM events WHERE population = :population ORDER BY seq", {"population": population}
+    )
+    return [Event(**row) for row in found.mappings()]
+
+
+def insert_event(connection: Any, event: Event) -> None:
+    execute(
+        connection,
+        "INSERT INTO events (seq, population, kind, release, request, units, body, time, nonce, previous, hash) "
+        "VALUES (:seq, :population, :kind, :release, :request, :units, :body, :time, :nonce, :previous, :hash)",
+        event.__dict__,
+    )
+
+
+def is_intact(connection: Any) -> bool:
+    """SQLite's own check of its pages; PostgreSQL looks after its own."""
+    if connection.engine.dialect.name != "sqlite":
+        return True
+    return bool(execute(connection, "PRAGMA integrity_check").scalar() == "ok")

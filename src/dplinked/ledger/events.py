@@ -1,0 +1,89 @@
+"""The ledger's events and the hash chain that binds each to the one before it."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import secrets as tokens
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, is_dataclass
+from datetime import UTC, datetime
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+from dplinked.errors import StudyError
+
+START = "0" * 64  # what the first event of a population is chained to
+
+
+@dataclass(frozen=True)
+class Event:
+    """One line of the ledger."""
+
+    seq: int
+    population: str
+    kind: str
+    release: str | None
+    request: str | None
+    units: int
+    body: str
+    time: str
+    nonce: str
+    previous: str
+    hash: str
+
+
+def canonical(value: Any) -> str:
+    """JSON text in which equal values have equal texts."""
+    return json.dumps(value, sort_keys=True, ensure_ascii=False, separators=(",", ":"), default=_plain)
+
+
+def _plain(value: Any) -> Any:
+    """Arrays and series in full, as their text leaves out digits and elements."""
+    if is_dataclass(value) and not isinstance(value, type):
+        return asdict(value)
+    for method in ("tolist", "to_list"):
+        if hasattr(value, method):
+            return getattr(value, method)()
+    if isinstance(value, (Path, Decimal)):
+        return str(value)
+    raise StudyError(
+        f"A setting of type {type(value).__name__} cannot be told apart from others. Use numbers, texts, lists or tables."
+    )
+
+
+def chain_event(
+    seq: int, population: str, kind: str, release: str | None, request: str | None, units: int, body: str, previous: str,
+    when: str | None = None, nonce: str | None = None,
+) -> Event:  # fmt: skip
+    """An event with its hash; a nonce goes in, so that hashes tell nothing to those who see only them."""
+    when, nonce = when or datetime.now(UTC).isoformat(timespec="seconds"), nonce or tokens.token_hex(16)
+    text = canonical([seq, population, kind, release, request, units, body, when, nonce, previous])
+    return Event(
+        seq,
+        population,
+        kind,
+        release,
+        request,
+        units,
+        body,
+        when,
+        nonce,
+        previous,
+        hashlib.sha256(text.encode()).hexdigest(),
+    )
+
+
+def chained_again(event: Event) -> Event:
+    """The event as its own fields chain it."""
+    e = event
+    return chain_event(e.seq, e.population, e.kind, e.release, e.request, e.units, e.body, e.previous, e.time, e.nonce)
+
+
+def seal_row(row: Mapping[str, Any]) -> str:
+    """Checksum of a population's row: a flipped bit in the balance is noticed before anything is charged."""
+    names = ("population", "epsilon", "delta", "total", "spent", "seq", "head", "secret")
+    if not all(isinstance(row[name], (str, int)) for name in names):
+        return ""
+    return hashlib.sha256(canonical([row[name] for name in names]).encode()).hexdigest()

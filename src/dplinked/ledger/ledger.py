@@ -1,0 +1,416 @@
+"""The budget ledger: what was spent on a population, append-only and hash-chained, in SQLite or PostgreSQL.
+
+A release is charged before it looks at rows: reserve (commit), compute, record (commit), show. A crash in between leaves the charge.
+Costs are whole units of ρ = μ²/2, rounded up; μ² adds for Gaussian releases. The balance is one row per population, updated in
+the same transaction as the event that explains it, and sealed by a checksum over itself and the chain's head.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import hmac
+import json
+import math
+import os
+import secrets as tokens
+import socket
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from dplinked.errors import BudgetError, LedgerError, ReleaseError, StudyError, raise_alone
+from dplinked.ledger.database import (
+    FAULT,
+    connect,
+    create_tables,
+    execute,
+    guarded,
+    insert_event,
+    is_intact,
+    list_events,
+    list_populations,
+)
+from dplinked.ledger.events import START, Event, canonical, chain_event, chained_again, seal_row
+from dplinked.privacy.calibration import privacy_epsilon, privacy_mu, round_down
+from dplinked.study.budget import check_budget
+from dplinked.sums.engine import source_bytes
+
+UNITS = 10**15  # of ρ: one unit is 1e-15
+_LARGEST = 1000.0  # ε of a budget or a booking; sums of units stay within 64 bits
+_WAIT = 600.0  # seconds that a second request waits for the first one's result
+_POLL = 0.05
+_ACTIVE: set[str] = set()  # charges this process is computing for
+
+
+@dataclass(frozen=True)
+class Balance:
+    """A population's budget, in units of 1e-15 ρ."""
+
+    population: str
+    epsilon: float
+    delta: float
+    total: int
+    spent: int
+    head: str
+
+    @property
+    def epsilon_left(self) -> float:
+        """ε that one further release could still have at the budget's δ."""
+        left = max(0, self.total - self.spent)
+        return privacy_epsilon(math.sqrt(2.0 * left / UNITS), self.delta) * (1.0 - 1e-6) if left else 0.0
+
+
+@dataclass(frozen=True)
+class Charge:
+    """A committed reservation; `stored` holds the release if the same request was answered before."""
+
+    release: str
+    request: str
+    head: str
+    balance: Balance
+    stored: str | None = None
+
+    def describe(self) -> dict[str, Any]:
+        """What a release says of its charge. The head is masked by the events' nonces, so it tells nothing of the data."""
+        left = self.balance
+        return {
+            "population": left.population, "id": self.release, "head": self.head, "epsilon": left.epsilon, "delta": left.delta,
+            "epsilon_left": left.epsilon_left,
+        }  # fmt: skip
+
+
+def cost(mu: float) -> int:
+    """Units that a release of μ costs, rounded up.
+
+    Proof that costs add: releases of μ₁, μ₂, … chosen one after the other are together √(Σμᵢ²)-GDP (Dong, Roth and Su 2022), so ρ = μ²/2 adds.
+    """
+    if not (math.isfinite(mu) and mu > 0.0):
+        raise StudyError("A release's mu must be a finite number above 0.")
+    return math.ceil(mu * mu / 2.0 * UNITS * (1.0 + 1e-12))
+
+
+def budget_units(epsilon: float, delta: float) -> int:
+    """Units of a budget (ε, δ), rounded down: the largest μ within it, converted once.
+
+    `privacy_mu` leaves a ten-millionth of μ unused; half of that is given back, so that a budget allows one release of its own size.
+    """
+    return math.floor(privacy_mu(epsilon, delta) ** 2 / 2.0 * UNITS * (1.0 + 1e-7))
+
+
+def _check_size(epsilon: float) -> None:
+    if epsilon > _LARGEST:
+        raise StudyError(f"epsilon={epsilon:g} is beyond what a ledger holds; use at most {_LARGEST:g}.")
+
+
+def pure_mu(epsilon: float) -> float:
+    """μ of the Gaussian release that is no more private than any ε-DP one: ``μ = 2Φ⁻¹(e^ε/(1+e^ε))``.
+
+    Proof. Among ε-DP mechanisms randomised response with odds e^ε is the least private. Its trade-off function is made up of two chords, from
+    (0, 1) to (α, α) to (1, 0) with α = 1/(1+e^ε). That of N(0,1) against N(μ,1) is convex and passes through the same three
+    points for this μ, so it lies below.
+    """
+    from scipy.special import ndtri_exp
+
+    return float(-2.0 * ndtri_exp(-math.log1p(math.exp(epsilon)) if epsilon < 30 else -epsilon))
+
+
+class Ledger:
+    """One population's budget in a ledger that exists. See :meth:`create` for opening a budget."""
+
+    def __init__(self, url: str | Path, population: str | None = None) -> None:
+        self._engine = connect(url)
+        with self._transaction() as connection:
+            known = list_populations(connection)
+        if population is None:
+            if not known:
+                raise LedgerError("The ledger holds no budget. The steward opens one with 'dplinked budget init'.")
+            if len(known) != 1:
+                raise StudyError("The ledger holds several populations. Name one: population = '…' in [ledger].")
+            population = known[0]
+        if population not in known:
+            raise StudyError(
+                "The ledger has no budget for this population. The steward opens one with 'dplinked budget init'."
+            )
+        self.population: str = population
+
+    def __repr__(self) -> str:
+        return f"Ledger(population={self.population!r})"
+
+    # --- the steward's ---------------------------------------------------------------------------
+
+    @classmethod
+    def create(cls, url: str | Path, population: str, *, epsilon: float, delta: float) -> Ledger:
+        """Open a budget for a population, once; a second one for the same population is refused."""
+        check_budget(epsilon, delta)
+        _check_size(epsilon)
+        _check_name(population, "A budget belongs to a population: give its name")
+        total = budget_units(epsilon, delta)
+        engine = connect(url, create=True)
+        with guarded(), engine.begin() as connection:
+            create_tables(connection, engine.dialect.name)
+            if population in list_populations(connection):
+                raise StudyError(
+                    f"There is a budget for {population!r} already. Budgets are opened once and never reset."
+                )
+            body = canonical({"epsilon": epsilon, "delta": delta, "total": total})
+            event = chain_event(1, population, "open", None, None, 0, body, START)
+            insert_event(connection, event)
+            row = {
+                "population": population, "epsilon": repr(float(epsilon)), "delta": repr(float(delta)), "total": total, "spent": 0,
+                "seq": 1, "head": event.hash, "secret": tokens.token_hex(32),
+            }  # fmt: skip
+            execute(
+                connection,
+                "INSERT INTO budget (population, epsilon, delta, total, spent, seq, head, secret, seal) "
+                "VALUES (:population, :epsilon, :delta, :total, :spent, :seq, :head, :secret, :seal)",
+                {**row, "seal": seal_row(row)},
+            )
+        return cls(url, population)
+
+    def register(self, source: Any) -> None:
+        """Register a file or table about the population: releases from it draw on this budget."""
+        mark = self.fingerprint(source)
+        with self._transaction() as connection:
+            row = self._locked(connection)
+            if mark not in self._registered(connection):
+                self._append(connection, row, "register", None, mark, 0, canonical({}))
+
+    def book(self, *, epsilon: float, delta: float, note: str) -> None:
+        """Book spending that happened elsewhere; it may exceed what is left, which then is nothing.
+
+        With δ > 0 it counts as one Gaussian release of (ε, δ), which is what this ledger adds up; with δ = 0 as any ε-DP release, which
+        costs more. Other mechanisms with δ > 0 have to be booked by a Gaussian that is less private than they are.
+        """
+        check_budget(epsilon, delta or 0.5)
+        _check_size(epsilon)
+        units = cost(privacy_mu(epsilon, delta) if delta else pure_mu(epsilon))
+        with self._transaction() as connection:
+            row = self._locked(connection)
+            body = canonical({"epsilon": epsilon, "delta": delta, "note": note})
+            self._append(connection, row, "booked", None, None, units, body)
+
+    def events(self) -> list[Event]:
+        """All events of the population, in order."""
+        with self._transaction() as connection:
+            return list_events(connection, self.population)
+
+    def verify(self, head: str | None = None) -> Balance:
+        """Check the whole chain, its sums and seal; `head`, from a release, must be in it, else the ledger was rolled back."""
+        with self._transaction() as connection:
+            row, events = self._locked(connection), list_events(connection, self.population)
+            intact = is_intact(connection)
+        previous, spent = START, 0
+        for seq, event in enumerate(events, 1):
+            if chained_again(event) != event or (event.seq, event.previous) != (seq, previous):
+                raise LedgerError(f"The ledger was changed: event {seq} does not fit the chain.")
+            previous, spent = event.hash, spent + event.units
+        opened = json.loads(events[0].body) if events else {}
+        stated = {"epsilon": float(row["epsilon"]), "delta": float(row["delta"]), "total": row["total"]}
+        if not intact or previous != row["head"] or spent != row["spent"] or opened != stated:
+            raise LedgerError("The ledger was changed: its balance does not follow from its events.")
+        if head is not None and head not in {event.hash for event in events}:
+            raise LedgerError("The ledger was rolled back: it does not know a release that was made from it.")
+        return _balance(row)
+
+    # --- everybody's -----------------------------------------------------------------------------
+
+    def balance(self) -> Balance:
+        """What is left."""
+        with self._transaction() as connection:
+            return _balance(self._locked(connection))
+
+    def fingerprint(self, source: Any) -> str:
+        """Keyed fingerprint of a file's bytes or a table's content; without the ledger's key it tells nothing."""
+        with self._transaction() as connection:
+            secret = self._locked(connection)["secret"]
+        digest = hmac.new(bytes.fromhex(secret), digestmod=hashlib.sha256)
+        try:
+            for piece in source_bytes(source):
+                digest.update(piece)
+        except OSError:
+            name = f" {Path(source).name!r}" if isinstance(source, (str, Path)) else ""
+            raise_alone(StudyError(f"The file{name} cannot be read. Nothing was spent. Check its permissions."))
+        return digest.hexdigest()
+
+    def check_registered(self, *sources: Any) -> list[str]:
+        """Fingerprints of registered data; anything else is refused, and nothing was spent."""
+        marks = [self.fingerprint(source) for source in sources]
+        with self._transaction() as connection:
+            known = self._registered(connection)
+        if not known.issuperset(marks):
+            raise LedgerError(
+                "This data is not registered for the budget, or has changed since. Nothing was spent. The steward registers data with "
+                "'dplinked budget register'."
+            )
+        return marks
+
+    def reserve(self, release: str | None, request: Mapping[str, Any], mu: float) -> Charge:
+        """Charge a release before it is computed, and commit; or find the stored release of the same request.
+
+        With an id that was charged for another request it is a conflict; where the same request is still being computed, its
+        result is waited for.
+        """
+        name = release or tokens.token_hex(8)
+        _check_name(name, "A release's id must be a text of at most 200 printable characters")
+        wanted = hashlib.sha256(canonical(dict(request)).encode()).hexdigest()
+        units, limit = cost(mu), time.monotonic() + _WAIT
+        while True:
+            with self._transaction() as connection:
+                row = self._locked(connection)
+                charged = self._find(connection, "charge", name)
+                if charged is None:
+                    left = row["total"] - row["spent"]
+                    if units > left:
+                        raise BudgetError(
+                            f"The budget of {self.population!r} does not allow this release: it has epsilon = "
+                            f"{round_down(_balance(row).epsilon_left)} left at delta = {float(row['delta']):g}. Nothing was spent."
+                        )
+                    owner = canonical({"host": socket.gethostname(), "process": os.getpid()})
+                    after = self._append(connection, row, "charge", name, wanted, units, owner)
+                    _ACTIVE.add(after["head"])
+                    return Charge(name, wanted, after["head"], _balance(after))
+                if charged.request != wanted:
+                    raise StudyError(
+                        f"A release called {name!r} was made from another request. Nothing was spent. Use another id."
+                    )
+                recorded = self._find(connection, "release", name)
+                if recorded is not None:
+                    return Charge(name, wanted, charged.hash, _balance(row), recorded.body)
+                failed = self._find(connection, "failed", name) is not None
+                # Asked under the lock: it cannot record and end in between.
+                alive = _alive(json.loads(charged.body), charged.hash)
+            if failed or not alive or time.monotonic() > limit:
+                raise LedgerError(
+                    f"The release {name!r} was charged, but never finished. The charge stays; use another id for a new release."
+                )
+            time.sleep(_POLL)
+
+    def record(self, charge: Charge, release: str) -> None:
+        """Store the finished release, and commit: only then may it be shown."""
+        with self._transaction() as connection:
+            self._append(connection, self._locked(connection), "release", charge.release, charge.request, 0, release)
+
+    @contextlib.contextmanager
+    def finishing(self, charge: Charge) -> Iterator[None]:
+        """Around the computation of a charged release: whatever goes wrong, the charge stays, and nothing is told of why."""
+        try:
+            yield
+        except BaseException as fault:
+            with contextlib.suppress(LedgerError):  # whatever the ledger says now, the charge was made
+                self.record_failure(charge)
+            if not isinstance(fault, Exception):  # an interruption is passed on
+                raise
+            raise_alone(
+                ReleaseError(
+                    "The release failed after it was charged; the charge stays. The steward's 'check' shows the details."
+                )
+            )
+        finally:
+            _ACTIVE.discard(charge.head)
+
+    def record_failure(self, charge: Charge) -> None:
+        """Note that a charged release failed; the charge stays."""
+        with self._transaction() as connection:
+            self._append(
+                connection, self._locked(connection), "failed", charge.release, charge.request, 0, canonical({})
+            )
+
+    # --- rows ------------------------------------------------------------------------------------
+
+    @contextlib.contextmanager
+    def _transaction(self) -> Iterator[Any]:
+        with guarded(), self._engine.begin() as connection:
+            yield connection
+
+    def _locked(self, connection: Any) -> dict[str, Any]:
+        """The population's row, locked until the transaction ends, its seal checked."""
+        lock = " FOR UPDATE" if self._engine.dialect.name == "postgresql" else ""
+        found = execute(
+            connection, f"SELECT * FROM budget WHERE population = :population{lock}", {"population": self.population}
+        )
+        row = found.mappings().first()
+        if row is None or row["seal"] != seal_row(row):
+            raise LedgerError("The ledger was changed: its balance is not the one that was written.")
+        return dict(row)
+
+    def _append(
+        self,
+        connection: Any,
+        row: dict[str, Any],
+        kind: str,
+        release: str | None,
+        request: str | None,
+        units: int,
+        body: str,
+    ) -> dict[str, Any]:
+        """Add an event and move the balance with it; returns the new row."""
+        event = chain_event(row["seq"] + 1, self.population, kind, release, request, units, body, row["head"])
+        insert_event(connection, event)
+        after = {**row, "seq": event.seq, "spent": row["spent"] + units, "head": event.hash}
+        moved = execute(
+            connection,
+            "UPDATE budget SET spent = :spent, seq = :seq, head = :head, seal = :seal "
+            "WHERE population = :population AND seq = :before",
+            {**after, "seal": seal_row(after), "before": row["seq"]},
+        )
+        if moved.rowcount != 1:
+            raise LedgerError(FAULT)
+        return after
+
+    def _find(self, connection: Any, kind: str, release: str) -> Event | None:
+        found = execute(
+            connection,
+            "SELECT * FROM events WHERE population = :population AND kind = :kind AND release = :release",
+            {"population": self.population, "kind": kind, "release": release},
+        )
+        row = found.mappings().first()
+        if row is None:
+            return None
+        event = Event(**row)
+        if event != chained_again(event) or (event.kind, event.release) != (kind, release):
+            raise LedgerError("The ledger was changed: an event is not the one that was written.")
+        return event
+
+    def _registered(self, connection: Any) -> set[str]:
+        found = execute(
+            connection,
+            "SELECT * FROM events WHERE population = :population AND kind = 'register'",
+            {"population": self.population},
+        )
+        events = [Event(**row) for row in found.mappings()]
+        if any(event != chained_again(event) for event in events):
+            raise LedgerError("The ledger was changed: an event is not the one that was written.")
+        return {str(event.request) for event in events}
+
+
+# --- small parts --------------------------------------------------------------------------------------
+
+
+def _check_name(name: Any, fault: str) -> None:
+    """Names are shown: printable, and not too long."""
+    if not (isinstance(name, str) and 0 < len(name) <= 200 and name.isprintable()):
+        raise StudyError(f"{fault}.")
+
+
+def _balance(row: Mapping[str, Any]) -> Balance:
+    return Balance(
+        row["population"], float(row["epsilon"]), float(row["delta"]), row["total"], row["spent"], row["head"]
+    )
+
+
+def _alive(owner: Mapping[str, Any], head: str) -> bool:
+    """Whether the process that was charged may still be at work; another host's is given the time."""
+    if owner.get("host") != socket.gethostname():
+        return True
+    if owner.get("process") == os.getpid():
+        return head in _ACTIVE
+    try:
+        os.kill(int(owner["process"]), 0)
+    except ProcessLookupError:
+        return False
+    except (OSError, KeyError, ValueError):
+        return True
+    return True

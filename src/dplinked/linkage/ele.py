@@ -1,0 +1,352 @@
+"""Exchangeable linkage errors: within a block, a wrong link falls on each other row alike."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Hashable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dplinked.data.keys import key_text
+from dplinked.errors import StudyError
+from dplinked.linkage.unit import LinkageExposure, PrivacyUnit
+
+Floats = NDArray[np.float64]
+
+SOURCES = ("public", "released", "estimated")
+UNSTATED_SOURCE = "unstated"
+LINK_BLOCK = "link_block"  # the groups that linking found; unlike keys of the files, they are results of it
+
+
+def _checked_accuracy(value: Any, what: str) -> float:
+    try:
+        number = float(value)
+    except (TypeError, ValueError, OverflowError):
+        raise StudyError(f"{what} must be a number in (0, 1], not {value!r}.") from None
+    if not 0.0 < number <= 1.0:
+        raise StudyError(f"{what} must lie in (0, 1], not {number!r}.")
+    return number
+
+
+def _checked_per_block(value: Any, what: str, low: float, high: float) -> float | dict[str, float] | None:
+    """A number, or one per block, within limits."""
+    if value is None:
+        return None
+    listed = value.values() if isinstance(value, Mapping) else [value]
+    if not all(isinstance(number, (int, float)) and low <= number < high for number in listed):
+        raise StudyError(
+            f"{what} must be a number from {low:g}{'' if high == math.inf else f' to below {high:g}'}, or one per block."
+        )
+    return {str(key_text(key)): float(v) for key, v in value.items()} if isinstance(value, Mapping) else float(value)
+
+
+def _accuracy_from_table(table: Any, block: str) -> dict[Hashable, float]:
+    """Read ``{block: accuracy}`` from any table with the block column and a column ``accuracy``."""
+    import narwhals as nw
+
+    frame = nw.from_native(table, eager_only=True)
+    missing = [name for name in (block, "accuracy") if name not in frame.columns]
+    if missing:
+        raise StudyError(f"The accuracy table needs the columns {block!r} and 'accuracy'; missing: {missing}.")
+    keys = frame.get_column(block).to_list()
+    if len(set(map(key_text, keys))) != len(keys):
+        raise StudyError(f"The accuracy table names a block twice in {block!r}. Give each block one row.")
+    return dict(zip(keys, frame.get_column("accuracy").to_list(), strict=True))
+
+
+@dataclass(frozen=True, init=False, repr=False)
+class ELE:
+    """Exchangeable linkage errors within blocks.
+
+    In a block of m rows with accuracy γ a link is right with probability γ and falls on each other row
+    with probability ``(1-γ)/(m-1)``. A block of one row is right.
+
+    Parameters
+    ----------
+    accuracy
+        One number for all blocks, a mapping ``{block: number}``, or a table with the block column and
+        a column ``accuracy``. Must be public or already released.
+    block
+        Name of the block column; without it all rows form one block.
+    other
+        Accuracy of the one block that null keys and keys absent from the mapping form. With a single
+        number as accuracy, null keys form one block with that number unless `other` is given.
+    checked
+        How many links were checked to find the accuracy: in all for a single number, per block (a number for
+        each, or a mapping) for a table. Intervals then include the accuracy's own error.
+    accuracy_error
+        Instead of `checked`, the accuracy's standard error, in the same form.
+    source
+        Where the accuracies come from. ``"public"``: they are known apart from these people (a declaration, as everything
+        in a study is; the default, but for groups found by linking, ``link_block``, where it must be said). ``"released"``: by
+        :func:`dplinked.release_accuracy`, paid for. ``"estimated"``: from these very
+        files, so they are data: only Q sees them, the release shows none, and `accuracy_min` and
+        ``PrivacyUnit(linkage_change=…)`` must be declared.
+    accuracy_min
+        With ``source="estimated"``: public lower limit of the accuracies; smaller ones are raised to it.
+    paid, displaced_links
+        With ``source="released"``: μ that their release cost, and the unit's displaced links it was paid for.
+    """
+
+    accuracy: float | Mapping[str, float]
+    block: str | None
+    other: float | None
+    checked: float | Mapping[str, float] | None
+    accuracy_error: float | Mapping[str, float] | None
+    source: str
+    accuracy_min: float | None
+    paid: float | None
+    displaced_links: int | None
+
+    def __init__(
+        self,
+        accuracy: Any,
+        block: str | None = None,
+        *,
+        other: float | None = None,
+        checked: float | Mapping[Hashable, float] | None = None,
+        accuracy_error: float | Mapping[Hashable, float] | None = None,
+        source: str | None = None,
+        accuracy_min: float | None = None,
+        paid: float | None = None,
+        displaced_links: int | None = None,
+    ) -> None:
+        if block is not None and not isinstance(block, str):
+            raise StudyError(f"block must be a column's name, not {block!r}.")
+        if other is not None:
+            other = _checked_accuracy(other, "accuracy of other blocks")
+        if isinstance(accuracy, (int, float, np.number)):
+            declared: float | Mapping[str, float] = _checked_accuracy(accuracy, "accuracy")
+        else:
+            if block is None:
+                raise StudyError("Accuracy per block needs the name of the block column: ELE(accuracy=…, block=…).")
+            table = accuracy if isinstance(accuracy, Mapping) else _accuracy_from_table(accuracy, block)
+            if not table:
+                raise StudyError("The accuracy table is empty. Give at least one block.")
+            declared = {}
+            for key, value in table.items():
+                text = key_text(key)
+                if text is None or text in declared:
+                    raise StudyError(
+                        f"The accuracy table names block {key!r} twice, or not by a key: use other=… for null keys."
+                    )
+                declared[text] = _checked_accuracy(value, f"accuracy of block {key!r}")
+        object.__setattr__(self, "accuracy", declared)
+        object.__setattr__(self, "block", block)
+        object.__setattr__(self, "other", other)
+        if checked is not None and accuracy_error is not None:
+            raise StudyError("Give checked or accuracy_error, not both.")
+        object.__setattr__(self, "checked", _checked_per_block(checked, "checked", 1.0, math.inf))
+        object.__setattr__(self, "accuracy_error", _checked_per_block(accuracy_error, "accuracy_error", 0.0, 0.5))
+        for known in (self.checked, self.accuracy_error):
+            if isinstance(known, Mapping) and set(known) != (set(declared) if isinstance(declared, Mapping) else set()):
+                raise StudyError("checked and accuracy_error per block must name the same blocks as the accuracy.")
+        self._set_source(source, accuracy_min, paid, displaced_links)
+
+    def __repr__(self) -> str:
+        shown = "withheld" if self.source == "estimated" else repr(self.accuracy)
+        return f"ELE(accuracy={shown}, block={self.block!r}, source={self.source!r})"
+
+    def _set_source(
+        self, source: str | None, accuracy_min: float | None, paid: float | None, displaced_links: int | None
+    ) -> None:
+        if source is None:
+            source = UNSTATED_SOURCE if self.block == LINK_BLOCK else "public"
+        elif source not in SOURCES:
+            raise StudyError(f"The accuracy's source must be one of {list(SOURCES)}, not {source!r}.")
+        if accuracy_min is not None:
+            accuracy_min = _checked_accuracy(accuracy_min, "accuracy_min")
+            if source != "estimated":
+                raise StudyError(
+                    "accuracy_min belongs to source='estimated'; elsewhere the accuracies are public themselves."
+                )
+        if (paid is not None) != (source == "released") or (
+            paid is not None and not (math.isfinite(paid) and paid > 0)
+        ):
+            raise StudyError(
+                "source='released' needs paid=…, what the release of the accuracies cost, and only it takes one."
+            )
+        object.__setattr__(self, "source", source)
+        object.__setattr__(self, "accuracy_min", accuracy_min)
+        object.__setattr__(self, "paid", paid)
+        if (displaced_links is not None) != (source == "released") or isinstance(displaced_links, bool):
+            raise StudyError(
+                "source='released' needs displaced_links=…, which its release was paid for, and only it takes one."
+            )
+        object.__setattr__(self, "displaced_links", displaced_links)
+
+    @property
+    def public(self) -> ELE:
+        """What may be known of the model outside the sums: itself, unless its accuracies are data."""
+        if self.source != "estimated" or self.accuracy_min is None:
+            return self
+        checked = sum(self.checked.values()) if isinstance(self.checked, Mapping) else self.checked
+        return ELE(self.accuracy_min, self.block, checked=checked)
+
+    def check_source(self, unit: PrivacyUnit) -> None:
+        """Refuse accuracies that are data and neither paid for nor covered by declarations."""
+        if self.source == UNSTATED_SOURCE:
+            raise StudyError(
+                "These groups were found by linking (link_block), so say where their accuracies come from: ELE(…, source=…). 'public' for "
+                "accuracies known apart from these people, 'released' for those that dpl.release_accuracy paid for, 'estimated' otherwise."
+            )
+        if self.source == "released" and (
+            unit.moves_block or (unit.displaced_links or 0) > (self.displaced_links or 0)
+        ):
+            raise StudyError(
+                f"The accuracies were released for a person who displaces at most {self.displaced_links} link(s) and moves to no "
+                "other block. Use that unit here too, or release them again for this one."
+            )
+        if self.source == "estimated" and unit.moves_block and self.checked is not None:
+            raise StudyError(
+                "How many links were checked in a block follows its size, which a move changes. Leave out checked=…."
+            )
+        if self.source == "estimated" and (self.accuracy_min is None or unit.linkage_change is None):
+            raise StudyError(
+                "These accuracies were estimated from the same people, so they are data. Choose: release them for a part of "
+                "the budget (dpl.release_accuracy); or replace them by public ones, ELE(…, source='public'); or keep them with "
+                "ELE(…, accuracy_min=…) and PrivacyUnit(linkage_change=M), M covering what one person does to them."
+            )
+
+    def audit_change(self, unit: PrivacyUnit, sizes: Mapping[str | None, int], count: int) -> float:
+        """The least that one person may move Q by through accuracies found by checking links (entrywise l1 norm).
+
+        One person can turn 2 + k checked links (their own row's, that of the row that holds their response, k displaced ones). An
+        accuracy from m_b of n_b rows then moves by (2 + k)/m_b, and Q by ``2 n_b`` times that; more if the accuracies were
+        drawn towards each other. A smaller declaration would be false.
+        """
+        if self.source != "estimated" or self.checked is None:
+            return 0.0
+        links = 2 + (unit.displaced_links or 0) + int(unit.moves_block)
+        if not isinstance(self.checked, Mapping):
+            return 2.0 * count * links / self.checked
+        return max(
+            2.0 * (count if unit.moves_block else sizes.get(key, 0)) * links / m for key, m in self.checked.items()
+        )
+
+    def accuracy_variance(self, shares: Mapping[str | None, float] | None) -> float | None:
+        """Relative variance of the accuracy, ``Var(γ̂)/γ²``, over the rows; None if nothing was declared.
+
+        `shares` gives each block's share of the rows where that is public; else blocks count alike.
+        """
+        if self.checked is None and self.accuracy_error is None:
+            return None
+        if not isinstance(self.accuracy, Mapping):
+            return self._variance(None, self.accuracy) / self.accuracy**2
+        blocks: dict[str | None, float] = {key: accuracy for key, accuracy in self.accuracy.items()}  # noqa: C416
+        if self.other is not None:
+            blocks[None] = self.other
+        weights = shares or dict.fromkeys(blocks, 1.0 / len(blocks))
+        mean = sum(weights.get(key, 0.0) * accuracy for key, accuracy in blocks.items())
+        total = sum(weights.get(key, 0.0) ** 2 * self._variance(key, accuracy) for key, accuracy in blocks.items())
+        return total / mean**2 if mean else 0.0
+
+    def _variance(self, key: str | None, accuracy: float) -> float:
+        """Variance of one block's accuracy; the other block counts as the one least well known."""
+        if self.accuracy_error is not None:
+            error = self.accuracy_error
+            if isinstance(error, Mapping):
+                error = max(error.values()) if key is None else error[key]
+            return error**2
+        checked = self.checked
+        if isinstance(checked, Mapping):
+            checked = min(checked.values()) if key is None else checked[key]
+        assert checked is not None
+        return accuracy * (1.0 - accuracy) / checked
+
+    @property
+    def declared(self) -> tuple[float, ...]:
+        """All accuracies that a block may have, as declared."""
+        if self.source == "estimated" and self.accuracy_min is not None:
+            return (self.accuracy_min,)
+        listed = tuple(self.accuracy.values()) if isinstance(self.accuracy, Mapping) else (self.accuracy,)
+        return listed if self.other is None else (*listed, self.other)
+
+    @property
+    def mean_accuracy(self) -> float:
+        """Mean of the declared accuracies."""
+        return float(np.mean(self.declared))
+
+    def accuracy_of(self, key: str | None) -> float | None:
+        """Return the accuracy of a block key's text; None when it belongs to the `other` block."""
+        if key is None:
+            return None
+        return self._raised(self.accuracy.get(key) if isinstance(self.accuracy, Mapping) else self.accuracy)
+
+    def _raised(self, accuracy: float | None) -> float | None:
+        return accuracy if accuracy is None or self.accuracy_min is None else max(accuracy, self.accuracy_min)
+
+    @property
+    def other_accuracy(self) -> float | None:
+        """Accuracy of the block of null and undeclared keys, if one is declared."""
+        if self.other is not None or isinstance(self.accuracy, Mapping):
+            return self._raised(self.other)
+        return self._raised(self.accuracy)
+
+    def exposure(self, unit: PrivacyUnit) -> LinkageExposure:
+        """See :class:`LinkageExposure`.
+
+        Notes
+        -----
+        A move from a block with accuracy γ to one with γ' changes Q by
+        ``3(2-γ-γ') + |γ-γ'| ≤ 6(1-γ_min)`` whatever the block sizes, blocks of one included, and
+        rewires one further row: the row that held the mover's response takes another.
+        """
+        smallest = min(self.declared)
+        move = 6.0 * (1.0 - smallest) if unit.moves_block else 0.0
+        if unit.moves_block and self.block == LINK_BLOCK:
+            raise StudyError(
+                "The groups in link_block are results of linking: one person's key may change those of others, which no move covers. "
+                "Use moves_block=False, and let linkage_change and displaced_links say what identifiers may do."
+            )
+        if unit.moves_block and self.block is None:
+            raise StudyError("moves_block=True needs a block column: ELE(accuracy=…, block=…).")
+        if unit.moves_block and self.other_accuracy is None:
+            raise StudyError(
+                "No accuracy for other blocks. With moves_block=True any key may turn up: "
+                "declare ELE(…, other=…) for null and unlisted keys."
+            )
+        return LinkageExposure(
+            exact=False,
+            symmetric=True,
+            accuracy_min=smallest,
+            column_sum=1.0,
+            matrix_change=(unit.linkage_change or 0.0) + move,
+            displaced=(unit.displaced_links or 0) + int(unit.moves_block),
+        )
+
+    def describe(self) -> dict[str, Any]:
+        """Return what is declared, for the release: never accuracies that are data."""
+        if self.source == "estimated":
+            hidden = dict.fromkeys(("accuracy", "other"))
+            return {
+                "model": "ELE",
+                **hidden,
+                "block": self.block,
+                "source": self.source,
+                "accuracy_min": self.accuracy_min,
+            }
+        return self.describe_whole()
+
+    def identity(self) -> dict[str, Any]:
+        """What tells this model from others."""
+        return self.describe_whole()
+
+    def describe_whole(self) -> dict[str, Any]:
+        """Return the whole model. FOR THE STEWARD where accuracies are estimated."""
+        accuracy = dict(self.accuracy) if isinstance(self.accuracy, Mapping) else self.accuracy
+        declared = {
+            "model": "ELE",
+            "accuracy": accuracy,
+            "block": self.block,
+            "other": self.other,
+            "source": self.source,
+        }
+        for name in ("checked", "accuracy_error", "accuracy_min", "paid", "displaced_links"):
+            value = getattr(self, name)
+            if value is not None:
+                declared[name] = dict(value) if isinstance(value, Mapping) else value
+        return declared

@@ -1,0 +1,47 @@
+"""Rows joined on a unique key: there is nothing to be wrong about."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from dplinked.errors import StudyError
+from dplinked.linkage.unit import LinkageExposure, PrivacyUnit
+
+
+@dataclass(frozen=True)
+class Exact:
+    """Rows were joined on a unique key: every link is right by construction.
+
+    Not the same as ``ELE(accuracy=1)``. A perfect accuracy is a statistical claim about links that may
+    still be wrong, and needs more noise; a join on a unique key cannot put a response on another row.
+    """
+
+    block: None = field(default=None, init=False)
+
+    @property
+    def public(self) -> Exact:
+        """All of it."""
+        return self
+
+    @property
+    def mean_accuracy(self) -> float:
+        """Share of links that are right."""
+        return 1.0
+
+    def identity(self) -> dict[str, Any]:
+        """What tells this model from others."""
+        return self.describe()
+
+    def exposure(self, unit: PrivacyUnit) -> LinkageExposure:
+        """See :class:`LinkageExposure`."""
+        if unit.moves_block or unit.displaced_links or unit.linkage_change:
+            raise StudyError(
+                "Exact() is a join on a unique key: identifiers cannot displace links. "
+                "Use PrivacyUnit() with it, or ELE(accuracy=…) for links that can be wrong."
+            )
+        return LinkageExposure(True, True, 1.0, 1.0, 0.0, 0)
+
+    def describe(self) -> dict[str, Any]:
+        """Return what is declared, for the release."""
+        return {"model": "Exact"}

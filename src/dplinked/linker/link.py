@@ -1,0 +1,287 @@
+"""From two files to linked rows: read them, compare, link one to one. For the steward, not for publication."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dplinked.data.arrow import column_texts, to_arrow
+from dplinked.data.fingerprint import source_state
+from dplinked.data.keys import number
+from dplinked.errors import StudyError, suggest
+from dplinked.linker.assignment import Candidates
+from dplinked.linker.fields import Field, make_comparer, read_fields
+from dplinked.linker.linked import BLOCK, PROBABILITY, SCORE, Linked, id_column
+from dplinked.linker.rules import LAST, NO_KEY, UNLINKED, Links, link_by_rules
+from dplinked.linker.splink import link_candidates, score_pairs
+
+METHODS = ("rules", "splink", "pairs")
+ALL, OTHER = "(all)", "(other)"  # groups that are no blocks of the files
+_ASSIGNMENTS = ("optimal", "greedy")
+_THRESHOLD_SHARE = 0.6  # of the largest possible score, by default: 4 of 6 fields
+_MEMORY = 2e9
+_RARE = 500  # a key that fewer than one row in this many has is taken for a typing error
+_RESERVED = {ALL, OTHER, LAST, UNLINKED, NO_KEY, "(linked)"}
+
+
+def link(
+    left: Any,
+    right: Any,
+    *,
+    fields: Any = None,
+    id: str | Sequence[str] | None = None,
+    block: str | Sequence[str] | None = None,
+    method: str = "rules",
+    threshold: float | None = None,
+    assignment: str = "optimal",
+    pairs: Any = None,
+    settings: Any = None,
+    engine: Any = "duckdb",
+    memory: float = _MEMORY,
+    seed: int = 0,
+) -> Linked:
+    """Link two files about the same people one to one.
+
+    Parameters
+    ----------
+    left, right
+        Tables (pandas, polars, pyarrow, mappings of arrays) or paths of Parquet or CSV files. Every left row stays.
+    fields
+        Columns to compare: names, ``{name: kind}``, or :class:`Field` objects. Not needed with `pairs`.
+    id
+        Column that names a record in both files, or the two columns; row numbers unless given.
+    block
+        Column (or columns, together) within which records are compared (``rules``), and which the accuracies go by.
+    method
+        ``"rules"``: sums of field scores and the best assignment, as in the application of [LPK24]. ``"splink"``: probabilistic, with
+        Splink. ``"pairs"``: links made elsewhere, in `pairs`.
+    threshold
+        ``rules``: score from which a pair counts as linked in its block (60 % of the largest by default). ``splink``: match
+        probability (.5). What stays below is linked last, across blocks, as a group with an accuracy of its own.
+    assignment
+        ``rules`` only: ``"optimal"``, or ``"greedy"`` with random links within blocks for the rest, as in [LPK24].
+    pairs
+        A table or file of pairs: both ids (``left``/``right``, or Splink's ``…_l``/``…_r``), and if known
+        ``match_probability``, ``probability`` or ``match_weight``.
+    settings, engine
+        Splink's own settings; ``"duckdb"``, ``"spark"`` or a Spark session.
+    memory
+        Bytes that the pairs of one block may take (``rules``).
+    seed
+        Of ties, random links and samples.
+
+    Returns
+    -------
+    Linked
+
+    Privacy
+    -------
+    None: everything is read without noise, for the steward. One changed record may move many links, so linking
+    gives no privacy unit: `fit` asks for it.
+    """
+    if method not in METHODS:
+        raise StudyError(f"method must be one of {list(METHODS)}, not {method!r}.{suggest(str(method), METHODS)}")
+    if assignment not in _ASSIGNMENTS:
+        raise StudyError(f"assignment must be one of {list(_ASSIGNMENTS)}, not {assignment!r}.")
+    if (pairs is not None) != (method == "pairs"):
+        raise StudyError("Links made elsewhere come with method='pairs' and pairs=…, both.")
+    if isinstance(seed, bool) or not isinstance(seed, int) or seed < 0:
+        raise StudyError(f"seed must be a whole number, 0 or more, not {seed!r}.")
+    paths = _settle_file(left), _settle_file(right)
+    states = source_state(paths[0]), source_state(paths[1])  # before anything is read
+    a, b = to_arrow(left, "left"), to_arrow(right, "right")
+    ids = (id, id) if id is None or isinstance(id, str) else _two_names(id)
+    for table, name, where in ((a, ids[0], "left"), (b, ids[1], "right")):
+        _check_file(table, name, where)
+    listed = [] if block is None else [block] if isinstance(block, str) else list(block)
+    if fields is None:
+        fields = () if method == "pairs" else _common_fields(a, b, ids, listed)
+    chosen = read_fields(fields) if method != "pairs" or fields else ()
+    texts = [_field_texts(table, chosen, where) for table, where in ((a, "left"), (b, "right"))]
+    if method == "rules":
+        links = _link_rules(a, b, texts, chosen, listed, threshold, assignment, memory, seed)
+    else:
+        candidates = (
+            score_pairs(texts[0], texts[1], chosen, settings=settings, engine=engine)
+            if method == "splink"
+            else _read_pairs(pairs, a, b, ids)
+        )
+        limit = 0.5 if threshold is None else threshold
+        if not 0.0 < limit < 1.0:
+            raise StudyError(f"threshold must be a probability between 0 and 1, not {threshold!r}.")
+        blocks = _model_blocks(a, b, listed)
+        links = link_candidates(candidates, limit, blocks, seed)
+        if not np.isfinite(candidates.evidence).all():  # pairs without probabilities
+            links = replace(links, candidates=_no_candidates(a.num_rows, b.num_rows))
+    return Linked(a, b, links, chosen, method, ids, (paths[0] or a, paths[1] or b), states)
+
+
+def _link_rules(
+    a: Any, b: Any, texts: list[Any], fields: tuple[Field, ...], block: list[str], threshold: float | None,
+    assignment: str, memory: float, seed: int,
+) -> Links:  # fmt: skip
+    largest = sum(field.weight for field in fields)
+    limit = _THRESHOLD_SHARE * largest if threshold is None else threshold
+    if not 0.0 < limit <= largest:
+        raise StudyError(f"threshold must lie between 0 and the largest score {largest:g}, not {limit!r}.")
+    try:
+        comparers = [make_comparer(field, texts[0].column(field.name), texts[1].column(field.name)) for field in fields]
+        left, right = (
+            _block_keys(table, block, where) if block else np.full(table.num_rows, ALL, dtype=object)
+            for table, where in ((a, "left"), (b, "right"))
+        )
+        return link_by_rules(comparers, left, right, limit, assignment=assignment, memory=memory, seed=seed)
+    except ImportError:
+        raise StudyError("Linking needs rapidfuzz: pip install 'dplinked[linkage]'.") from None
+
+
+def _settle_file(data: Any) -> Path | None:
+    """The file that a path leads to; None for a table, and for a path that leads nowhere, which is refused when it is read."""
+    is_file = isinstance(data, (str, Path)) and Path(data).is_file()
+    return Path(data).resolve() if is_file else None
+
+
+def _two_names(id: Sequence[str]) -> tuple[str, str]:
+    if not isinstance(id, (list, tuple)) or len(id) != 2 or not all(isinstance(name, str) for name in id):
+        raise StudyError("id must be one column's name, or two: the left file's and the right file's.")
+    return id[0], id[1]
+
+
+def _check_file(table: Any, id: str | None, where: str) -> None:
+    if table.num_rows == 0:
+        raise StudyError(f"The {where} file has no rows.")
+    if ours := {BLOCK, SCORE, PROBABILITY} & set(table.column_names):
+        raise StudyError(f"The {where} file has the column(s) {sorted(ours)}, which linking adds. Rename them.")
+    if len(set(table.column_names)) != len(table.column_names):
+        raise StudyError(f"The {where} file has two columns of the same name.")
+    if id is None:
+        return
+    _require(table, id, where)
+    texts = column_texts(table, id, where)
+    if texts.null_count or len(texts.unique()) != len(texts):
+        raise StudyError(
+            f"The ids in column {id!r} of the {where} file must be there and differ. Remove duplicates first, or leave id out."
+        )
+
+
+def _require(table: Any, name: str, where: str) -> None:
+    if name not in table.column_names:
+        raise StudyError(f"Column {name!r} is not in the {where} file.{suggest(name, table.column_names)}")
+
+
+def _common_fields(a: Any, b: Any, ids: tuple[str | None, str | None], block: list[str]) -> list[str]:
+    common = [name for name in a.column_names if name in b.column_names and name not in (*ids, *block)]
+    if not common:
+        raise StudyError(
+            "The two files have no column in common to compare. Name fields: fields=[dpl.Field('name_a', right='name_b'), …]."
+        )
+    return common
+
+
+def _field_texts(table: Any, fields: Sequence[Field], where: str) -> Any:
+    """The fields of one file as texts, under the left file's names."""
+    import pyarrow as pa
+
+    columns = {}
+    for field in fields:
+        name = field.name if where == "left" else str(field.right)
+        _require(table, name, where)
+        texts = column_texts(table, name, where)
+        if texts.null_count == len(texts):
+            raise StudyError(f"Field {name!r} has no values in the {where} file. Leave it out.")
+        columns[field.name] = texts
+    return pa.table(columns)
+
+
+def _block_keys(table: Any, names: Sequence[str], where: str) -> NDArray[np.object_]:
+    """Each record's block key, several columns joined; None if one is missing."""
+    for name in names:
+        _require(table, name, where)
+    columns = [column_texts(table, name, where).to_pylist() for name in names]
+    keys = np.empty(table.num_rows, dtype=object)
+    keys[:] = [None if any(not part for part in parts) else " · ".join(parts) for parts in zip(*columns, strict=True)]
+    if _RESERVED & set(keys.tolist()):
+        raise StudyError(f"Block keys may not be called any of {sorted(_RESERVED)}: these names are ours. Rename them.")
+    return keys
+
+
+def _model_blocks(a: Any, b: Any, names: Sequence[str]) -> NDArray[np.object_]:
+    """Blocks that accuracies go by where comparing does not keep to them: keys that are missing, not in both files or rare share one."""
+    if not names:
+        return np.full(a.num_rows, ALL, dtype=object)
+    keys = _block_keys(a, names, "left")
+    common = set(_block_keys(b, names, "right").tolist())
+    counts = Counter(keys.tolist())
+    blocks = np.empty(keys.size, dtype=object)
+    blocks[:] = [
+        OTHER if key is None or key not in common or counts[key] * _RARE < keys.size else key for key in keys.tolist()
+    ]
+    return blocks
+
+
+def _read_pairs(data: Any, a: Any, b: Any, ids: tuple[str | None, str | None]) -> Candidates:
+    """Links made elsewhere as candidates; without probabilities their evidence is infinite."""
+    table = to_arrow(data, "pairs")
+    names = table.column_names
+    found = [
+        next((name for name in options if name in names), None)
+        for options in (
+            ("left", "left_id", f"{ids[0]}_l", "unique_id_l"),
+            ("right", "right_id", f"{ids[1]}_r", "unique_id_r"),
+        )
+    ]
+    if None in found:
+        raise StudyError("The pairs need both ids, in columns 'left' and 'right' (or Splink's …_l and …_r).")
+    positions = []
+    for column, file, id in zip(found, (a, b), ids, strict=True):
+        place = {key: i for i, key in enumerate(id_column(file, id).to_pylist())}
+        at = [place.get(key, -1) for key in column_texts(table, str(column), "pairs").to_pylist()]
+        if -1 in at:
+            raise StudyError(
+                f"Some ids in column {column!r} of the pairs are not in the file. Name the id columns: id=…."
+            )
+        positions.append(np.array(at, dtype=np.int64))
+    left, right = positions
+    if len(set(zip(left.tolist(), right.tolist(), strict=True))) != left.size:
+        raise StudyError("The pairs name a pair twice.")
+    n, m = a.num_rows, b.num_rows
+    probability = next((name for name in ("match_probability", "probability") if name in names), None)
+    if "match_weight" in names:
+        weight = _numbers(table, "match_weight")
+        if np.isnan(weight).any():
+            raise StudyError("Column 'match_weight' of the pairs must hold numbers.")
+        weight = np.clip(weight, -60.0, 60.0)
+    elif probability is not None:
+        p = _numbers(table, probability)
+        if not ((p >= 0.0) & (p <= 1.0)).all():
+            raise StudyError(f"Column {probability!r} of the pairs must hold probabilities between 0 and 1.")
+        p = np.clip(p, 1e-12, 1.0 - 1e-12)
+        weight = np.log2(p / (1.0 - p))
+    else:
+        if len(set(left.tolist())) != left.size or len(set(right.tolist())) != right.size:
+            raise StudyError(
+                "The pairs link a record twice, and have no probabilities to choose by. Give a column 'probability'."
+            )
+        return Candidates(left, right, np.full(left.size, 60.0), np.full(left.size, np.inf), n, m)
+    odds = np.exp2(weight)
+    prior = max(float((odds / (1.0 + odds)).sum()), 1e-9) / (
+        n * m
+    )  # the share of matches these probabilities amount to
+    return Candidates(left, right, weight, odds * (1.0 - prior) / prior, n, m)
+
+
+def _numbers(table: Any, name: str) -> NDArray[np.float64]:
+    """A column as numbers, cell by cell; NaN for what is none."""
+    values = table.column(name).to_pylist()
+    return np.fromiter(map(number, values), np.float64, len(values))
+
+
+def _no_candidates(n: int, m: int) -> Candidates:
+    none = np.zeros(0, dtype=np.int64)
+    return Candidates(none, none, np.zeros(0), np.zeros(0), n, m)

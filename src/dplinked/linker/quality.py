@@ -1,0 +1,277 @@
+"""How good are the links? Accuracy per block, from a clerical audit, from the one-to-one probabilities, by simulation.
+
+Everything here is computed from the two files without noise: for the steward, not for publication.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dplinked.errors import StudyError
+from dplinked.linker.assignment import assign_sparse
+from dplinked.linker.rules import LAST, UNLINKED, Links, encode_names
+
+Floats = NDArray[np.float64]
+Integers = NDArray[np.int64]
+
+LEVEL = 0.95
+_MOST_STRATA = 50  # more blocks than this share one accuracy
+_LEAST_CHECKED = 5  # links of each stratum to check, as far as it has them
+_REGULAR = "(linked)"  # all blocks together, where there are many
+
+
+@dataclass(frozen=True)
+class Strata:
+    """Groups of rows that share an accuracy: the blocks, or all of them together where there are many.
+
+    Attributes
+    ----------
+    names
+        Their names; ``(last)`` was linked across blocks, ``(unlinked)`` found no partner.
+    of_row
+        Each row's stratum (n).
+    rows
+        Rows of each stratum.
+    per_block
+        Whether strata are blocks.
+    """
+
+    names: tuple[str, ...]
+    of_row: Integers
+    rows: Integers
+    per_block: bool
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """Accuracy per stratum by one method.
+
+    Attributes
+    ----------
+    method
+        ``audit``, ``one-to-one`` or ``simulation``.
+    accuracy, low, high
+        Per stratum; low and high are a 95 % interval, NaN where the method has none.
+    overall
+        Accuracy over all rows, with its own low and high.
+    checked, right
+        Links checked and found right per stratum (audit only).
+    assumes
+        What the method takes for granted, in a sentence.
+    """
+
+    method: str
+    accuracy: Floats
+    low: Floats
+    high: Floats
+    overall: tuple[float, float, float]
+    assumes: str
+    checked: Integers | None = None
+    right: Integers | None = None
+
+
+def make_strata(blocks: NDArray[np.object_]) -> Strata:
+    """Strata of the rows' blocks."""
+    found, codes = encode_names(blocks)
+    shown = [str(name) for name in found]
+    per_block = len(shown) <= _MOST_STRATA
+    if not per_block:
+        shown = [name if name in (LAST, UNLINKED) else _REGULAR for name in shown]
+    names = sorted(set(shown))
+    codes = np.array([names.index(name) for name in shown], dtype=np.int64)[codes]
+    return Strata(tuple(names), codes, np.bincount(codes, minlength=len(names)), per_block)
+
+
+# --- (1) clerical audit ------------------------------------------------------------------------------
+
+
+def draw_audit(links: Links, strata: Strata, size: int, seed: int) -> Integers:
+    """Rows whose links a person should check: in proportion to the strata, a few of each at least."""
+    rng = np.random.default_rng(seed)
+    available = np.bincount(strata.of_row[links.right >= 0], minlength=len(strata.names))
+    least = np.minimum(available, _LEAST_CHECKED)
+    if size < least.sum():
+        raise StudyError(
+            f"An audit of {size} links is too small for {len(strata.names)} blocks: check at least {least.sum()}."
+        )
+    share = available / max(available.sum(), 1)
+    wanted = np.minimum(available, np.maximum(least, np.floor(share * size).astype(np.int64)))
+    chosen = [
+        rng.choice(np.flatnonzero((strata.of_row == k) & (links.right >= 0)), int(count), replace=False)
+        for k, count in enumerate(wanted)
+    ]
+    return np.sort(np.concatenate(chosen))
+
+
+def estimate_from_audit(strata: Strata, rows: Integers, right: NDArray[np.bool_]) -> Estimate:
+    """Accuracy from checked links: exact intervals, estimates of small blocks drawn towards the others'.
+
+    Notes
+    -----
+    Intervals are Clopper and Pearson's. Estimates are posterior means under a beta prior fitted to all blocks; rows linked
+    across blocks are a population of their own and are not drawn towards anything.
+    """
+    checked = np.bincount(strata.of_row[rows], minlength=len(strata.names))
+    good = np.bincount(strata.of_row[rows], right.astype(np.float64), minlength=len(strata.names)).astype(np.int64)
+    ordinary = np.array([name not in (LAST, UNLINKED) for name in strata.names])
+    mean, weight = _beta_prior(good[ordinary], checked[ordinary])
+    accuracy = np.where(
+        ordinary, (good + weight * mean) / np.maximum(checked + weight, 1e-12), good / np.maximum(checked, 1)
+    )
+    low, high = _exact_interval(good, checked)
+    share = strata.rows / strata.rows.sum()
+    overall = float(share @ accuracy)
+    raw = good / np.maximum(checked, 1)
+    error = math.sqrt(
+        float(np.sum(share**2 * np.maximum(raw * (1 - raw), 0.25 / np.maximum(checked, 1)) / np.maximum(checked, 1)))
+    )
+    return Estimate(
+        "audit", _within(accuracy, strata), low, high,
+        (overall, max(0.0, overall - 1.96 * error), min(1.0, overall + 1.96 * error)),
+        "that the reviewer's answers are right, and that the checked links were drawn at random within blocks", checked, good,
+    )  # fmt: skip
+
+
+def _exact_interval(good: Integers, checked: Integers) -> tuple[Floats, Floats]:
+    from scipy.stats import beta
+
+    tail = (1.0 - LEVEL) / 2.0
+    low = np.where(good > 0, beta.ppf(tail, np.maximum(good, 1), checked - good + 1), 0.0)
+    high = np.where(good < checked, beta.ppf(1.0 - tail, good + 1, np.maximum(checked - good, 1)), 1.0)
+    return np.where(checked > 0, low, 0.0), np.where(checked > 0, high, 1.0)
+
+
+def _beta_prior(good: Integers, checked: Integers) -> tuple[float, float]:
+    """Mean and weight (in links) of the beta distribution under which the blocks' counts are likeliest."""
+    from scipy.special import betaln
+
+    mean = float((good.sum() + 0.5) / (checked.sum() + 1.0))
+    weights = np.geomspace(2.0, 2000.0, 40)
+    a, b = weights * mean, weights * (1.0 - mean)
+    fit = (betaln(good[:, None] + a, (checked - good)[:, None] + b) - betaln(a, b)).sum(axis=0)
+    return mean, float(weights[int(np.argmax(fit))])
+
+
+# --- (2) one-to-one probabilities --------------------------------------------------------------------
+
+
+def link_probabilities(links: Links, probability: Floats) -> Floats:
+    """Probability of each row's own link (n); 0 where its pair was never a candidate."""
+    candidates = links.candidates
+    chosen = links.right[candidates.left] == candidates.right
+    own = np.zeros(links.right.size)
+    own[candidates.left[chosen]] = probability[chosen]
+    return own
+
+
+def estimate_from_probabilities(strata: Strata, own: Floats) -> Estimate:
+    """Mean probability of the links, given that matches are one to one."""
+    accuracy = np.bincount(strata.of_row, own, minlength=len(strata.names)) / strata.rows
+    none = np.full(len(strata.names), math.nan)
+    return Estimate(
+        "one-to-one", _within(accuracy, strata), none, none, (float(own.mean()), math.nan, math.nan),
+        "that the evidence of the fields is calibrated (fields agree independently given a match or none) and links are one to one",
+    )  # fmt: skip
+
+
+# --- (3) simulation ----------------------------------------------------------------------------------
+
+
+def estimate_by_simulation(
+    strata: Strata, links: Links, probability: Floats, *, repetitions: int = 20, seed: int = 0
+) -> Estimate:
+    """Simulate the linkage from its own model: draw who belongs to whom, compare anew, link, count (after Chipperfield).
+
+    Notes
+    -----
+    In each repetition every left row's person is drawn among its candidates by the pairs' probabilities, or is elsewhere; each pair is then given
+    the comparison of another pair, drawn among matches or among non-matches; the assignment is made again.
+    """
+    candidates, rng = links.candidates, np.random.default_rng(seed)
+    n, found = links.right.size, []
+    if candidates.left.size:
+        matches, others = _cumulated(probability), _cumulated(1.0 - probability)
+        for _ in range(repetitions):
+            truth = _draw_truth(candidates.left, probability, n, rng)
+            drawn = np.where(truth, _draw(matches, truth.size, rng), _draw(others, truth.size, rng))
+            score = candidates.score[drawn]
+            least = max(float(score.min()), links.floor)
+            taken = assign_sparse(candidates.left, candidates.right, score - least + 1e-3)
+            right = np.bincount(candidates.left[taken & truth], minlength=n) * (links.right >= 0)
+            found.append(np.bincount(strata.of_row, right, minlength=len(strata.names)) / strata.rows)
+    else:
+        found = [np.zeros(len(strata.names))] * 2
+    each = np.array(found)
+    share = strata.rows / strata.rows.sum()
+    low, high = np.quantile(each, [(1 - LEVEL) / 2, (1 + LEVEL) / 2], axis=0)
+    ends = np.quantile(each @ share, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
+    return Estimate(
+        "simulation", _within(each.mean(axis=0), strata), low, high, (float((each @ share).mean()), float(ends[0]), float(ends[1])),
+        "the same, and that comparisons of different pairs are independent; rows keep their group whatever is drawn, and the interval is "
+        "the simulation's own spread",
+    )  # fmt: skip
+
+
+def _draw_truth(left: Integers, probability: Floats, n: int, rng: np.random.Generator) -> NDArray[np.bool_]:
+    """Mark at most one candidate of each left row, each with its probability."""
+    order = np.argsort(left, kind="stable")
+    sums = np.cumsum(probability[order])
+    before = np.concatenate([[0.0], sums[:-1]])
+    first = np.searchsorted(left[order], np.arange(n))
+    base = np.concatenate([[0.0], sums])[first][left[order]]
+    point = rng.random(n)[left[order]] + base
+    truth = np.zeros(left.size, dtype=bool)
+    truth[order] = (point >= before) & (point < sums)
+    return truth
+
+
+def _cumulated(weight: Floats) -> Floats:
+    total = np.cumsum(np.maximum(weight, 1e-12))
+    return np.asarray(total / total[-1], dtype=np.float64)
+
+
+def _draw(cumulated: Floats, size: int, rng: np.random.Generator) -> Integers:
+    return np.minimum(np.searchsorted(cumulated, rng.random(size)), cumulated.size - 1).astype(np.int64)
+
+
+# --- what fit needs ----------------------------------------------------------------------------------
+
+
+def _within(accuracy: Floats, strata: Strata) -> Floats:
+    """Accuracies an exchangeable model can have: at least that of random links, 1/m, and at most 1."""
+    return np.clip(accuracy, 1.0 / np.maximum(strata.rows, 1), 1.0)
+
+
+def accuracy_table(strata: Strata, accuracy: Sequence[float] | Floats) -> tuple[float | dict[str, float], float | None]:
+    """``accuracy`` and ``other`` of :class:`~dplinked.ELE`: one per block, or one for all and one for those linked last."""
+    table = {name: float(value) for name, value in zip(strata.names, accuracy, strict=True)}
+    if strata.per_block:
+        return table, None
+    last = [name for name in (LAST, UNLINKED) if name in table]
+    if not last:
+        return table[_REGULAR], None
+    rows = dict(zip(strata.names, strata.rows.tolist(), strict=True))
+    right = sum(table[name] * rows[name] for name in last)
+    return table.get(_REGULAR, right / sum(rows[name] for name in last)), right / sum(rows[name] for name in last)
+
+
+def read_answers(answers: Sequence[Any]) -> NDArray[np.bool_]:
+    """A reviewer's answers, yes or no in the usual spellings."""
+    spelling: Mapping[str, bool] = {
+        **dict.fromkeys(("1", "y", "yes", "true", "right", "t"), True),
+        **dict.fromkeys(("0", "n", "no", "false", "wrong", "f"), False),
+    }
+    texts = ["" if answer is None else str(answer).strip().lower() for answer in answers]
+    unclear = sum(text not in spelling for text in texts)
+    if unclear:
+        raise StudyError(
+            f"{unclear} of {len(texts)} checked links have no clear answer in the column 'right'. Write yes or no for each, or "
+            "take the line out."
+        )
+    return np.array([spelling[text] for text in texts], dtype=bool)

@@ -1,0 +1,206 @@
+"""Paying for the linkage accuracy: what a clerical audit found, released with noise."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dplinked.data.fingerprint import source_state
+from dplinked.errors import LedgerError, StudyError
+from dplinked.ledger.ledger import Ledger
+from dplinked.linkage import ELE, PrivacyUnit
+from dplinked.linker.linked import BLOCK, Linked
+from dplinked.linker.quality import accuracy_table
+from dplinked.linker.rules import LAST, UNLINKED
+from dplinked.privacy import mechanism as door
+from dplinked.privacy.calibration import privacy_mu, round_up
+from dplinked.privacy.plan import plan_right_links
+from dplinked.study.budget import check_release_budget
+from dplinked.sums.types import PrivateCounts
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class ReleasedAccuracy:
+    """Linkage accuracies that were paid for: public from now on.
+
+    Attributes
+    ----------
+    linkage
+        The model for `fit`, with the accuracies' standard errors and what they cost.
+    right, scale
+        Noisy numbers of right links per group, and the standard deviation of their noise.
+    checked
+        Links checked per group.
+    epsilon, delta, mu, unit
+        What was spent, and for which unit.
+    statement
+        What is promised, in words.
+    """
+
+    linkage: ELE
+    right: dict[str, float]
+    scale: float
+    checked: dict[str, int]
+    epsilon: float
+    delta: float
+    mu: float
+    unit: dict[str, Any]
+    statement: str
+    ledger: dict[str, Any] | None = None
+
+    def to_json(self) -> str:
+        """All of it, as JSON."""
+        whole = {**self.__dict__, "linkage": self.linkage.describe_whole()}
+        return json.dumps(whole, indent=2, ensure_ascii=False)
+
+    @classmethod
+    def from_json(cls, text: str) -> ReleasedAccuracy:
+        """Read it back."""
+        whole = json.loads(text)
+        model = whole.pop("linkage")
+        model.pop("model")
+        return cls(linkage=ELE(**model), **whole)
+
+    def save(self, path: str | Path) -> None:
+        """Write it to a file."""
+        Path(path).write_text(self.to_json() + "\n", encoding="utf-8")
+
+
+def release_accuracy(
+    linked: Linked, *, epsilon: float, delta: float, unit: PrivacyUnit, ledger: str | Path | None = None,
+    population: str | None = None, release_id: str | None = None,
+) -> ReleasedAccuracy:  # fmt: skip
+    """Release the accuracies that a clerical audit found, with differential privacy.
+
+    Parameters
+    ----------
+    linked
+        Linked files whose audit was read back: ``linked.audited(answers)``.
+    epsilon, delta
+        What this release may spend. A fit that uses the accuracies spends its own budget on top and states the sum.
+    unit
+        What one individual can change; the same as in the fit.
+    ledger, population, release_id
+        As in :func:`dplinked.fit`; both files must be registered, and be as they were when they were linked.
+
+    Privacy
+    -------
+    (ε, δ)-differentially private for `unit`, given that the rows' groups and which links were checked are the same for
+    neighbours, and that a reviewer's answer to a link depends on its two records alone. One person turns at most
+    2 + displaced_links answers. Groups, their sizes and the numbers checked are public.
+    """
+    if not isinstance(unit, PrivacyUnit):
+        raise StudyError("Say what one person can change: unit=dpl.PrivacyUnit(…), the same as in the fit.")
+    check_release_budget(epsilon, delta, linked.left.num_rows)
+    if linked.audit is None or linked.audit.checked is None or linked.audit.right is None:
+        raise StudyError(
+            "There is no audit to release. Check some links (audit_sample), then read them back with audited(…)."
+        )
+    if unit.moves_block:
+        raise StudyError(
+            "If a person may move to another block, so may the sample of links that were checked, and no noise on the counts covers "
+            "that. Use moves_block=False, or declare a public accuracy."
+        )
+    if not (linked.audit.checked > 0).any():
+        raise StudyError("No links were checked.")
+    if ledger is None:
+        return _release(linked, linked.audit.checked, linked.audit.right, epsilon, delta, unit)
+    book = Ledger(ledger, population)
+    _check_unchanged(linked)
+    answers = {"checked": linked.audit.checked.tolist(), "right": linked.audit.right.tolist()}
+    request = {
+        "accuracy": book.fingerprint(answers), "files": book.check_registered(*linked.sources), "groups": list(linked.strata.names),
+        "epsilon": epsilon, "delta": delta, "unit": asdict(unit),
+    }  # fmt: skip
+    _check_unchanged(linked)  # nor while they were fingerprinted
+    charge = book.reserve(release_id, request, privacy_mu(epsilon, delta))
+    if charge.stored is not None:
+        return ReleasedAccuracy.from_json(charge.stored)
+    with book.finishing(charge):
+        released = _release(linked, linked.audit.checked, linked.audit.right, epsilon, delta, unit)
+        released = replace(released, ledger=charge.describe())
+        book.record(charge, released.to_json())
+    return released
+
+
+def _check_unchanged(linked: Linked) -> None:
+    """Refuse files that are not those which were linked: the ledger would name some, and the release describe others."""
+    if tuple(map(source_state, linked.sources)) != linked.states:
+        raise LedgerError("The files changed since they were linked. Nothing was spent. Link them again.")
+
+
+def _release(
+    linked: Linked,
+    checked: NDArray[np.int64],
+    right: NDArray[np.int64],
+    epsilon: float,
+    delta: float,
+    unit: PrivacyUnit,
+) -> ReleasedAccuracy:
+    strata, groups = linked.strata, np.flatnonzero(checked > 0)
+    links = ELE(0.5, BLOCK).exposure(unit)
+    mu = privacy_mu(epsilon, delta)
+    plan = plan_right_links(groups.size, links, int(checked.sum()), mu)
+    noisy = door.release_right_links(PrivateCounts(right[groups][None, :]), plan)
+    scale = plan.parts[0].scale
+    names = [strata.names[k] for k in groups]
+    accuracy, error = _settle(
+        noisy, checked[groups].astype(np.float64), scale, [name in (LAST, UNLINKED) for name in names]
+    )
+    whole, errors = 1.0 / np.maximum(strata.rows, 1), np.zeros(len(strata.names))  # unchecked groups: random links
+    whole[groups], errors[groups] = np.clip(accuracy, whole[groups], 1.0), np.minimum(error, 0.49)
+    table, other = accuracy_table(strata, whole)
+    listed = {name: float(value) for name, value in zip(strata.names, errors, strict=True)}
+    spread: Any = listed if strata.per_block else max(float(value) for value in errors)
+    return ReleasedAccuracy(
+        linkage=ELE(
+            table,
+            BLOCK,
+            other=other,
+            accuracy_error=spread,
+            source="released",
+            paid=mu,
+            displaced_links=unit.displaced_links or 0,
+        ),
+        right=dict(zip(names, noisy.tolist(), strict=True)),
+        scale=scale,
+        checked={name: int(checked[k]) for name, k in zip(names, groups, strict=True)},
+        epsilon=float(epsilon),
+        delta=float(delta),
+        mu=mu,
+        unit=asdict(unit),
+        statement=(
+            f"({round_up(epsilon, 10)}, {round_up(delta, 10)})-differentially private. Protected is {unit.describe()} Taken as public, and the "
+            "same for neighbours: the rows' groups, their sizes, which links were checked, and that an answer depends on the two "
+            "records alone."
+        ),
+    )
+
+
+def _settle(right: Floats, checked: Floats, scale: float, apart: list[bool]) -> tuple[Floats, Floats]:
+    """Accuracies and their standard errors from noisy counts alone.
+
+    The normal model ``γ̃_b ~ N(γ_b, v_b)``, ``γ_b ~ N(mean, τ²)``, with v_b from sampling and noise. Ordinary groups share a mean
+    and τ² that are found from them; groups linked across blocks stand apart, with those of a uniform distribution.
+    """
+    ordinary, y = ~np.array(apart), right / checked
+    pooled = np.clip((right[ordinary].sum() + 0.5) / (checked[ordinary].sum() + 1.0), 0.01, 0.99)
+    typical = np.where(ordinary, pooled, np.clip((right + 0.5) / (checked + 1.0), 0.05, 0.95))
+    v = typical * (1.0 - typical) / checked + (scale / checked) ** 2
+    mean, spread, doubt = np.full(y.size, 0.5), np.full(y.size, 1.0 / 12.0), np.zeros(y.size)
+    if ordinary.any():
+        weight = 1.0 / v[ordinary]
+        mean[ordinary] = np.average(y[ordinary], weights=weight)
+        doubt[ordinary] = 1.0 / weight.sum()
+        found = np.average((y[ordinary] - mean[ordinary]) ** 2 - v[ordinary], weights=weight)
+        spread[ordinary] = max(0.0, float(found))
+    keep = spread / (spread + v)
+    accuracy = np.clip(keep * y + (1.0 - keep) * mean, 0.0, 1.0)
+    return accuracy, np.sqrt(keep * v + (1.0 - keep) ** 2 * doubt)

@@ -1,0 +1,290 @@
+"""Linking by rule: sums of field scores within blocks, then the best one-to-one assignment; what is left, across blocks.
+
+This is the linkage of the application in [LPK24], done by rapidfuzz on distinct values and SciPy's assignment.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dplinked.errors import StudyError
+from dplinked.linker.assignment import Candidates, assign_sparse
+from dplinked.linker.fields import Comparer
+
+Floats = NDArray[np.float64]
+Integers = NDArray[np.int64]
+
+LAST = "(last)"
+UNLINKED = "(unlinked)"
+NO_KEY = "(missing)"
+_BYTES_PER_PAIR = 16  # score, pattern and the assignment's own copy
+_DENSE_PAIRS = 25_000_000  # blocks up to this many pairs are assigned as a dense matrix
+_EM_STEPS = 200
+_MOST_PATTERNS = 1 << 22
+
+
+@dataclass(frozen=True)
+class Links:
+    """One-to-one links of the left file's rows.
+
+    Attributes
+    ----------
+    right
+        Position in the right file, -1 for none (n).
+    score
+        Score of the link; NaN where nothing was compared (n).
+    block
+        Name of the block each row was linked in (n).
+    candidates
+        Compared pairs that might have been links.
+    floor
+        Score below which a candidate is not preferred to a random link.
+    """
+
+    right: Integers
+    score: Floats
+    block: NDArray[np.object_]
+    candidates: Candidates
+    floor: float = -np.inf
+
+
+def link_by_rules(
+    comparers: Sequence[Comparer],
+    left_blocks: NDArray[np.object_],
+    right_blocks: NDArray[np.object_],
+    threshold: float,
+    *,
+    assignment: str,
+    memory: float,
+    seed: int,
+) -> Links:
+    """Link within blocks, then what is left across them.
+
+    Parameters
+    ----------
+    left_blocks, right_blocks
+        Block key of each record, None for a missing one.
+    threshold
+        Score from which a pair of the assignment is a link within its block.
+    assignment
+        ``"optimal"``: the assignment with the largest total score, pairs under the threshold and records without a block
+        linked last, across blocks. ``"greedy"``: as in [LPK24], the best scores first and random links within
+        the block for the rest; missing keys are a block.
+    memory
+        Bytes that the pairs of one block may take.
+    """
+    rng = np.random.default_rng(seed)
+    state = _Linking(comparers, left_blocks.size, right_blocks.size, threshold, memory)
+    greedy = assignment == "greedy"
+    blocks = list(_pair_blocks(left_blocks, right_blocks, missing_too=greedy))
+    for name, left, right in blocks:
+        state.check_room(left.size, right.size, name)
+    for name, left, right in blocks:
+        state.link_block(name, left, right, greedy, rng)
+    state.link_last(rng, greedy)
+    return replace(state.links(), floor=threshold) if greedy else state.links()
+
+
+def _pair_blocks(
+    left: NDArray[np.object_], right: NDArray[np.object_], *, missing_too: bool
+) -> Iterator[tuple[str, Integers, Integers]]:
+    """Positions of both files' records in each block that both have."""
+    groups = []
+    for keys in (left, right):
+        names, codes = encode_names(keys)
+        order = np.argsort(codes, kind="stable")
+        ends = np.cumsum(np.bincount(codes, minlength=len(names)))
+        groups.append(dict(zip(names, np.split(order, ends[:-1]), strict=True)))
+    for name in sorted(groups[0], key=lambda name: (name is None, name)):
+        if name in groups[1] and (name is not None or missing_too):
+            yield (NO_KEY if name is None else name), groups[0][name], groups[1][name]
+
+
+def encode_names(keys: NDArray[np.object_]) -> tuple[list[str | None], Integers]:
+    """Distinct keys, and the place of each row's key among them."""
+    places: dict[str | None, int] = {}
+    codes = np.fromiter((places.setdefault(key, len(places)) for key in keys.tolist()), np.int64, keys.size)
+    return list(places), codes
+
+
+def unlinked_name(right: Integers) -> str:
+    """Group of the rows without a partner; a single one joins those linked last, since a block of one row counts as right."""
+    return UNLINKED if (right < 0).sum() > 1 else LAST
+
+
+class _Linking:
+    """Links under way: what each left row got so far, which records are free, which pairs were seen."""
+
+    def __init__(self, comparers: Sequence[Comparer], left: int, right: int, threshold: float, memory: float) -> None:
+        self.comparers, self.threshold, self.memory = comparers, threshold, memory
+        self.right = np.full(left, -1)
+        self.score = np.full(left, np.nan)
+        self.block = np.full(left, None, dtype=object)
+        self.free_right = np.ones(right, dtype=bool)
+        self.levels = [len(comparer.field.grades) + 1 for comparer in comparers]  # one more for missing
+        if math.prod(self.levels) > _MOST_PATTERNS:
+            raise StudyError(
+                f"{len(comparers)} fields have too many patterns of agreement. Name the ten or so that tell most: fields=…."
+            )
+        self.patterns = np.zeros(math.prod(self.levels), dtype=np.int64)
+        self.seen: list[tuple[Integers, Integers, Floats, Integers, float]] = []
+
+    def check_room(self, left: int, right: int, name: str) -> None:
+        if left * right * _BYTES_PER_PAIR > self.memory:
+            raise StudyError(
+                f"Block {name!r} has {left:,} × {right:,} pairs, more than fit into {self.memory / 1e9:.1f} GB. Block on a finer "
+                "key (a postcode, or several columns), link with method='splink', or allow more: memory=…."
+            )
+
+    def compare(self, left: Integers, right: Integers) -> tuple[NDArray[np.float32], NDArray[np.int32]]:
+        """Scores and patterns of agreement of a block's records against each other."""
+        score = np.zeros((left.size, right.size), dtype=np.float32)
+        pattern = np.zeros((left.size, right.size), dtype=np.int32)
+        for comparer, base in zip(self.comparers, self.levels, strict=True):
+            levels, part = comparer.block(left, right)
+            score += part
+            pattern *= base
+            pattern += levels
+            pattern += 1  # missing is -1
+        return score, pattern
+
+    def link_block(
+        self, name: str, left: Integers, right: Integers, greedy: bool, rng: np.random.Generator, *, last: bool = False
+    ) -> None:
+        left, right = rng.permutation(left), rng.permutation(right)  # ties fall at random, not in the files' order
+        score, pattern = self.compare(left, right)
+        self.patterns += np.bincount(pattern.ravel(), minlength=self.patterns.size)
+        near = np.nonzero(score >= (0.25 if last else 0.5) * self.threshold)  # fainter pairs are no competition
+        at = score[near].astype(np.float64)
+        self.seen.append((left[near[0]], right[near[1]], at, pattern[near].astype(np.int64), float(min(score.shape))))
+        rows, columns = _greedy(near, at, self.threshold) if greedy else _best(score, near, at)
+        if not last:
+            kept = score[rows, columns] >= self.threshold
+            rows, columns = rows[kept], columns[kept]
+        self._take(name, left[rows], right[columns], score[rows, columns])
+        if greedy or last:
+            over = np.delete(np.arange(left.size), rows), np.delete(np.arange(right.size), columns)
+            few = min(over[0].size, over[1].size)
+            i, j = rng.permutation(over[0])[:few], rng.permutation(over[1])[:few]
+            self._take(name, left[i], right[j], score[i, j])
+
+    def link_last(self, rng: np.random.Generator, greedy: bool) -> None:
+        """Link what is left across blocks: by score where all pairs fit into memory, else at random."""
+        left, right = np.flatnonzero(self.right < 0), np.flatnonzero(self.free_right)
+        if left.size and right.size and not greedy and left.size * right.size * _BYTES_PER_PAIR <= self.memory:
+            self.link_block(LAST, left, right, False, rng, last=True)
+        elif left.size and right.size:
+            few = min(left.size, right.size)
+            chosen = rng.permutation(left)[:few]
+            self._take(LAST, chosen, rng.permutation(right)[:few], np.full(few, np.nan))
+        self.block[self.right < 0] = unlinked_name(self.right)
+
+    def _take(self, name: str, left: Integers, right: Integers, score: NDArray[np.floating]) -> None:
+        self.right[left], self.score[left], self.block[left] = right, score, name
+        self.free_right[right] = False
+
+    def links(self) -> Links:
+        if self.seen:
+            parts = [np.concatenate([seen[k] for seen in self.seen]) for k in range(4)]
+        else:
+            parts = [np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64), np.zeros(0), np.zeros(0, dtype=np.int64)]
+        left, right, score, pattern = parts
+        share = np.bincount(pattern[score >= self.threshold], minlength=self.patterns.size)
+        evidence = estimate_evidence(self.patterns, share, self.levels)[pattern]
+        # A pair of a block of m rows competes with m others, not with the whole file: its prior is that much larger.
+        sizes = np.concatenate([np.full(seen[0].size, seen[4]) for seen in self.seen]) if self.seen else np.zeros(0)
+        evidence = evidence * min(self.right.size, self.free_right.size) / np.maximum(sizes, 1.0)
+        candidates = Candidates(left, right, score, evidence, self.right.size, self.free_right.size)
+        return Links(self.right, self.score, self.block, _once(candidates))
+
+
+def _once(candidates: Candidates) -> Candidates:
+    """Each pair once: a pair may have been seen in its block and again across blocks."""
+    key = candidates.left * candidates.right_count + candidates.right
+    order = np.lexsort((-candidates.evidence, key))
+    first = order[np.flatnonzero(np.diff(key[order], prepend=-1))]
+    return Candidates(
+        candidates.left[first], candidates.right[first], candidates.score[first], candidates.evidence[first],
+        candidates.left_count, candidates.right_count,
+    )  # fmt: skip
+
+
+def _best(score: NDArray[np.float32], near: tuple[Integers, ...], at: Floats) -> tuple[Integers, Integers]:
+    """The assignment with the largest total score; in very large blocks over the pairs that come near the threshold."""
+    from scipy.optimize import linear_sum_assignment
+
+    if score.size <= _DENSE_PAIRS:
+        rows, columns = linear_sum_assignment(score, maximize=True)
+        return np.asarray(rows), np.asarray(columns)
+    chosen = assign_sparse(near[0], near[1], at)
+    return near[0][chosen], near[1][chosen]
+
+
+def _greedy(near: tuple[Integers, ...], at: Floats, threshold: float) -> tuple[Integers, Integers]:
+    """Pairs from the highest score down to the threshold, each record once."""
+    order = np.argsort(-at, kind="stable")
+    order = order[at[order] >= threshold]
+    rows, columns, links = set[int](), set[int](), []
+    for k in order.tolist():
+        i, j = int(near[0][k]), int(near[1][k])
+        if i not in rows and j not in columns:
+            rows.add(i)
+            columns.add(j)
+            links.append((i, j))
+    found = np.array(links, dtype=np.int64).reshape(-1, 2)
+    return found[:, 0], found[:, 1]
+
+
+def estimate_evidence(patterns: Integers, linked: Integers, levels: Sequence[int]) -> Floats:
+    """Likelihood ratio, match against non-match, of every pattern of agreement (Fellegi and Sunter's model).
+
+    Parameters
+    ----------
+    patterns
+        How many compared pairs have each pattern.
+    linked
+        How many of the pairs over the threshold do: where the estimation starts from.
+    levels
+        Levels of each field, the missing one first; a pattern's number has them as digits.
+
+    Notes
+    -----
+    Two classes of pairs, fields independent in each, fitted by expectation and maximisation. A missing value is no evidence.
+    """
+    places = np.flatnonzero(patterns)
+    digits = (
+        np.stack(np.unravel_index(places, tuple(levels)), axis=0) if places.size else np.zeros((len(levels), 0), int)
+    )
+    counts = patterns[places].astype(np.float64)
+    posterior = np.minimum(linked[places] / np.maximum(counts, 1.0), 1.0)
+    ratio = np.ones(places.size)
+    for _ in range(_EM_STEPS):
+        ratio = np.ones(places.size)
+        for digit, size in zip(digits, levels, strict=True):
+            present = digit > 0
+            ratio *= np.where(
+                present,
+                _frequencies(digit, counts * posterior, size) / _frequencies(digit, counts * (1.0 - posterior), size),
+                1.0,
+            )
+        share = min(max(float((counts * posterior).sum() / max(counts.sum(), 1.0)), 1e-12), 0.5)
+        odds = ratio * share / (1.0 - share)
+        before, posterior = posterior, odds / (1.0 + odds)
+        if places.size == 0 or np.abs(posterior - before).max() < 1e-6:
+            break
+    evidence = np.ones(patterns.size)
+    evidence[places] = ratio
+    return evidence
+
+
+def _frequencies(digit: Integers, weight: Floats, size: int) -> Floats:
+    """Smoothed frequency of each pair's level among pairs in which the field is present."""
+    totals = np.bincount(digit, weight, size) + 0.5
+    totals[0] = 0.0
+    frequencies: Floats = (totals / totals.sum())[digit]
+    return np.where(digit > 0, frequencies, 1.0)

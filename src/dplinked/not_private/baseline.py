@@ -1,0 +1,178 @@
+"""NOT PRIVATE: ordinary least squares and the Lahiri-Larsen estimator on raw data, for comparison only.
+
+These read the data without noise. They print as not private and cannot become a Release.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dplinked.data.table import Rows
+from dplinked.errors import StudyError
+from dplinked.linkage import Exact, Linkage, PrivacyUnit
+from dplinked.study.design import Design, build_design
+from dplinked.sums.numpy.prepare import Blocks, Encoded, encode
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class NotPrivate:
+    """A result computed from raw data without any noise. Never publish it as private.
+
+    Attributes
+    ----------
+    coef
+        Coefficients in the user's units.
+    covariance
+        Their estimated covariance (p×p): OLS's, or Σ^RL with plug-in β and σ².
+    """
+
+    method: str
+    coef: dict[str, float]
+    covariance: Floats
+
+    @property
+    def std_err(self) -> dict[str, float]:
+        """Standard errors."""
+        return dict(zip(self.coef, np.sqrt(np.diag(self.covariance)).tolist(), strict=True))
+
+    def __str__(self) -> str:
+        width = max(map(len, self.coef))
+        lines = [f"{self.method}: NOT PRIVATE (computed from raw data, no noise)"]
+        lines += [
+            f"{name:<{width}}  {value: .6g}  (s.e. {self.std_err[name]:.3g})" for name, value in self.coef.items()
+        ]
+        return "\n".join(lines)
+
+
+def ols(data: Any, formula: str, **declared: Any) -> NotPrivate:
+    """Ordinary least squares on the linked rows, as if all links were right. NOT PRIVATE.
+
+    Bounds are optional here: without them, values are used as they are.
+    """
+    X, z, names, _ = _matrices(data, formula, Exact(), declared)
+    beta = np.linalg.lstsq(X, z, rcond=None)[0]
+    residuals = z - X @ beta
+    sigma2 = float(residuals @ residuals) / max(1, len(z) - X.shape[1])
+    return NotPrivate("OLS", dict(zip(names, beta.tolist(), strict=True)), sigma2 * np.linalg.pinv(X.T @ X))
+
+
+def lahiri_larsen(data: Any, formula: str, *, linkage: Linkage, **declared: Any) -> NotPrivate:
+    """The estimator ``(W'W)⁻¹W'z`` of Lahiri and Larsen (2005), ``W = QX``, with Σ^RL. NOT PRIVATE."""
+    X, z, names, encoded = _matrices(data, formula, linkage, declared)
+    W = apply_matching(encoded, X)
+    beta = np.asarray(np.linalg.lstsq(W, z, rcond=None)[0], np.float64)
+    # E Σ(z - w'β)² = nσ² + β' Σ_i A_i β, and Σ_i A_i = X'X - W'W for a doubly stochastic Q.
+    residuals = z - W @ beta
+    mismatch = float(beta @ (X.T @ X - W.T @ W) @ beta)
+    sigma2 = max(0.0, (float(residuals @ residuals) - mismatch) / max(1, len(z) - X.shape[1]))
+    covariance = rl_covariance(encoded, X, beta, sigma2)
+    return NotPrivate("Lahiri-Larsen", dict(zip(names, beta.tolist(), strict=True)), covariance)
+
+
+def rl_covariance(encoded: Encoded, X: Floats, beta: Floats, sigma2: float) -> Floats:
+    """Σ^RL = (W'W)⁻¹ W'Σ_z W (W'W)⁻¹ of [LPK24], with Lemma 2.1's indices put right; O(m²) a block at most.
+
+    ``Var(z_i) = σ² + Σ_j q_ij f_ij²`` and ``Cov(z_i, z_j) = -Σ_u q_iu q_ju f_iu f_ju`` with
+    ``f_iu = (x_u - w_i)'β``, pairs of links taken as independent.
+    """
+    W = apply_matching(encoded, X)
+    bread = np.linalg.pinv(W.T @ W)
+    return np.asarray(bread @ rl_meat(encoded, X, beta, sigma2) @ bread)
+
+
+def rl_meat(encoded: Encoded, X: Floats, beta: Floats, sigma2: float, weights: Floats | None = None) -> Floats:
+    """``W'Σ_z W``, what Σ^RL and the paper's Theorem 4.4 share; ``h'Σ_z h`` for other weights h. NOT PRIVATE."""
+    W = apply_matching(encoded, X)
+    h = W if weights is None else weights
+    fitted, mixed = X @ beta, W @ beta
+    meat = sigma2 * h.T @ h
+    if encoded.matching is not None:
+        meat = meat + _matching_meat(encoded.matching, h, fitted, mixed)
+    elif encoded.blocks is not None:
+        meat = meat + _block_meat(encoded.blocks, encoded.block_codes(), h, fitted, mixed)
+    return np.asarray(meat)
+
+
+def apply_matching(encoded: Encoded, X: Floats) -> Floats:
+    """``W = QX``; under exchangeable errors ``w_i = a x_i + o s``, without building Q."""
+    if encoded.matching is not None:
+        return np.asarray(encoded.matching @ X)
+    if encoded.blocks is None:
+        return X
+    blocks, codes = encoded.blocks, encoded.block_codes()
+    totals = np.stack([np.bincount(codes, weights=x, minlength=blocks.sizes.size) for x in X.T], axis=1)
+    return blocks.a[codes, None] * X + (blocks.o[:, None] * totals)[codes]
+
+
+def _block_meat(blocks: Blocks, codes: NDArray[np.int32], W: Floats, fitted: Floats, mixed: Floats) -> Floats:
+    """W'(Σ_z - σ²I)W: the variance that wrong links add, block by block."""
+    meat = np.zeros((W.shape[1], W.shape[1]))
+    order = np.argsort(codes, kind="stable")
+    for rows in np.split(order, np.cumsum(blocks.sizes)[:-1]):
+        if len(rows) > 1:
+            b = codes[rows[0]]
+            q = np.full((len(rows), len(rows)), blocks.o[b])
+            np.fill_diagonal(q, blocks.a[b] + blocks.o[b])
+            meat += _linkage_meat(q, W[rows], fitted[rows], mixed[rows])
+    return meat
+
+
+def _matching_meat(Q: Any, W: Floats, fitted: Floats, mixed: Floats) -> Floats:
+    """The same for a sparse Q: Σ_ij w_i Cov_ij w_j' by sparse products."""
+    import scipy.sparse as sp
+
+    entries = sp.coo_array(Q)
+    f = sp.csr_array((entries.data * (fitted[entries.col] - mixed[entries.row]), (entries.row, entries.col)), Q.shape)
+    squared = np.asarray(f.multiply(f).sum(axis=1)).ravel()  # Σ_u q_iu² f_iu²
+    variance = np.bincount(
+        entries.row, entries.data * (fitted[entries.col] - mixed[entries.row]) ** 2, minlength=Q.shape[0]
+    )
+    spread = f.T @ W
+    return np.asarray(W.T @ ((variance + squared)[:, None] * W) - spread.T @ spread)
+
+
+def _linkage_meat(q: Floats, W: Floats, fitted: Floats, mixed: Floats) -> Floats:
+    f = q * (fitted[None, :] - mixed[:, None])
+    variance = (q * (fitted[None, :] - mixed[:, None]) ** 2).sum(axis=1)
+    spread = f.T @ W
+    return np.asarray(W.T @ ((variance + (f**2).sum(axis=1))[:, None] * W) - spread.T @ spread)
+
+
+def _matrices(
+    data: Any, formula: str, linkage: Linkage, declared: Mapping[str, Any]
+) -> tuple[Floats, Floats, tuple[str, ...], Encoded]:
+    rows = Rows(data)
+    if unknown := set(declared) - {"bounds", "levels", "fill"}:
+        raise StudyError(f"Unknown arguments {sorted(unknown)}; the baselines take bounds, levels and fill.")
+    design = _open_design(rows, formula, declared).unscaled()
+    rows.require(design.variables, numeric=list(design.bounds))
+    encoded = encode(rows, design, linkage, PrivacyUnit())
+    x, z = encoded.whole()
+    if design.intercept:
+        x = np.vstack([np.ones(rows.count), x])
+    return x.T, z, design.names, encoded
+
+
+def _open_design(rows: Rows, formula: str, declared: Mapping[str, Any]) -> Design:
+    """A design with the declared bounds, or, this being not private, with the data's own."""
+    bounds: dict[str, Sequence[float]] = dict(declared.get("bounds") or {})
+    levels = dict(declared.get("levels") or {})
+    from dplinked.study.formula import parse_formula
+
+    parsed = parse_formula(formula, [name for name in levels if name not in bounds])
+    for factor in (parsed.response, *(factor for term in parsed.terms for factor in term)):
+        for name in factor.variables:
+            if not factor.categorical and name not in bounds:
+                rows.require([name], numeric=[name])
+                values = rows.numbers(name, 0, rows.count)
+                values = values[np.isfinite(values)]
+                low, high = (float(values.min()), float(values.max())) if values.size else (0.0, 1.0)
+                bounds[name] = (low, high if high > low else low + 1.0)
+    return build_design(formula, bounds, levels, None, declared.get("fill"))

@@ -1,0 +1,216 @@
+"""`dplinked reproduce`: the paper's numerical section, its figures, and a table of its claims."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Callable, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import asdict, dataclass, fields
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from dplinked.errors import StudyError, suggest
+from dplinked.not_private.paper.application import ApplicationResult, run_application
+from dplinked.not_private.paper.claims import Claim, application_claims, setting_claims, toy_claims, variance_ratios
+from dplinked.not_private.paper.figures import draw_application, draw_setting, draw_toy
+from dplinked.not_private.paper.settings import PointResult, Row, run_point, setting_points
+from dplinked.report import page as html
+
+SETTINGS = ("setting1", "setting2", "setting3")
+PARTS = ("toy", *SETTINGS, "application")
+TOY = ((1.0, 2.0, 8.0), (2.0, 4.0, 4.0), (3.0, 6.0, 6.0), (4.0, 8.0, 2.0))  # x, true y, linked z
+_WARNING = (
+    "Reproduction of simulations and of an experiment that read their data without paying: nothing here is a private release, "
+    "but for the last line of the application."
+)
+
+
+@dataclass(frozen=True)
+class Reproduction:
+    """What was run: tables, claims and figures of each part."""
+
+    rows: dict[str, tuple[Row, ...]]
+    claims: tuple[Claim, ...]
+    figures: dict[str, list[str]]
+    notes: dict[str, str]
+
+
+def reproduce(
+    parts: Sequence[str],
+    out: Path,
+    *,
+    repetitions: int = 1000,
+    seed: int = 1,
+    data: Path | None = None,
+    jobs: int = 2,
+    progress: Callable[[str, int, int], None] = lambda part, done, total: None,
+) -> Reproduction:
+    """Run parts of the paper's numerical section and write tables, figures and one page.
+
+    Parameters
+    ----------
+    parts
+        Of ``toy``, ``setting1``, ``setting2``, ``setting3`` and ``application``, or ``all``.
+    out
+        Folder for a CSV per part, PNG and SVG per panel, ``claims.csv`` and ``reproduction.html``.
+    data
+        The survey's file for the application (columns income and consumption); generated households without it.
+    jobs
+        Processes.
+    progress
+        Called with the part, points done, and points in all.
+    """
+    chosen = _check_parts(parts, repetitions)
+    out.mkdir(parents=True, exist_ok=True)
+    results = _run_settings([part for part in chosen if part in SETTINGS], repetitions, seed, jobs, progress)
+    tables: dict[str, tuple[Row, ...]] = {}
+    claims: list[Claim] = []
+    figures: dict[str, list[str]] = {}
+    notes: dict[str, str] = {}
+    for part in chosen:
+        if part in SETTINGS:
+            tables[part] = tuple(row for point in results[part] for row in point.rows)
+            claims += setting_claims(part, results[part])
+            figures[part] = draw_setting(part, results[part], out)
+            notes[part] = _variance_note(results[part])
+        elif part == "application":
+            progress(part, 0, 1)
+            application = run_application(data, repetitions, seed)
+            progress(part, 1, 1)
+            tables[part] = application.rows
+            claims += application_claims(application)
+            figures[part] = draw_application(application, out)
+            notes[part] = _application_note(application)
+            _write_draws(application, out / "application_draws.csv")
+        else:
+            tables[part] = _toy_rows()
+            claims += toy_claims(tables[part])
+            figures[part] = draw_toy(TOY, out)
+    for part, rows in tables.items():
+        write_rows(rows, out / f"{part}.csv")
+    found = Reproduction(tables, tuple(claims), figures, notes)
+    _write_claims(claims, out / "claims.csv")
+    (out / "reproduction.html").write_text(_page(found, repetitions, seed), encoding="utf-8")
+    return found
+
+
+def _check_parts(parts: Sequence[str], repetitions: int) -> list[str]:
+    for part in parts:
+        if part not in (*PARTS, "all"):
+            raise StudyError(f"There is no part {part!r}; there are {[*PARTS, 'all']}.{suggest(part, PARTS)}")
+    if repetitions < 2:
+        raise StudyError(f"repetitions must be 2 or more, not {repetitions!r}.")
+    return [part for part in PARTS if part in parts or "all" in parts]
+
+
+def _run_settings(
+    settings: Sequence[str], repetitions: int, seed: int, jobs: int, progress: Callable[[str, int, int], None]
+) -> dict[str, list[PointResult]]:
+    """All points of all settings over processes; each point has a seed of its own, so the order does not matter."""
+    points = [point for setting in settings for point in setting_points(setting)]
+    found: dict[Any, PointResult] = {}
+    if jobs == 1:
+        for point in points:
+            found[point] = run_point(point, repetitions, seed)
+            progress(point.setting, len(found), len(points))
+    elif points:
+        with ProcessPoolExecutor(jobs) as pool:
+            waiting = {
+                pool.submit(run_point, point, repetitions, seed): point for point in sorted(points, key=lambda p: -p.n)
+            }
+            for done in as_completed(waiting):
+                found[waiting[done]] = done.result()
+                progress(waiting[done].setting, len(found), len(points))
+    return {setting: [found[point] for point in points if point.setting == setting] for setting in settings}
+
+
+def _toy_rows() -> tuple[Row, ...]:
+    """For the toy the error is the slope's distance from 2, nothing is repeated."""
+    x, y, z = (np.array(column) for column in zip(*TOY, strict=True))
+    slopes = {name: float(np.polyfit(x, values, 1)[0]) for name, values in (("OLS", y), ("OLS on (X, z)", z))}
+    return tuple(
+        Row("toy", 0.0, name, round(abs(2.0 - slope), 12), float("nan"), float("nan"), 1)
+        for name, slope in slopes.items()
+    )
+
+
+def write_rows(rows: Sequence[Row], path: Path) -> None:
+    """A tidy table, one line per method and point."""
+    with path.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.DictWriter(file, [field.name for field in fields(Row)])
+        writer.writeheader()
+        writer.writerows(asdict(row) for row in rows)
+
+
+def _write_draws(result: ApplicationResult, path: Path) -> None:
+    with path.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file)
+        writer.writerow(["method", "estimate"])
+        writer.writerows((name, value) for name, values in result.draws.items() for value in values.tolist())
+
+
+def _write_claims(claims: Sequence[Claim], path: Path) -> None:
+    with path.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file)
+        writer.writerow(["setting", "whose", "claim", "measured", "holds"])
+        writer.writerows((c.setting, c.source, c.text, c.measured, verdict(c)) for c in claims)
+
+
+def verdict(claim: Claim) -> str:
+    """Whether a claim holds, in a word."""
+    return "shown only" if claim.holds is None else "holds" if claim.holds else "DOES NOT HOLD"
+
+
+def _variance_note(results: Sequence[PointResult]) -> str:
+    ratios = {
+        name: variance_ratios(results, name) for name in ("RL-OLS", "RL-NGD", "RL-SSP", "RL-NGD tight", "RL-SSP tight")
+    }
+    parts = [f"{name} {', '.join(f'{value:.2f}' for value in ratio)}" for name, ratio in ratios.items()]
+    return f"Empirical over theoretical variance, point by point: {'; '.join(parts)}."
+
+
+def _application_note(result: ApplicationResult) -> str:
+    k = result.constants
+    return (
+        f"Households: {result.sources[0]}. Links: {result.sources[1]}. R = {k.R:.2f}, c = max|x| = {k.c:.2f}, T = {k.T}, "
+        f"eta = {k.eta:.2f}, C = {k.C:g}, M = {k.M:g}. {result.end_to_end.privacy.statement}"
+    )
+
+
+def _page(found: Reproduction, repetitions: int, seed: int) -> str:
+    versions = ", ".join(f"{name} {metadata.version(name)}" for name in ("dplinked", "numpy", "scipy"))
+    body = [
+        html.paragraph(
+            "Lin, Paquette and Kolaczyk, Differentially Private Linear Regression with Linked Data (2024), Section 5. "
+            f"{repetitions:,} repetitions, seed {seed}; {versions}."
+        ),
+        "<h2>Claims</h2>",
+        html.table(
+            ["part", "claim", "whose", "measured", "verdict"],
+            [[c.setting, c.text, c.source, c.measured, verdict(c)] for c in found.claims],
+            label="claims, figures measured, verdicts",
+        ),
+    ]
+    for part in found.rows:
+        body += [f"<section>\n<h2>{html.to_html(part)}</h2>", *(html.figure(svg) for svg in found.figures[part])]
+        if part in found.notes:
+            body.append(html.paragraph(found.notes[part]))
+        header = ["x", "method", "mean relative error", "empirical variance", "theoretical variance"]
+        cells = [
+            [
+                f"{row.x:g}",
+                row.method,
+                *(f"{value:.4g}" for value in (row.error, row.empirical_variance, row.theoretical_variance)),
+            ]
+            for row in found.rows[part]
+        ]
+        body += [
+            "<details><summary>Table</summary>",
+            html.table(header, cells, label=f"table of {part}"),
+            "</details>",
+            "</section>",
+        ]
+    return html.page("The paper, reproduced", "\n".join(body), warning=_WARNING)

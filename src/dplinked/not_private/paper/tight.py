@@ -1,0 +1,140 @@
+"""The tight mechanisms in simulation: the library's own plans and solvers, with NumPy's noise in place of the door's.
+
+For experiments with a thousand repetitions: x and Q stay, only the responses and the noise change. Nothing here can make a
+release. That it behaves as :func:`dplinked.fit` does is tested.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dplinked.data.table import Rows
+from dplinked.estimate.ngd import public_steps
+from dplinked.estimate.ssp import solve_sums
+from dplinked.linkage import LinkageExposure
+from dplinked.not_private.paper.variances import ngd_variance_not_private
+from dplinked.plan.planning import better_instrument
+from dplinked.privacy.calibration import privacy_mu
+from dplinked.privacy.mechanism import ReleasedSums
+from dplinked.privacy.plan import NoisePlan, descent_sensitivity, is_symmetric, plan_descent, plan_sums
+from dplinked.study.design import Design
+from dplinked.study.study import Study
+from dplinked.sums.numpy.instrument import instrument_sums
+from dplinked.sums.numpy.prepare import encode
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Tight:
+    """One study of a single slope without intercept, on fixed x and links' probabilities.
+
+    Attributes
+    ----------
+    instrument
+        h of each row, on the scale of the sums (n).
+    matrix
+        ``h'QX``, without noise.
+    to_user
+        What turns a coefficient of the scaled columns into the user's.
+    """
+
+    study: Study
+    design: Design
+    links: LinkageExposure
+    instrument: Floats
+    matrix: float
+    to_user: float
+    count: int
+
+    def vector(self, z: Floats) -> Floats:
+        """``h'z`` for one response vector per row of `z` (repetitions×n), clipped to the declared bounds and scaled."""
+        response = self.design.response
+        low, high = self.design.bounds[response.name]
+        return np.asarray((np.clip(z, low, high) / response.scale) @ self.instrument, np.float64)
+
+    def estimates(self, vector: Floats, rng: np.random.Generator) -> Floats:
+        """Coefficients, one per entry of `vector`, in the user's units."""
+        return (self._descents if self.study.method == "ngd" else self._solutions)(vector, rng) * self.to_user
+
+    def variance(self, meat: float, beta: float) -> float:
+        """Expected variance of a coefficient: `meat` is ``h'Σ_z h`` of the scaled problem, `beta` the true slope."""
+        scaled = beta / self.to_user
+        if self.study.method == "ngd":
+            plan, steps = self._descent_plan()
+            eta, n = float(steps[0]), self.count
+            omega = eta * plan.parts[0].scale / n
+            found = ngd_variance_not_private(
+                np.array([[self.matrix]]), np.array([[meat]]), n, eta, self._descent.iterations, omega
+            )[0, 0]
+        else:
+            b, H = self._scales(self._plan())
+            found = (meat + b**2 + (H * scaled) ** 2) / self.matrix**2
+        return float(found) * self.to_user**2
+
+    @property
+    def _descent(self) -> Any:
+        assert self.study.descent is not None
+        return self.study.descent
+
+    @property
+    def _mu(self) -> float:
+        return privacy_mu(self.study.epsilon, self.study.delta)
+
+    def _plan(self) -> NoisePlan:
+        return plan_sums(self.design, self.links, self.count, self._mu)
+
+    def _scales(self, plan: NoisePlan) -> tuple[float, float]:
+        return plan.scale("instrument × response"), plan.scale("symmetric matrix") or plan.scale(
+            "instrument × regressors"
+        )
+
+    def _solutions(self, vector: Floats, rng: np.random.Generator) -> Floats:
+        plan = self._plan()
+        b, H = self._scales(plan)
+        symmetric, found = is_symmetric(self.design, self.links), np.empty(vector.size)
+        noise = rng.normal(size=(vector.size, 2)) * (b, H)
+        for k, value in enumerate(vector):
+            released = ReleasedSums(
+                np.array([[self.matrix + noise[k, 1]]]), np.array([value + noise[k, 0]]), np.array([[H]]), np.array([b]),
+                symmetric, self.count, plan,
+            )  # fmt: skip
+            found[k] = solve_sums(released, intercept=False, prior_scale=1.0).beta[0]
+        return found
+
+    def _descent_plan(self) -> tuple[NoisePlan, Floats]:
+        descent, E = self._descent, self.design.radius
+        largest = (E + 1.0) * (self.links.column_sum * (E + 1.0) * descent.radius + self.design.response.peak)
+        sensitivity = descent_sensitivity(self.design, self.links, descent)
+        plan = plan_descent(1, sensitivity, 1.0 / self._mu, descent, self.count, largest)
+        return plan, public_steps(self.study.prepare()[0], self.study.linkage.public.mean_accuracy, descent)
+
+    def _descents(self, vector: Floats, rng: np.random.Generator) -> Floats:
+        plan, steps = self._descent_plan()
+        beta, radius = np.zeros(vector.size), self._descent.radius
+        for _ in range(self._descent.iterations):
+            gradient = self.matrix * beta - vector + rng.normal(0.0, plan.parts[0].scale, vector.size)
+            beta = np.clip(beta - steps[0] * gradient / self.count, -radius, radius)
+        return beta
+
+
+def prepare_tight(study: Study, data: dict[str, Any]) -> Tight:
+    """Lay down all that stays the same over repetitions: design, instrument and ``h'QX``."""
+    design, links = study.prepare()
+    count = len(next(iter(data.values())))
+    if study.method == "ngd":
+        design = replace(design, halves=None)
+    elif design.halves is not None:
+        unaimed = replace(study, typical={}).prepare()[0]
+        design = better_instrument(design, unaimed, links, count, privacy_mu(study.epsilon, study.delta))
+    encoded = encode(Rows(data), design, study.linkage, study.unit)
+    x, _ = encoded.whole()
+    h = np.empty_like(x)
+    design.instruments(x, h)
+    matrix, _ = design.to_user()
+    assert matrix.shape == (1, 1)
+    return Tight(study, design, links, h[0], float(instrument_sums(encoded).matrix[0, 0]), float(matrix[0, 0]), count)

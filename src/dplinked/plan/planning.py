@@ -1,0 +1,409 @@
+"""What a release would be worth, from public values only. No data is touched."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, overload
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dplinked.errors import StudyError, suggest
+from dplinked.linkage import ELE, UNSTATED, Linkage, LinkageExposure, PrivacyUnit
+from dplinked.privacy.calibration import privacy_mu
+from dplinked.privacy.plan import (
+    INTERCEPT_GUESS,
+    MEAT_SHARE,
+    SCALE_SHARE,
+    SLOPE_GUESS,
+    NoisePlan,
+    is_symmetric,
+    plan_sums,
+)
+from dplinked.study.budget import LARGE_EPSILON
+from dplinked.study.design import Design
+from dplinked.study.formula import Interval
+from dplinked.study.instrument import MIDDLE, choose_instrument, column_spread, instrument_signal, instrument_squares
+from dplinked.study.study import Study
+
+Floats = NDArray[np.float64]
+
+_CURVE = 25  # places on a curve
+
+
+@dataclass(frozen=True)
+class PlannedError:
+    """Expected standard error of one coefficient, in the user's units, by where it comes from."""
+
+    epsilon: float
+    count: int
+    name: str
+    sampling: float
+    linkage: float
+    privacy: float
+
+    @property
+    def total(self) -> float:
+        """All together."""
+        return math.hypot(self.sampling, self.linkage, self.privacy)
+
+    def half_width(self, level: float = 0.95) -> float:
+        """Expected half-width of a confidence interval."""
+        return statistics.NormalDist().inv_cdf((1.0 + level) / 2.0) * self.total
+
+
+@dataclass(frozen=True)
+class Lever:
+    """What one change would do to the standard error of a coefficient: its factor, below 1 if it helps."""
+
+    change: str
+    name: str
+    factor: float
+
+
+@dataclass(frozen=True)
+class Curve:
+    """Expected half-widths of one coefficient's 95 % interval over one quantity, all else as in :class:`Point`.
+
+    Attributes
+    ----------
+    quantity
+        ``"epsilon"``, ``"rows"`` or ``"accuracy"``.
+    values, half_width, floor
+        Places, the half-width at each, and what it would be without privacy noise.
+    now
+        The half-width at the plan's own point.
+    """
+
+    quantity: str
+    name: str
+    values: tuple[float, ...]
+    half_width: tuple[float, ...]
+    floor: tuple[float, ...]
+    now: float
+
+
+@dataclass(frozen=True)
+class Point:
+    """Where levers and curves start from."""
+
+    epsilon: float
+    count: int
+    accuracy: float
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Expected standard errors over budgets and numbers of rows, from public values and guesses alone."""
+
+    delta: float
+    rows: tuple[PlannedError, ...]
+    levers: tuple[Lever, ...]
+    needed: tuple[tuple[str, float, float | None], ...]
+    assumptions: str
+    formula: str
+    point: Point
+    curves: tuple[Curve, ...]
+
+    def __str__(self) -> str:
+        width = max(11, *(len(row.name) for row in self.rows))
+        lines = [
+            f"Expected standard errors at delta = {self.delta:g} (no data touched)",
+            f"{'epsilon':>8} {'rows':>11}  {'coefficient':<{width}} {'sampling':>10} {'linkage':>10} {'privacy':>10} {'± 95 %':>10}",
+        ]
+        for row in self.rows:
+            parts = f"{row.sampling:>10.4g} {row.linkage:>10.4g} {row.privacy:>10.4g} {row.half_width():>10.4g}"
+            lines.append(f"{row.epsilon:>8g} {row.count:>11,}  {row.name:<{width}} {parts}")
+        for name, wanted, epsilon in self.needed:
+            found = (
+                "no budget reaches it: sampling and linkage error alone are larger"
+                if epsilon is None
+                else f"epsilon = {epsilon:.3g}"
+            )
+            lines.append(f"For ±{wanted:g} on {name}: {found}.")
+        for name in dict.fromkeys(lever.name for lever in self.levers):
+            ordered = sorted((lever for lever in self.levers if lever.name == name), key=lambda lever: lever.factor)
+            shown = ", ".join(f"{lever.change} {100 * (lever.factor - 1):+.0f} %" for lever in ordered)
+            lines.append(f"What helps {name} most: {shown}.")
+        return "\n".join([*lines, self.assumptions])
+
+    @overload
+    def to_html(self, path: None = None) -> str: ...
+    @overload
+    def to_html(self, path: str | Path) -> None: ...
+    def to_html(self, path: str | Path | None = None) -> str | None:
+        """Write the plan as one HTML page, or return it: it needs nothing else, and loads nothing."""
+        from dplinked.report.page import write_or_return
+        from dplinked.report.plan import render_page
+
+        return write_or_return(render_page(self), path)
+
+    def _repr_html_(self) -> str:
+        """The plan in a notebook."""
+        from dplinked.report.plan import render_fragment
+
+        return render_fragment(self)
+
+
+@dataclass(frozen=True)
+class Guess:
+    """Guesses a plan rests on: response mean and deviation on its scaled column, R², accuracy, share for intervals."""
+
+    level: float
+    deviation: float
+    r_squared: float
+    accuracy: float
+    share: float
+
+
+def plan(
+    count: int | Sequence[int],
+    formula: str,
+    *,
+    bounds: Mapping[str, Sequence[float]],
+    linkage: Linkage,
+    epsilon: float | Sequence[float] = (0.1, 0.3, 1.0, 3.0),
+    delta: float,
+    levels: Mapping[str, Sequence[Any]] | None = None,
+    unit: PrivacyUnit | None = None,
+    typical: Mapping[str, Sequence[float]] | None = None,
+    r_squared: float = 0.5,
+    half_width: Mapping[str, float] | None = None,
+) -> Plan:
+    """Expected intervals of a tight SSP release over budgets and numbers of rows, touching no data.
+
+    Parameters
+    ----------
+    count
+        Number of rows, public; or several to compare.
+    r_squared
+        Guessed share of the response's variance that the model explains. Columns and response are taken to
+        spread evenly around their typical ranges (the middle 70 %) where declared, else over their bounds.
+    half_width
+        Wanted half-widths of 95 % intervals, by coefficient: the plan says which epsilon they need.
+    """
+    epsilons = [float(epsilon)] if isinstance(epsilon, (int, float)) else [float(value) for value in epsilon]
+    study = Study(formula, bounds, max(epsilons), delta, linkage, unit or UNSTATED, levels or {}, typical=typical or {})
+    counts = [count] if isinstance(count, int) else list(count)
+    return plan_study(study, counts, epsilons, r_squared, half_width)
+
+
+def plan_study(
+    study: Study,
+    counts: Sequence[int],
+    epsilons: Sequence[float],
+    r_squared: float = 0.5,
+    half_width: Mapping[str, float] | None = None,
+) -> Plan:
+    """Plan for a study; see :func:`plan`."""
+    if not 0.0 <= r_squared < 1.0:
+        raise StudyError(f"r_squared must lie in [0, 1), not {r_squared!r}.")
+    design, links = study.prepare()
+    for count in counts:
+        study.check_count(count)
+    guess = _guess(study, design, r_squared)
+    rows = [
+        row
+        for epsilon in epsilons
+        for count in counts
+        for row in plan_errors(design, links, guess, count, epsilon, study.delta)
+    ]
+    needed = []
+    for name, wanted in (half_width or {}).items():
+        if name not in design.names:
+            raise StudyError(f"There is no coefficient {name!r}.{suggest(name, design.names)}")
+        needed.append(
+            (name, float(wanted), _needed_epsilon(design, links, guess, counts[0], study.delta, name, wanted))
+        )
+    point = Point(epsilons[len(epsilons) // 2], counts[0], guess.accuracy)
+    levers = _levers(study, design, links, guess, point.count, point.epsilon)
+    return Plan(
+        study.delta,
+        tuple(rows),
+        levers,
+        tuple(needed),
+        f"Assumes columns spread evenly over their typical ranges (else bounds) and uncorrelated, R² = {r_squared:g}, "
+        f"accuracy {guess.accuracy:g}. Privacy noise is exact given the sums; the rest is a guess.",
+        study.formula,
+        point,
+        _curves(study, design, links, guess, point, counts, epsilons),
+    )
+
+
+def _guess(study: Study, design: Design, r_squared: float) -> Guess:
+    response = design.response
+    name = response.numeric[0].variables[0]
+    typical = response.name == name and name in study.typical
+    low, high = study.typical[name] if typical else response.interval
+    deviation = (high - low) / (2.0 * math.sqrt(3.0) * response.scale * (MIDDLE if typical else 1.0))
+    level = ((low + high) / 2.0 - response.shift) / response.scale
+    share = 1.0 - (SCALE_SHARE + MEAT_SHARE if study.intervals else 0.0)
+    return Guess(level, deviation, r_squared, study.linkage.public.mean_accuracy, share)
+
+
+def plan_errors(
+    design: Design, links: LinkageExposure, guess: Guess, count: int, epsilon: float, delta: float
+) -> list[PlannedError]:
+    """Expected standard errors of all coefficients; every column explains an equal part of the variance.
+
+    Wrong links add ``(1-γ²)`` of the explained variance to that of the residuals.
+    """
+    to_user, _ = design.to_user()
+    slopes = np.sqrt(guess.r_squared * guess.deviation**2 / (max(1, len(design.columns)) * column_spread(design)))
+    residual = guess.deviation * math.sqrt(1.0 - guess.r_squared)
+    mismatch = guess.deviation * math.sqrt(guess.r_squared * (1.0 - guess.accuracy**2))
+    mu = privacy_mu(epsilon, delta) * math.sqrt(guess.share)
+    noise = plan_sums(design, links, count, mu, intervals=guess.share < 1.0)
+    scaled = (
+        expected_sampling(design, guess.accuracy, count, residual),
+        expected_sampling(design, guess.accuracy, count, mismatch),
+        expected_noise(design, links, guess.accuracy, count, noise, slopes, guess.level),
+    )
+    user = [np.sqrt(to_user**2 @ part**2) for part in scaled]
+    return [
+        PlannedError(epsilon, count, name, *map(float, parts)) for name, *parts in zip(design.names, *user, strict=True)
+    ]
+
+
+def _needed_epsilon(
+    design: Design, links: LinkageExposure, guess: Guess, count: int, delta: float, name: str, wanted: float
+) -> float | None:
+    """Smallest epsilon whose expected half-width is at most the wanted one; None if none up to 100 is."""
+
+    def width(epsilon: float) -> float:
+        rows = plan_errors(design, links, guess, count, epsilon, delta)
+        return next(row.half_width() for row in rows if row.name == name)
+
+    low, high = 1e-3, 100.0
+    if width(high) > wanted:
+        return None
+    for _ in range(50):
+        middle = math.sqrt(low * high)
+        low, high = (middle, high) if width(middle) > wanted else (low, middle)
+    return high
+
+
+def _levers(
+    study: Study, design: Design, links: LinkageExposure, guess: Guess, count: int, epsilon: float
+) -> tuple[Lever, ...]:
+    """What twice the budget, twice the rows, half the linkage errors and bounds half as wide would do."""
+    now = plan_errors(design, links, guess, count, epsilon, study.delta)
+    better = replace(guess, accuracy=(1.0 + guess.accuracy) / 2.0)
+    changed = {
+        "twice the budget": plan_errors(design, links, guess, count, 2.0 * epsilon, study.delta),
+        "twice the rows": plan_errors(design, links, guess, 2 * count, epsilon, study.delta),
+        "half the linkage errors": plan_errors(design, links, better, count, epsilon, study.delta),
+    }
+    # Halving bounds tells something only where a typical range says that the rows lie well within them.
+    typical = {name: study.typical[name] for name in design.bounds if name in study.typical}
+    if typical:
+        tighter = {name: _halved(design.bounds[name], middle) for name, middle in typical.items()}
+        narrow = replace(study, bounds={**study.bounds, **tighter})
+        try:
+            aimed = narrow.prepare()[0]
+            better = _guess(narrow, aimed, guess.r_squared)
+            changed["bounds half as wide"] = plan_errors(aimed, links, better, count, epsilon, study.delta)
+        except StudyError:
+            pass  # a transform that the narrower bounds do not allow
+    return tuple(
+        Lever(change, before.name, after.total / before.total)
+        for change, rows in changed.items()
+        for before, after in zip(now, rows, strict=True)
+        if before.name != "Intercept"
+    )
+
+
+def _curves(
+    study: Study,
+    design: Design,
+    links: LinkageExposure,
+    guess: Guess,
+    point: Point,
+    counts: Sequence[int],
+    epsilons: Sequence[float],
+) -> tuple[Curve, ...]:
+    """Half-widths over budgets, numbers of rows and, where links may be wrong, accuracies: each from a tenth to ten times."""
+    highest = math.ceil(1.0 / study.delta) - 1  # delta must stay below 1/n
+    budgets = _steps(
+        min(point.epsilon / 10.0, *epsilons), max(min(10.0 * point.epsilon, LARGE_EPSILON), *epsilons), point.epsilon
+    )
+    numbers = _steps(
+        max(1.0, min(point.count / 10.0, *counts)), min(max(10.0 * point.count, *counts), highest), point.count
+    )
+    at: dict[str, list[tuple[float, Guess, int, float]]] = {
+        "epsilon": [(budget, guess, point.count, budget) for budget in budgets],
+        "rows": [(number, guess, number, point.epsilon) for number in sorted({round(number) for number in numbers})],
+    }
+    if isinstance(study.linkage, ELE):
+        shares = sorted({*np.linspace(min(0.5, point.accuracy / 2.0), 1.0, _CURVE).round(4).tolist(), point.accuracy})
+        at["accuracy"] = [(share, replace(guess, accuracy=share), point.count, point.epsilon) for share in shares]
+    now = {row.name: row for row in plan_errors(design, links, guess, point.count, point.epsilon, study.delta)}
+    found = []
+    for quantity, places in at.items():
+        errors = [plan_errors(design, links, own, count, epsilon, study.delta) for _, own, count, epsilon in places]
+        for k, name in enumerate(now):
+            widths = [row[k].half_width() for row in errors]
+            floor = [replace(row[k], privacy=0.0).half_width() for row in errors]
+            values = tuple(float(place[0]) for place in places)
+            found.append(Curve(quantity, name, values, tuple(widths), tuple(floor), now[name].half_width()))
+    return tuple(found)
+
+
+def _steps(low: float, high: float, own: float) -> list[float]:
+    """Places between two ends, evenly by their logarithm, the plan's own among them."""
+    places = np.geomspace(min(low, own), max(high, own), _CURVE).tolist()
+    return sorted([float(own), *(place for place in places if abs(place - own) > 1e-6 * own)])
+
+
+def _halved(interval: Interval, typical: Sequence[float]) -> Interval:
+    """Bounds half as wide around the typical range, within the old ones and never inside it."""
+    half = max((interval[1] - interval[0]) / 4.0, (typical[1] - typical[0]) / 2.0)
+    low = min(max((typical[0] + typical[1]) / 2.0 - half, interval[0]), interval[1] - 2.0 * half)
+    return max(low, interval[0]), min(low + 2.0 * half, interval[1])
+
+
+def expected_noise(
+    design: Design,
+    links: LinkageExposure,
+    accuracy: float,
+    count: int,
+    plan: NoisePlan,
+    guess: Floats | float = SLOPE_GUESS,
+    level: float = INTERCEPT_GUESS,
+) -> Floats:
+    """Expected standard error by privacy noise on the scaled columns, slopes (`guess`) taken as uncorrelated."""
+    d = len(design.columns)
+    signal = instrument_signal(design)
+    slope = math.sqrt(float(np.sum(np.square(guess)))) if np.ndim(guess) else float(guess)
+    if is_symmetric(design, links):
+        core = plan.scale("symmetric matrix") / math.sqrt(2.0)
+        border = plan.scale("regressor totals")
+    else:
+        core = plan.scale("instrument × regressors")
+        border = plan.scale("instrument totals")
+    variance = plan.scale("instrument × response") ** 2 + (core * slope) ** 2
+    slopes = np.sqrt(variance + (border * level) ** 2) / (count * accuracy * signal) if d else np.zeros(0)
+    if not design.intercept:
+        return slopes
+    own = math.hypot(plan.scale("response total"), plan.scale("regressor totals") * slope) / count
+    return np.concatenate([[own], slopes])
+
+
+def expected_sampling(design: Design, accuracy: float, count: int, residual: float) -> Floats:
+    """Expected sampling standard error on the scaled columns, for a guessed residual deviation."""
+    signal, square = instrument_signal(design), instrument_squares(design)
+    slopes = residual * np.sqrt(square / count) / (accuracy * signal)
+    return np.concatenate([[residual / math.sqrt(count)], slopes]) if design.intercept else slopes
+
+
+def better_instrument(aimed: Design, plain: Design, links: LinkageExposure, count: int, mu: float) -> Design:
+    """Choose, from public values only, between the aimed bounded instrument and the symmetric one (h = x)."""
+    if not links.symmetric:
+        return aimed
+    return choose_instrument(
+        aimed, plain, lambda design: expected_noise(design, links, 1.0, count, plan_sums(design, links, count, mu))
+    )

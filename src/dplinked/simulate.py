@@ -1,0 +1,25 @@
+"""Generated data with linkage errors, for demonstrations, tests and experiments. Never part of a release."""
+
+from dplinked.not_private.simulate import (
+    Money,
+    TwoFiles,
+    draw_money,
+    linked_households,
+    load_febrl,
+    mislink,
+    paper_design,
+    review_links,
+    two_files,
+)
+
+__all__ = [
+    "Money",
+    "TwoFiles",
+    "draw_money",
+    "linked_households",
+    "load_febrl",
+    "mislink",
+    "paper_design",
+    "review_links",
+    "two_files",
+]

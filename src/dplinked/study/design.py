@@ -1,0 +1,463 @@
+"""From a formula and declared bounds to scaled columns, and back. Public constants only.
+
+Every cell is clipped to its declared bounds; every column is then mapped by ``x = (t - shift)/scale``
+with public constants so that ``|x| ≤ peak``. Coefficients are estimated on that scale and mapped back
+after release (:meth:`Design.to_user`).
+"""
+
+from __future__ import annotations
+
+import ast
+import itertools
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dplinked.data.keys import key_text, number
+from dplinked.errors import StudyError, suggest
+from dplinked.study.formula import Factor, Interval, ParsedFormula, evaluate, interval_of, parse_formula
+
+Floats = NDArray[np.float64]
+Codes = NDArray[np.int32]
+
+_ULP_ROOM = 1.0 + 1e-12  # room for the last digits of a norm computed in floating point
+
+
+@dataclass(frozen=True)
+class Column:
+    """One column t of the model and its public scaling ``x = (t - shift)/scale``.
+
+    ``cell`` holds the (categorical column, level number) pairs whose indicator multiplies the numeric
+    factors; rows outside the cell have t = 0.
+    """
+
+    name: str
+    numeric: tuple[Factor, ...]
+    cell: tuple[tuple[str, int], ...]
+    interval: Interval
+    shift: float
+    scale: float
+
+    @property
+    def peak(self) -> float:
+        """Largest ``|x|``."""
+        return max(abs((bound - self.shift) / self.scale) for bound in self.interval)
+
+    def write(self, numbers: Mapping[str, Floats], codes: Mapping[str, Codes], out: Floats) -> None:
+        """Write scaled values of some rows into `out`."""
+        if self.plain is None:
+            out[:] = self._evaluate(numbers, codes)
+            return
+        np.subtract(numbers[self.plain], self.shift, out=out)  # within the bounds already
+        if self.scale != 1.0:
+            out /= self.scale
+
+    @cached_property
+    def plain(self) -> str | None:
+        """Name of the data column that this is, if it is one, scaled."""
+        tree = self.numeric[0].tree if len(self.numeric) == 1 and not self.cell else None
+        return tree.id if isinstance(tree, ast.Name) else None
+
+    def _evaluate(self, numbers: Mapping[str, Floats], codes: Mapping[str, Codes]) -> Floats:
+        if not self.numeric:
+            inside = np.logical_and.reduce([codes[name] == level for name, level in self.cell])
+            return np.where(inside, (1.0 - self.shift) / self.scale, -self.shift / self.scale)
+        product = evaluate(self.numeric[0], numbers)
+        for factor in self.numeric[1:]:
+            product = product * evaluate(factor, numbers)
+        low, high = self.interval
+        clipped = np.clip(np.where(np.isnan(product), low + (high - low) / 2.0, product), low, high)
+        for name, level in self.cell:
+            clipped = np.where(codes[name] == level, clipped, 0.0)
+        clipped = clipped - self.shift
+        clipped /= self.scale
+        return clipped
+
+
+@dataclass(frozen=True)
+class Group:
+    """Columns ``start:stop`` whose scaled values never exceed `radius` in l2 norm together.
+
+    A numeric column is a group of its own; the indicators of a categorical are one group, of radius 1:
+    at most one of them is on.
+    """
+
+    start: int
+    stop: int
+    radius: float
+    numeric: bool
+
+
+@dataclass(frozen=True)
+class Design:
+    """The model's columns on their public scale.
+
+    Attributes
+    ----------
+    halves
+        Half-widths of the bounded instrument ``h = clip(x/half, -1, 1)``, one per column; for
+        indicator columns and where it is None, ``h = x``.
+    """
+
+    formula: str
+    response: Column
+    columns: tuple[Column, ...]
+    groups: tuple[Group, ...]
+    intercept: bool
+    bounds: Mapping[str, Interval]
+    levels: Mapping[str, tuple[Any, ...]]
+    fill: Mapping[str, float]
+    halves: tuple[float, ...] | None = None
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of the coefficients, the intercept first."""
+        listed = tuple(column.name for column in self.columns)
+        return ("Intercept", *listed) if self.intercept else listed
+
+    @property
+    def variables(self) -> tuple[str, ...]:
+        """Names of all data columns that are read."""
+        return (*self.bounds, *self.levels)
+
+    @property
+    def radius(self) -> float:
+        """E: largest l2 norm of a row of scaled regressors, intercept left out."""
+        return math.sqrt(sum(group.radius**2 for group in self.groups)) * _ULP_ROOM
+
+    @property
+    def instrument_radius(self) -> float:
+        """Largest l2 norm of a row of instruments, intercept left out."""
+        if self.halves is None:
+            return self.radius
+        squares = (1.0 if group.numeric else group.radius**2 for group in self.groups)
+        return math.sqrt(sum(squares)) * _ULP_ROOM
+
+    def numbers(self, raw: Mapping[str, Floats]) -> dict[str, Floats]:
+        """Clip raw cells to their bounds; null and non-finite cells get the declared fill value."""
+        clipped = {}
+        for name, (low, high) in self.bounds.items():
+            values = raw[name]
+            inside = not values.size or (np.minimum.reduce(values) >= low and np.maximum.reduce(values) <= high)
+            if not inside:  # NaN fails both
+                values = np.clip(np.where(np.isfinite(values), values, self.fill[name]), low, high)
+            clipped[name] = values
+        return clipped
+
+    def fill_rows(self, raw: Mapping[str, Floats], codes: Mapping[str, Codes], out: Floats) -> None:
+        """Write scaled columns and, last, the scaled response of some rows into the rows of `out` ((d+1)×k), from raw cells."""
+        if self._plain is not None and out.shape[1]:
+            names, shifts, scales, lows, highs = self._plain
+            for row, name, shift in zip(out, names, shifts, strict=True):
+                np.subtract(raw[name], shift, out=row)
+            out /= scales
+            # Cells within their bounds need no clipping, and scaling keeps their order; NaN fails both comparisons.
+            if np.all(np.minimum.reduce(out, axis=1) >= lows) and np.all(np.maximum.reduce(out, axis=1) <= highs):
+                return
+        numbers = self.numbers(raw)
+        self.regressors(numbers, codes, out[:-1])
+        self.response.write(numbers, codes, out[-1])
+
+    @cached_property
+    def _plain(self) -> tuple[list[str], list[float], Floats, Floats, Floats] | None:
+        """Name, shift, scale and scaled bounds of each column, the response last, if all of them are data columns as they are."""
+        columns = [*self.columns, self.response]
+        names = [column.plain for column in columns if column.plain is not None]
+        if len(names) < len(columns):
+            return None
+        scales = np.array([[column.scale] for column in columns])
+        lows, highs = (
+            np.array([(column.interval[end] - column.shift) / column.scale for column in columns]) for end in (0, 1)
+        )
+        return names, [column.shift for column in columns], scales, lows, highs
+
+    def regressors(self, numbers: Mapping[str, Floats], codes: Mapping[str, Codes], out: Floats) -> None:
+        """Write the scaled columns of some rows into the rows of `out` (d×k)."""
+        for row, column in zip(out, self.columns, strict=True):
+            column.write(numbers, codes, row)
+
+    def instruments(self, regressors: Floats, out: Floats) -> None:
+        """Write the instruments of some rows' regressors (d×k) into `out`."""
+        if self.halves is None:
+            out[:] = regressors
+            return
+        for group in self.groups:
+            for k in range(group.start, group.stop):
+                if group.numeric:
+                    np.divide(regressors[k], self.halves[k], out=out[k])
+                    np.clip(out[k], -1.0, 1.0, out=out[k])
+                else:
+                    out[k] = regressors[k]
+
+    def centred(self, middles: Mapping[int, Interval]) -> Design:
+        """Aim the instrument at public middles ``{column: (low, high)}`` in the columns' own units.
+
+        Affects precision only: neither privacy nor bias depends on where the middles lie.
+        """
+        columns, groups, halves = list(self.columns), list(self.groups), []
+        for g, group in enumerate(groups):
+            for k in range(group.start, group.stop):
+                column = columns[k]
+                if group.numeric and k in middles:
+                    low, high = middles[k]
+                    if self.intercept:
+                        column = replace(column, shift=(low + high) / 2.0)
+                    reach = (high - low) / 2.0 if self.intercept else max(abs(low), abs(high))
+                    halves.append(min(reach / column.scale, column.peak))
+                    columns[k] = column
+                    groups[g] = replace(group, radius=column.peak)
+                else:
+                    halves.append(column.peak)
+        return replace(self, columns=tuple(columns), groups=tuple(groups), halves=tuple(halves))
+
+    def unscaled(self) -> Design:
+        """The same columns in the user's own units, as the paper has them."""
+        columns = tuple(replace(column, shift=0.0, scale=1.0) for column in self.columns)
+        groups = tuple(
+            replace(group, radius=max(column.peak for column in columns[group.start : group.stop]))
+            for group in self.groups
+        )
+        response = replace(self.response, shift=0.0, scale=1.0)
+        return replace(self, response=response, columns=columns, groups=groups, halves=None)
+
+    def to_user(self) -> tuple[Floats, Floats]:
+        """Return (A, a) such that user coefficients are ``A β + a`` for β on the scaled columns."""
+        p = len(self.names)
+        first = int(self.intercept)
+        matrix, offset = np.zeros((p, p)), np.zeros(p)
+        for k, column in enumerate(self.columns):
+            matrix[first + k, first + k] = self.response.scale / column.scale
+            if self.intercept:
+                matrix[0, first + k] = -self.response.scale * column.shift / column.scale
+        if self.intercept:
+            matrix[0, 0], offset[0] = self.response.scale, self.response.shift
+        return matrix, offset
+
+
+def build_design(
+    formula: str,
+    bounds: Mapping[str, Sequence[float]],
+    levels: Mapping[str, Sequence[Any]] | None = None,
+    typical: Mapping[str, Sequence[float]] | None = None,
+    fill: Mapping[str, float] | None = None,
+) -> Design:
+    """Turn declarations into a design, or say which declaration is missing or wrong."""
+    declared_levels = {name: _checked_levels(name, values) for name, values in (levels or {}).items()}
+    parsed = parse_formula(formula, [name for name in declared_levels if name not in bounds])
+    factors = [parsed.response, *itertools.chain.from_iterable(parsed.terms)]
+    for factor in factors[1:]:
+        if shared := set(factor.variables) & set(parsed.response.variables):
+            raise StudyError(
+                f"{factor.text!r} uses the response's own column {shared.pop()!r}, which is on a linked row."
+            )
+    numeric = dict.fromkeys(name for factor in factors if not factor.categorical for name in factor.variables)
+    intervals = {name: _checked_bounds(name, bounds) for name in numeric}
+    used_levels: dict[str, tuple[Any, ...]] = {}
+    for factor in factors:
+        if factor.categorical:
+            name = factor.variables[0]
+            if name not in declared_levels:
+                raise StudyError(
+                    f"Categorical column {name!r} has no declared levels. Levels are public: declare "
+                    f"levels={{{name!r}: [...]}}, the reference level first."
+                )
+            used_levels[name] = declared_levels[name]
+    columns, groups = _build_columns(parsed, intervals, used_levels)
+    design = Design(
+        formula=formula,
+        response=_numeric_column((parsed.response,), intervals, centre=parsed.intercept),
+        columns=tuple(columns),
+        groups=tuple(groups),
+        intercept=parsed.intercept,
+        bounds=intervals,
+        levels=used_levels,
+        fill=_checked_fill(fill or {}, intervals),
+    )
+    middles = _typical_middles(design, typical or {}, intervals)
+    return design.centred(middles) if middles else design
+
+
+def _build_columns(
+    parsed: ParsedFormula, bounds: Mapping[str, Interval], levels: Mapping[str, tuple[Any, ...]]
+) -> tuple[list[Column], list[Group]]:
+    columns: list[Column] = []
+    groups: list[Group] = []
+    written = {frozenset(factor.text for factor in term) for term in parsed.terms}
+    if parsed.intercept:
+        written.add(frozenset())
+    for term in parsed.terms:
+        numeric = tuple(factor for factor in term if not factor.categorical)
+        categorical = [factor for factor in term if factor.categorical]
+        start = len(columns)
+        if categorical:
+            columns += _cell_columns(term, numeric, categorical, written, bounds, levels, parsed.intercept)
+            radius = 1.0
+        else:
+            columns.append(_numeric_column(numeric, bounds, centre=parsed.intercept))
+            radius = columns[-1].peak
+        groups.append(Group(start, len(columns), radius, numeric=not categorical))
+    return columns, groups
+
+
+def _numeric_column(factors: tuple[Factor, ...], bounds: Mapping[str, Interval], *, centre: bool) -> Column:
+    """A numeric column mapped to [-1, 1]: shifted to the middle with an intercept, else only divided."""
+    name = ":".join(factor.text for factor in factors)
+    low, high = _product_interval(factors, bounds)
+    if not low < high:
+        raise StudyError(f"The bounds of {name!r} leave it constant; drop the term or widen the bounds.")
+    shift = (low + high) / 2.0 if centre else 0.0
+    scale = (high - low) / 2.0 if centre else max(abs(low), abs(high))
+    if not (math.isfinite(shift) and 1e-60 < scale < 1e60):
+        raise StudyError(f"The bounds of {name!r} are too large or too close together to compute with.")
+    return Column(name, factors, (), (low, high), shift, scale)
+
+
+def _product_interval(factors: tuple[Factor, ...], bounds: Mapping[str, Interval]) -> Interval:
+    low, high = 1.0, 1.0
+    for factor in factors:
+        corners = [a * b for a in (low, high) for b in interval_of(factor, bounds)]
+        low, high = min(corners), max(corners)
+    if not (math.isfinite(low) and math.isfinite(high)):
+        raise StudyError(f"The bounds of {':'.join(factor.text for factor in factors)!r} are not finite.")
+    return low, high
+
+
+def _cell_columns(
+    term: tuple[Factor, ...],
+    numeric: tuple[Factor, ...],
+    categorical: list[Factor],
+    written: set[frozenset[str]],
+    bounds: Mapping[str, Interval],
+    levels: Mapping[str, tuple[Any, ...]],
+    intercept: bool,
+) -> list[Column]:
+    """Indicator columns of a term, times its numeric factors.
+
+    R's rule: a categorical loses its reference level where the term without it is in the model.
+    """
+    texts = frozenset(factor.text for factor in term)
+    choices = []
+    for factor in categorical:
+        kept = range(len(levels[factor.variables[0]]))
+        choices.append(kept[1:] if texts - {factor.text} in written else kept)
+    cells = list(itertools.product(*choices))
+    total = math.prod(len(levels[factor.variables[0]]) for factor in categorical)
+    if numeric:
+        low, high = _product_interval(numeric, bounds)
+        shift, scale = 0.0, max(abs(low), abs(high))
+        interval = (min(low, 0.0), max(high, 0.0))
+        if not scale > 0:
+            raise StudyError(f"The bounds of {':'.join(sorted(texts))!r} leave it constant.")
+    else:
+        shift = 1.0 / total if intercept else 0.0
+        m = len(cells)
+        scale = math.sqrt(max((1.0 - shift) ** 2 + (m - 1) * shift**2, m * shift**2 if m < total else 0.0))
+        interval = (0.0, 1.0)
+    columns = []
+    for cell in cells:
+        pairs = tuple((factor.variables[0], level) for factor, level in zip(categorical, cell, strict=True))
+        labels = {f.text: f"{f.text}[{levels[f.variables[0]][i]}]" for f, i in zip(categorical, cell, strict=True)}
+        name = ":".join(labels.get(factor.text, factor.text) for factor in term)
+        columns.append(Column(name, numeric, pairs, interval, shift, scale))
+    return columns
+
+
+def _typical_middles(
+    design: Design, typical: Mapping[str, Sequence[float]], bounds: Mapping[str, Interval]
+) -> dict[int, Interval]:
+    middles = {}
+    for name in typical:
+        if name not in bounds:
+            raise StudyError(f"typical names {name!r}, which is not a numeric column here.{suggest(name, bounds)}")
+    narrowed = {name: _checked_typical(name, typical, bounds) for name in bounds}
+    for group in design.groups:
+        column = design.columns[group.start]
+        if group.numeric and any(name in typical for factor in column.numeric for name in factor.variables):
+            low, high = _product_interval(column.numeric, narrowed)
+            if low < high:
+                middles[group.start] = (low, high)
+    return middles
+
+
+def _checked_typical(name: str, typical: Mapping[str, Sequence[float]], bounds: Mapping[str, Interval]) -> Interval:
+    if name not in typical:
+        return bounds[name]
+    low, high = _interval(typical[name], f"typical range of {name!r}")
+    if not (bounds[name][0] <= low < high <= bounds[name][1]):
+        raise StudyError(f"The typical range of {name!r} must lie within its bounds {bounds[name]}, low before high.")
+    return low, high
+
+
+def _checked_bounds(name: str, bounds: Mapping[str, Sequence[float]]) -> Interval:
+    if name not in bounds:
+        raise StudyError(
+            f"Column {name!r} has no declared bounds.{suggest(name, bounds)} Bounds are public and never read from "
+            f"the data: declare bounds={{{name!r}: (low, high)}}."
+        )
+    low, high = _interval(bounds[name], f"bounds of {name!r}")
+    if not low < high:
+        raise StudyError(f"The bounds of {name!r} are ({low:g}, {high:g}); the low one must come first and be smaller.")
+    return low, high
+
+
+def _interval(values: Sequence[float], what: str) -> Interval:
+    try:
+        low, high = (float(value) for value in values)
+    except (TypeError, ValueError):
+        raise StudyError(f"The {what} must be two numbers, not {values!r}.") from None
+    if not (math.isfinite(low) and math.isfinite(high)):
+        raise StudyError(f"The {what} must be finite, not {values!r}.")
+    return low, high
+
+
+def _checked_levels(name: str, values: Sequence[Any]) -> tuple[str | None, ...]:
+    """Levels as their texts, the reference first."""
+    listed = (values,) if isinstance(values, str) else tuple(values)
+    if len({key_text(level) for level in listed} - {None}) != len(listed) or len(listed) < 2:
+        raise StudyError(f"The levels of {name!r} must be at least two different values.")
+    return tuple(key_text(level) for level in listed)
+
+
+def _checked_fill(fill: Mapping[str, float], bounds: Mapping[str, Interval]) -> dict[str, float]:
+    for name, value in fill.items():
+        if name not in bounds:
+            raise StudyError(f"fill names {name!r}, which is not a numeric column here.{suggest(name, bounds)}")
+        if not bounds[name][0] <= value <= bounds[name][1]:
+            raise StudyError(f"The fill value of {name!r} must lie within its bounds {bounds[name]}.")
+    return {name: float(fill.get(name, low + (high - low) / 2.0)) for name, (low, high) in bounds.items()}
+
+
+def model_rows(data: Any, declared: Mapping[str, Any]) -> Floats:
+    """Rows of the model matrix (n×p) of new data in the user's units, clipped to the declared bounds.
+
+    The response is not needed. `declared` holds formula, bounds, levels and fill, as a release keeps them.
+    """
+    import narwhals as nw
+
+    design = build_design(
+        declared["formula"], declared["bounds"], declared["levels"], None, declared["fill"]
+    ).unscaled()
+    response = design.response.numeric[0].variables
+    if not isinstance(data, Mapping):
+        data = nw.from_native(data, eager_only=True).to_dict(as_series=False)
+    for name in design.variables:
+        if name not in data and name not in response:
+            raise StudyError(f"Column {name!r} is not in the rows to predict.{suggest(name, data)}")
+    columns = {name: list(values) if np.ndim(values) else [values] for name, values in data.items()}
+    count = max((len(columns[name]) for name in design.variables if name in columns), default=1)
+    raw = {
+        name: np.zeros(count) if name in response else np.fromiter(map(number, columns[name]), np.float64)
+        for name in design.bounds
+    }
+    codes = {}
+    for name, levels in design.levels.items():
+        known = {key_text(level): i for i, level in enumerate(levels)}
+        codes[name] = np.array([known.get(key_text(value), 0) for value in columns[name]], dtype=np.int32)
+    x = np.empty((len(design.columns), count))
+    design.regressors(design.numbers(raw), codes, x)
+    return np.vstack([np.ones(count), x]).T if design.intercept else x.T

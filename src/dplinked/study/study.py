@@ -1,0 +1,154 @@
+"""What the steward declares, all of it public: from arguments or a TOML file."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from dplinked.data.sources import Query, SparkTable
+from dplinked.errors import StudyError, raise_alone
+from dplinked.linkage import ELE, UNSTATED, Exact, Linkage, LinkageExposure, Matching, PrivacyUnit
+from dplinked.linkage.ele import LINK_BLOCK
+from dplinked.study.budget import check_budget, check_delta, check_size
+from dplinked.study.descent import Descent
+from dplinked.study.design import Design, build_design
+from dplinked.study.toml import read_settings
+
+_METHODS = ("ssp", "ngd")
+_CALIBRATIONS = ("tight", "paper")
+_RANGES = ("declared", "private")
+_SMALLEST = 1e-30
+
+
+@dataclass(frozen=True)
+class Study:
+    """A study: model, bounds, linkage, privacy unit and budget. See :func:`dplinked.fit` for the parameters."""
+
+    formula: str
+    bounds: Mapping[str, Sequence[float]]
+    epsilon: float
+    delta: float
+    linkage: Linkage
+    unit: PrivacyUnit = UNSTATED
+    levels: Mapping[str, Sequence[Any]] = field(default_factory=dict)
+    method: str = "ssp"
+    calibration: str = "tight"
+    typical: Mapping[str, Sequence[float]] = field(default_factory=dict)
+    ranges: str = "declared"
+    fill: Mapping[str, float] = field(default_factory=dict)
+    descent: Descent | None = None
+    response_bound: float | None = None
+    row_norm: float | None = None
+    ridge: float | None = None
+    large_epsilon: bool = False
+    intervals: bool = True
+    data: Path | Query | SparkTable | None = None
+    ledger: str | Path | None = field(default=None, repr=False)  # it may hold a password
+    population: str | None = None
+
+    def __post_init__(self) -> None:
+        check_budget(self.epsilon, self.delta)
+        for name in ("large_epsilon", "intervals"):
+            if type(getattr(self, name)).__name__ not in ("bool", "bool_"):  # NumPy's too
+                raise StudyError(f"{name} must be true or false, not {getattr(self, name)!r}.")
+        for name in ("epsilon", "delta"):  # NumPy's numbers would not go into the release's JSON
+            object.__setattr__(self, name, float(getattr(self, name)))
+        if not self.large_epsilon:
+            check_size(self.epsilon)
+        for name, allowed in (("method", _METHODS), ("calibration", _CALIBRATIONS), ("ranges", _RANGES)):
+            if getattr(self, name) not in allowed:
+                raise StudyError(f"{name} must be one of {list(allowed)}, not {getattr(self, name)!r}.")
+        if not isinstance(self.linkage, (Exact, ELE, Matching)):
+            raise StudyError(
+                "Say how the rows were linked: linkage=dpl.ELE(accuracy=…, block=…) for links that can be wrong, "
+                "dpl.Exact() for a join on a unique key, dpl.Matching(…) for a matching matrix."
+            )
+        if not isinstance(self.unit, PrivacyUnit):
+            raise StudyError(f"unit must be a dpl.PrivacyUnit, not {type(self.unit).__name__}.")
+        if isinstance(self.linkage, ELE):
+            self.linkage.check_source(self.unit)
+            found = self.linkage.source != "public" or self.linkage.block == LINK_BLOCK
+            if found and self.unit is UNSTATED:
+                raise StudyError(
+                    "Linking the files does not tell what one person's identifiers may change about the links. State it: "
+                    "unit=dpl.PrivacyUnit(moves_block=…, displaced_links=…); PrivacyUnit() holds links and blocks fixed."
+                )
+        for name in ("response_bound", "row_norm"):
+            _check_positive(name, getattr(self, name))
+            if getattr(self, name) is not None:
+                object.__setattr__(self, name, float(getattr(self, name)))
+            if getattr(self, name) is not None and self.calibration != "paper":
+                raise StudyError(f"{name} belongs to calibration='paper'; the tight one clips to the declared bounds.")
+        if self.ridge is not None and not (math.isfinite(self.ridge) and self.ridge >= 0):
+            raise StudyError(f"ridge must be a finite number, 0 or more, not {self.ridge!r}.")
+        if self.ridge is not None:
+            object.__setattr__(self, "ridge", float(self.ridge))
+        self._check_combination()
+
+    def _check_combination(self) -> None:
+        if self.method == "ngd" and self.calibration == "paper" and (self.descent is None or self.descent.step is None):
+            raise StudyError(
+                "Algorithm 1 needs declared settings: descent=dpl.Descent(radius=C, step=η, iterations=T). "
+                "Reading them off the data would not be private."
+            )
+        if self.method == "ngd" and self.ridge is not None:
+            raise StudyError("ridge belongs to method='ssp'.")
+        if self.method == "ssp" and self.descent is not None:
+            raise StudyError("descent belongs to method='ngd'.")
+        if self.ranges == "private" and (self.calibration == "paper" or self.method == "ngd"):
+            raise StudyError(
+                "ranges='private' aims the bounded instrument: use it with method='ssp', calibration='tight'."
+            )
+
+    def prepare(self) -> tuple[Design, LinkageExposure]:
+        """Check all declarations against each other; nothing of the data is needed."""
+        design = build_design(self.formula, self.bounds, self.levels, self.typical, self.fill)
+        return design, self.linkage.exposure(self.unit)
+
+    def request(self, fingerprints: Sequence[str]) -> dict[str, Any]:
+        """All that decides what a release answers, to tell one request from another."""
+        skipped = ("data", "ledger", "population", "linkage")
+        settings = {name: getattr(self, name) for name in self.__dataclass_fields__ if name not in skipped}
+        return {**settings, "linkage": self.linkage.identity(), "data": list(fingerprints)}
+
+    def check_count(self, count: int) -> None:
+        """Check the public number of rows against the budget."""
+        if count < 1:
+            raise StudyError("The data has no rows.")
+        check_delta(self.delta, count)
+
+    @classmethod
+    def from_toml(cls, path: str | Path) -> Study:
+        """Read a study file; a relative data path counts from the file's folder."""
+        path = Path(path)
+        try:
+            text = path.read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError):
+            raise StudyError(f"The study file {path.name!r} cannot be read.") from None
+        return cls.from_text(text, path.parent, name=path.name)
+
+    @classmethod
+    def from_text(cls, text: str, folder: str | Path, *, name: str = "study.toml") -> Study:
+        """Read the text of a study file; a relative data path counts from the folder."""
+        try:
+            study = cls(**read_settings(text, Path(folder), name))
+            study.prepare()
+            return study
+        except StudyError:
+            raise
+        except (TypeError, ValueError, OverflowError, AttributeError):
+            raise_alone(
+                StudyError(
+                    "A value in the study file has the wrong type or size: numbers must be numbers, tables tables."
+                )
+            )
+
+
+def _check_positive(name: str, value: float | None) -> None:
+    if value is not None and not (math.isfinite(value) and _SMALLEST <= value <= 1.0 / _SMALLEST):
+        raise StudyError(
+            f"{name} must be a finite number above 0 (from {_SMALLEST:g} to {1.0 / _SMALLEST:g}), not {value!r}."
+        )

@@ -1,0 +1,128 @@
+"""A study file (TOML) as the settings of a study."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from dplinked.data.sources import Query, SparkTable
+from dplinked.errors import StudyError, suggest
+from dplinked.linkage import ELE, UNSTATED, Exact, Linkage, PrivacyUnit
+from dplinked.study.descent import Descent
+
+SECTIONS: dict[str, tuple[str, ...]] = {
+    "data": ("path", "query", "attach", "spark"),
+    "model": ("formula", "method", "calibration", "ranges", "ridge", "intervals"),
+    "bounds": (),
+    "levels": (),
+    "typical": (),
+    "fill": (),
+    "linkage": (
+        "model",
+        "accuracy",
+        "block",
+        "other",
+        "checked",
+        "accuracy_error",
+        "source",
+        "accuracy_min",
+        "paid",
+        "displaced_links",
+    ),
+    "unit": ("moves_block", "displaced_links", "linkage_change"),
+    "privacy": ("epsilon", "delta", "large_epsilon"),
+    "descent": ("radius", "step", "iterations"),
+    "paper": ("response_bound", "row_norm"),
+    "ledger": ("url", "population"),
+}
+
+
+def read_settings(text: str, folder: Path, name: str) -> dict[str, Any]:
+    """Return the arguments of :class:`~dplinked.Study` that a study file declares; relative paths count from `folder`."""
+    try:
+        declared = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as fault:
+        raise StudyError(f"The study file {name!r} is not valid TOML: {fault}.") from None
+    _check_names(declared)
+
+    def section(name: str, *required: str) -> dict[str, Any]:
+        values = dict(declared.get(name, {}))
+        for key in required:
+            if key not in values:
+                raise StudyError(f"The study lacks {key!r} in [{name}].")
+        return values
+
+    model, privacy = section("model", "formula"), section("privacy", "epsilon", "delta")
+    return {
+        "bounds": section("bounds"),
+        "linkage": _linkage_from(section("linkage", *([] if "linkage" in declared else ["accuracy"]))),
+        "unit": PrivacyUnit(**section("unit")) if "unit" in declared else UNSTATED,
+        "levels": section("levels"),
+        "typical": section("typical"),
+        "fill": section("fill"),
+        "descent": Descent(**section("descent")) if "descent" in declared else None,
+        "data": _data_from(section("data"), folder),
+        "ledger": _ledger_from(section("ledger", *(["url"] if "ledger" in declared else [])), folder),
+        "population": section("ledger").get("population"),
+        **model,
+        **privacy,
+        **section("paper"),
+    }
+
+
+def _check_names(declared: Mapping[str, Any]) -> None:
+    """Refuse sections and keys that a study does not have."""
+    for heading, values in declared.items():
+        if heading not in SECTIONS:
+            raise StudyError(f"The study has an unknown section [{heading}].{suggest(heading, SECTIONS)}")
+        if not isinstance(values, dict):
+            raise StudyError(f"The study's {heading!r} must be a section: write [{heading}].")
+        for key in values if SECTIONS[heading] else ():
+            if key not in SECTIONS[heading]:
+                raise StudyError(f"[{heading}] has an unknown key {key!r}.{suggest(key, SECTIONS[heading])}")
+
+
+def _data_from(declared: dict[str, Any], folder: Path) -> Path | Query | SparkTable | None:
+    """Where the rows are; relative paths count from the study's folder."""
+    kinds = [kind for kind in ("path", "query", "spark") if kind in declared]
+    if len(kinds) > 1 or ("attach" in declared and kinds != ["query"]):
+        raise StudyError("[data] takes one of path, query and spark; attach belongs to query.")
+    if not kinds:
+        return None
+    value, attach = declared[kinds[0]], declared.get("attach", {})
+    if (
+        not isinstance(value, str)
+        or not isinstance(attach, dict)
+        or not all(isinstance(db, str) for db in attach.values())
+    ):
+        raise StudyError('In [data] path, query and spark are texts, and attach = { name = "database" }.')
+    if kinds == ["path"]:
+        return folder / value
+    return SparkTable(value) if kinds == ["spark"] else Query(value, attach, folder)
+
+
+def _ledger_from(declared: dict[str, Any], folder: Path) -> str | None:
+    """The ledger's address; a relative path of a SQLite file counts from the study's folder."""
+    url = declared.get("url")
+    if url is None or not isinstance(url, str):
+        if url is None:
+            return None
+        raise StudyError("The ledger's url must be a text: a path, sqlite:///path or postgresql://….")
+    if "://" in url and not url.startswith("sqlite:///"):
+        return url
+    return str(folder / url.removeprefix("sqlite:///"))
+
+
+def _linkage_from(declared: dict[str, Any]) -> Linkage:
+    kind = declared.pop("model", "ele")
+    if kind == "exact":
+        if declared:
+            raise StudyError(f"[linkage] model = 'exact' takes no {sorted(declared)}.")
+        return Exact()
+    if kind != "ele":
+        raise StudyError(f"[linkage] model must be 'ele' or 'exact', not {kind!r}.")
+    if "accuracy" not in declared:
+        raise StudyError("The study lacks 'accuracy' in [linkage]. For a join on a unique key, write model = 'exact'.")
+    return ELE(**declared)

@@ -1,0 +1,243 @@
+"""Rows ready for a pass: blocks found, cells read piece by piece, clipped and scaled in strips."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dplinked.data.encoding import Keys, block_places, encode_part, place_texts
+from dplinked.data.table import Rows
+from dplinked.errors import StudyError
+from dplinked.linkage import ELE, Exact, Linkage, Matching, PrivacyUnit
+from dplinked.linkage.matching import is_whole
+from dplinked.study.design import Design
+from dplinked.sums.rounding import STRIP, TILE
+from dplinked.sums.types import BlockFacts
+
+Floats = NDArray[np.float64]
+Codes = NDArray[np.int32]
+Progress = Callable[[str, int, int], None]
+
+
+class Parts(Protocol):
+    """Rows that are read part by part: a table in memory, or Parquet files."""
+
+    columns: tuple[str, ...]
+    count: int
+
+    @property
+    def parts(self) -> int:
+        """Number of parts."""
+
+    def require(self, names: Sequence[str], *, numeric: Sequence[str] = ()) -> None:
+        """Check the schema."""
+
+    def read(self, part: int, columns: Sequence[str]) -> Iterator[Rows]:
+        """The rows of one part, in pieces that fit into memory."""
+
+    def check_key(self, name: str) -> None:
+        """Refuse a column whose type cannot be compared."""
+
+    def find_keys(self, name: str) -> Keys:
+        """Distinct keys of a column."""
+
+
+@dataclass(frozen=True, repr=False)
+class Blocks:
+    """Rows in blocks: per block size m, ``a = γ - o`` and ``o = (1-γ)/(m-1)``, and the keys that tell a row's block.
+
+    ``names`` names the blocks of an accuracy table, the other block by None; it is empty without a table.
+    """
+
+    sizes: NDArray[np.int64]
+    a: Floats
+    o: Floats
+    names: tuple[str | None, ...] = ()
+    column: str | None = None
+    keys: Keys | None = None
+
+    def codes(self, piece: tuple[int, int], rows: Rows) -> Codes:
+        """Block number of each row of a piece."""
+        if self.keys is None or self.column is None:
+            return np.zeros(rows.count, np.int32)
+        column = self.column
+        return self.keys.codes(piece, lambda: rows.keys(column))
+
+    def weights(self, strip: Strip) -> Floats:
+        """a of each row's block; of all of them together where they are in one."""
+        codes = strip.codes
+        assert codes is not None
+        if codes.size and codes[0] == codes[-1] and np.array_equal(codes, np.broadcast_to(codes[0], codes.shape)):
+            codes = codes[:1]
+        return np.asarray(self.a.take(codes), np.float64)
+
+    def facts(self) -> BlockFacts:
+        """What the release needs to know of public block sizes."""
+        shared = self.sizes[self.sizes > 1]
+        extra = np.minimum(0.5, 0.9 / np.sqrt(np.maximum(shared, 1)))
+        dependence = float((extra * shared).sum() / max(1, int(self.sizes.sum())))
+        return BlockFacts(int(self.sizes.max()), dict(zip(self.names, self.sizes.tolist(), strict=False)), dependence)
+
+
+@dataclass(frozen=True, repr=False)
+class Piece:
+    """Rows as they are read: numbers by column, level numbers by column, and the rows' blocks' numbers."""
+
+    count: int
+    raw: Mapping[str, Floats]
+    levels: Mapping[str, Codes]
+    codes: Codes | None
+
+    def cut(self, size: int) -> Iterator[Piece]:
+        """The same rows, at most `size` at a time."""
+        for start in range(0, max(1, self.count), size):
+            rows = slice(start, min(start + size, self.count))
+            raw = {name: column[rows] for name, column in self.raw.items()}
+            levels = {name: column[rows] for name, column in self.levels.items()}
+            yield Piece(rows.stop - rows.start, raw, levels, None if self.codes is None else self.codes[rows])
+
+
+@dataclass(frozen=True, repr=False)
+class Strip:
+    """A few thousand rows: scaled regressors (d×k), scaled responses (k), and their blocks' numbers (k)."""
+
+    x: Floats
+    z: Floats
+    codes: Codes | None = None
+
+
+@dataclass(frozen=True, repr=False)
+class Encoded:
+    """Rows ready for the pass: blocks found, cells not read yet."""
+
+    rows: Parts
+    design: Design
+    blocks: Blocks | None
+    matching: Any = None
+    progress: Progress | None = None
+
+    @cached_property
+    def large(self) -> bool:
+        """Whether a block is too large for its rows to be added one by one."""
+        return self.blocks is not None and bool(self.blocks.sizes.max(initial=0) > TILE)
+
+    def pieces(self, part: int) -> Iterator[Piece]:
+        """The rows of one part, as they are read."""
+        design, blocks = self.design, self.blocks
+        key = None if blocks is None or blocks.keys is None else blocks.column
+        columns = list(dict.fromkeys([*design.variables, *([key] if key else [])]))
+        for piece, rows in enumerate(self.rows.read(part, columns)):
+            raw = {name: rows.numbers(name, 0, rows.count) for name in design.bounds}
+            levels = {name: _level_codes(rows, name, known) for name, known in design.levels.items()}
+            yield Piece(rows.count, raw, levels, None if blocks is None else blocks.codes((part, piece), rows))
+
+    def tiles(self, piece: Piece) -> Iterator[Piece]:
+        """The rows of a piece, as many at a time as may be summed in any order."""
+        yield from piece.cut(TILE)
+
+    def strips(self, piece: Piece) -> Iterator[Strip]:
+        """The rows of a piece, few at a time, so that they stay in the cache."""
+        for rows in piece.cut(STRIP):
+            both = np.empty((len(self.design.columns) + 1, rows.count))
+            self.design.fill_rows(rows.raw, rows.levels, both)
+            yield Strip(both[:-1], both[-1], rows.codes)
+
+    def whole(self) -> tuple[Floats, Floats]:
+        """Scaled regressors (d×n) and responses (n) of all rows."""
+        pieces = (piece for part in range(self.rows.parts) for piece in self.pieces(part))
+        strips = [strip for piece in pieces for strip in self.strips(piece)]
+        return np.concatenate([strip.x for strip in strips], axis=1), np.concatenate([strip.z for strip in strips])
+
+    def block_codes(self) -> Codes:
+        """Block number of each row."""
+        assert self.blocks is not None
+        columns = [self.blocks.column] if self.blocks.column else list(self.design.variables)
+        pieces = (
+            ((part, piece), rows)
+            for part in range(self.rows.parts)
+            for piece, rows in enumerate(self.rows.read(part, columns))
+        )
+        return np.concatenate([self.blocks.codes(place, rows) for place, rows in pieces])
+
+
+def encode(
+    rows: Parts, design: Design, linkage: Linkage, unit: PrivacyUnit, progress: Progress | None = None
+) -> Encoded:
+    """Find the blocks. Only what is public under the unit can make it fail."""
+    for name in design.levels:
+        rows.check_key(name)
+    if isinstance(linkage, Matching):
+        matrix = linkage.matrix_for(None if linkage.id is None else _ids(rows, linkage.id))
+        if matrix.shape[0] != rows.count:
+            raise StudyError(f"The matching matrix is for {matrix.shape[0]} rows, the data has {rows.count}.")
+        return Encoded(rows, design, None, matrix, progress)
+    return Encoded(
+        rows, design, None if isinstance(linkage, Exact) else _find_blocks(rows, linkage, unit), None, progress
+    )
+
+
+def _ids(rows: Parts, name: str) -> Any:
+    """A whole id column, as Arrow's whole numbers or texts."""
+    import pyarrow as pa
+
+    pieces = [piece.keys(name) for part in range(rows.parts) for piece in rows.read(part, [name])]
+    if not isinstance(pieces[0], np.ndarray) and is_whole(pieces[0].type):
+        return pa.concat_arrays(pieces)
+    coded = map(encode_part, pieces)
+    return pa.concat_arrays([texts.take(pa.array(codes)) for codes, texts in coded])
+
+
+def _level_codes(rows: Rows, name: str, levels: tuple[Any, ...]) -> Codes:
+    """Number of each row's level; undeclared ones count as the reference level, the first."""
+    codes, texts = encode_part(rows.keys(name))
+    return np.maximum(place_texts(texts, levels), 0)[codes]
+
+
+def _find_blocks(rows: Parts, linkage: ELE, unit: PrivacyUnit) -> Blocks:
+    if linkage.block is None:
+        whole = np.array([rows.count]), np.array([linkage.accuracy_of("")], np.float64)
+        return Blocks(whole[0], *_weights(linkage, unit, *whole))
+    keys = rows.find_keys(linkage.block)
+    places, names = block_places(keys, linkage.accuracy if isinstance(linkage.accuracy, Mapping) else None)
+    sizes = keys.counts
+    if places is not None:
+        keys = replace(keys, places=places)
+        sizes = np.bincount(places, weights=sizes, minlength=0 if names is None else len(names)).astype(np.int64)
+        sizes = sizes if names is None else sizes[: len(names)]  # numbers in between that do not occur have no block
+    if names is not None:
+        accuracies = np.array([linkage.accuracy_of(name) for name in names], np.float64)  # NaN for the other block
+    else:
+        accuracies = np.full(sizes.size, linkage.accuracy_of(""), np.float64)
+        if keys.texts is not None and keys.texts.null_count:  # null keys come last
+            accuracies[-1] = np.nan
+    if np.isnan(accuracies).any() and linkage.other_accuracy is None:
+        raise StudyError(
+            f"No accuracy for other blocks: {linkage.block!r} has null keys or keys absent from the accuracy "
+            "table. Add them, or declare ELE(…, other=…)."
+        )
+    accuracies[np.isnan(accuracies)] = linkage.other_accuracy
+    return Blocks(sizes, *_weights(linkage, unit, sizes, accuracies), tuple(names or ()), linkage.block, keys)
+
+
+def _weights(linkage: ELE, unit: PrivacyUnit, sizes: NDArray[np.int64], accuracies: Floats) -> tuple[Floats, Floats]:
+    """a and o of each block; a block of one row is right."""
+    gamma = np.where(sizes == 1, 1.0, accuracies)
+    if linkage.source == "estimated":  # data: whatever they are, they must not stop a release
+        gamma = np.maximum(gamma, 1.0 / np.maximum(sizes, 1))
+    if not unit.moves_block and np.any((sizes > 1) & (gamma * sizes < 1.0 - 1e-9)):
+        raise StudyError(
+            "The accuracy of a block is below 1/(its number of rows), less than random links have. "
+            "Merge small blocks or correct the accuracy."
+        )
+    o = np.where(sizes > 1, (1.0 - gamma) / np.maximum(sizes - 1, 1), 0.0)
+    return gamma - o, o
+
+
+def cut_strips(count: int) -> list[slice]:
+    """Rows in strips."""
+    return [slice(start, min(start + STRIP, count)) for start in range(0, max(1, count), STRIP)]

@@ -1,0 +1,151 @@
+"""Sums over parts in threads, strip by strip, merged in a fixed order; totals of blocks beside them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import cache, reduce
+from threading import Event, Lock
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from threadpoolctl import ThreadpoolController
+
+from dplinked.sums.numpy.prepare import Encoded, Piece, Strip, cut_strips
+
+Floats = NDArray[np.float64]
+Codes = NDArray[np.int32]
+
+WORKERS = min(8, os.cpu_count() or 1)
+_FEW_RUNS = 16  # blocks in a strip up to which they are summed one by one
+_SUMMING = Lock()  # between NumPy's short steps threads queue for Python's lock: one sums, the others read
+
+
+@dataclass(frozen=True, repr=False)
+class Totals:
+    """Totals of blocks as the sum of arrays (width×blocks), one or two a thread, of which only the pages it touched take memory."""
+
+    arrays: list[Floats]
+
+    def cut(self) -> Iterator[tuple[slice, Floats]]:
+        """Totals of a few thousand blocks at a time."""
+        for blocks in cut_strips(self.arrays[0].shape[1]):
+            found = self.arrays[0][:, blocks].copy()
+            for others in self.arrays[1:]:
+                found += others[:, blocks]
+            yield blocks, found
+
+    def product(self, left: slice, right: slice, weights: Floats) -> Floats:
+        """``Σ_b weight_b left_b right_b'`` over blocks, of some rows of the totals."""
+        strips = [[np.dot(found[left] * weights[blocks], found[right].T)] for blocks, found in self.cut()]
+        return np.asarray(merge(strips)[0])
+
+
+def sum_parts(
+    data: Encoded, begin: Callable[[], tuple[Callable[[Piece], list[NDArray[Any]]], list[Floats]]], title: str
+) -> tuple[list[NDArray[Any]], Totals]:
+    """Sum all rows; return merged sums and totals of blocks.
+
+    Each thread takes consecutive parts; it begins with a function that sums a piece, and arrays to which this adds the totals of its blocks.
+    For a given number of threads the order of every addition is fixed.
+    """
+    parts, stopped = data.rows.parts, Event()
+    done = iter(range(1, parts + 1))
+
+    def run(mine: NDArray[Any]) -> tuple[list[list[NDArray[Any]]], list[Floats]]:
+        add, totals = begin()
+        sums: list[list[NDArray[Any]]] = []
+        try:
+            for part in mine.tolist():
+                found = []
+                for piece in data.pieces(part):
+                    if stopped.is_set():
+                        return [], []
+                    found.append(add(piece))
+                sums.append(add_up(found))
+                if data.progress is not None:
+                    data.progress(title, next(done), parts)
+        except BaseException:
+            stopped.set()  # the others need not go on
+            raise
+        return sums, totals
+
+    shares = [share for share in np.array_split(np.arange(parts), min(WORKERS, parts)) if share.size]
+    with ThreadPoolExecutor(max_workers=len(shares)) as pool:
+        try:
+            results = list(pool.map(run, shares))
+        finally:
+            stopped.set()
+    totals = Totals([array for _, arrays in results for array in arrays])
+    return merge([sums for result, _ in results for sums in result]), totals
+
+
+def sum_strips(
+    data: Encoded, work: Callable[[Strip], tuple[list[NDArray[Any]], Floats | None]], width: int, title: str
+) -> tuple[list[NDArray[Any]], Totals]:
+    """Run `work` over all rows by NumPy; it returns a strip's sums, and what is to be totalled by block (width×rows) where `width` is not 0."""
+
+    def begin() -> tuple[Callable[[Piece], list[NDArray[Any]]], list[Floats]]:
+        totals = None if data.blocks is None or not width else np.zeros((width, data.blocks.sizes.size))
+
+        def one(strip: Strip) -> list[NDArray[Any]]:
+            sums, held = work(strip)
+            if totals is not None and held is not None and strip.codes is not None:
+                _total_blocks(totals, held, strip.codes, data.large)
+            return sums
+
+        def add(piece: Piece) -> list[NDArray[Any]]:
+            with _SUMMING, _blas().limit(limits=1, user_api="blas"):
+                return add_up(map(one, data.strips(piece)))
+
+        return add, [] if totals is None else [totals]
+
+    return sum_parts(data, begin, title)
+
+
+@cache
+def _blas() -> ThreadpoolController:
+    return ThreadpoolController()
+
+
+def add_up(sums: Iterable[list[NDArray[Any]]]) -> list[NDArray[Any]]:
+    """Add sums one after the other."""
+    return reduce(lambda left, right: [np.add(*both) for both in zip(left, right, strict=True)], sums)
+
+
+def _total_blocks(totals: Floats, held: Floats, codes: Codes, large: bool) -> None:
+    """Add a strip's columns to the totals of their blocks; rows of one block that follow each other are summed first.
+
+    Where blocks are `large`, each total gets one addition a strip: row by row they would lose more digits than the rounding bound allows.
+    """
+    if not codes.size:
+        return
+    starts = np.flatnonzero(np.concatenate([[True], codes[1:] != codes[:-1]]))
+    if starts.size <= _FEW_RUNS:
+        ends = [*starts[1:], codes.size]
+        held = np.stack([held[:, start:stop].sum(axis=1) for start, stop in zip(starts, ends, strict=True)], axis=1)
+        codes = codes[starts]
+    elif 2 * starts.size <= codes.size:
+        held, codes = np.add.reduceat(held, starts, axis=1), codes[starts]
+    if np.array_equal(codes, np.arange(codes[0], codes[0] + codes.size)):  # keys in order, as files often are
+        totals[:, codes[0] : codes[0] + codes.size] += held
+        return
+    if large:
+        order = np.argsort(codes, kind="stable")
+        codes = codes[order]
+        starts = np.flatnonzero(np.concatenate([[True], codes[1:] != codes[:-1]]))
+        held, codes = np.add.reduceat(held[:, order], starts, axis=1), codes[starts]
+    codes = codes.astype(np.intp)
+    for row, values in zip(totals, held, strict=True):
+        np.add.at(row, codes, values)
+
+
+def merge(parts: list[list[NDArray[Any]]]) -> list[NDArray[Any]]:
+    """Add sums pairwise, in order."""
+    while len(parts) > 1:
+        pairs = [parts[i : i + 2] for i in range(0, len(parts), 2)]
+        parts = [[np.add(*both) for both in zip(*pair, strict=True)] if len(pair) == 2 else pair[0] for pair in pairs]
+    return parts[0]

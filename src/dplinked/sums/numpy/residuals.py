@@ -1,0 +1,89 @@
+"""The second pass: residuals around released coefficients, for the variance of the estimate."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dplinked.sums.numpy.prepare import Encoded, Strip, cut_strips
+from dplinked.sums.numpy.reduce import merge, sum_strips
+from dplinked.sums.types import Predictor, PrivateCounts, PrivateMeat
+
+Floats = NDArray[np.float64]
+
+
+def residual_counts(data: Encoded, predictor: Predictor, edges: Floats) -> PrivateCounts:
+    """Histogram of the rows' own absolute residuals between increasing public edges; the last bin is open."""
+
+    def work(strip: Strip) -> tuple[list[NDArray[Any]], None]:
+        residual = np.abs(_own_residuals(data, predictor, strip.x, strip.z))
+        return [np.bincount(np.searchsorted(edges, residual), minlength=edges.size + 1)[: edges.size + 1]], None
+
+    (counts,), _ = sum_strips(data, work, 0, "Measuring residuals")
+    return PrivateCounts(counts[None, :])
+
+
+def row_meat(data: Encoded, predictor: Predictor, weights: Floats, norm: float) -> PrivateMeat:
+    """``Σ u_i u_i'`` with ``u_i = weights·h_i·r_i`` scaled to ‖u_i‖ ≤ norm; under an explicit Q, r_i from ``w_i'β``."""
+
+    def square(x: Floats, residual: Floats) -> Floats:
+        u = _instruments(data, x) * weights[:, None] * residual
+        _shorten(u, norm)
+        return np.asarray(np.dot(u, u.T))
+
+    if data.matching is not None:
+        x, z = data.whole()
+        first = int(data.design.intercept)
+        residual = z - predictor.beta[:first].sum() - data.matching @ (predictor.beta[first:] @ x)
+        (meat,) = merge([[square(x[:, rows], residual[rows])] for rows in cut_strips(z.size)])
+    else:
+
+        def work(strip: Strip) -> tuple[list[NDArray[Any]], None]:
+            return [square(strip.x, _own_residuals(data, predictor, strip.x, strip.z))], None
+
+        (meat,), _ = sum_strips(data, work, 0, "Variance")
+    return PrivateMeat((meat + meat.T) / 2.0)
+
+
+def block_meat(data: Encoded, predictor: Predictor, weights: Floats, norm: float) -> PrivateMeat:
+    """``Σ_b T_b T_b'`` with ``T_b = weights·Σ h_i (z_i - w_i'β)`` scaled to ‖T_b‖ ≤ norm."""
+    blocks, first = data.blocks, int(data.design.intercept)
+    assert blocks is not None
+    p = len(data.design.names)
+
+    def work(strip: Strip) -> tuple[list[NDArray[Any]], Floats]:
+        fitted = np.dot(predictor.beta[first:], strip.x)
+        h = _instruments(data, strip.x) * weights[:, None]
+        residual = strip.z - predictor.beta[:first].sum() - blocks.weights(strip) * fitted
+        return [np.zeros(0)], np.vstack([h * residual, h, fitted])
+
+    _, totals = sum_strips(data, work, 2 * p + 1, "Variance")
+    meat = np.zeros((p, p))
+    for cut, found in totals.cut():
+        T = found[:p] - blocks.o[cut] * found[p : 2 * p] * found[-1]
+        _shorten(T, norm)
+        meat += T @ T.T
+    return PrivateMeat(meat)
+
+
+def _shorten(vectors: Floats, norm: float) -> None:
+    """Scale columns to l2 norm at most `norm`, in place."""
+    length = np.sqrt((vectors**2).sum(axis=0))
+    vectors *= norm / np.maximum(length * (1.0 + 1e-12), norm)
+
+
+def _own_residuals(data: Encoded, predictor: Predictor, x: Floats, z: Floats) -> Floats:
+    """``z_i - β₀ - (γx_i + (1-γ)x̄)'β``: what a row tells of its residual without looking at others."""
+    first = int(data.design.intercept)
+    slopes = predictor.beta[first:]
+    level = float(predictor.beta[:first].sum() + (1.0 - predictor.accuracy) * (slopes @ predictor.mean))
+    residual: Floats = z - level - predictor.accuracy * np.dot(slopes, x)
+    return residual
+
+
+def _instruments(data: Encoded, x: Floats) -> Floats:
+    h = np.empty_like(x)
+    data.design.instruments(x, h)
+    return np.vstack([np.ones(x.shape[1]), h]) if data.design.intercept else h

@@ -1,0 +1,132 @@
+"""Batches that come once, summed as they come: their blocks follow each other."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from dplinked.data.encoding import encode_part
+from dplinked.data.sources import Stream
+from dplinked.data.table import PART, Rows, empty_rows
+from dplinked.errors import StudyError
+from dplinked.linkage import ELE, Exact, Linkage, Matching, PrivacyUnit
+from dplinked.study.design import Design
+from dplinked.sums.numpy.instrument import instrument_sums, paper_sums
+from dplinked.sums.numpy.prepare import encode
+from dplinked.sums.numpy.reduce import merge
+from dplinked.sums.types import PrivateSums
+
+NOT_CONTIGUOUS = "The stream's blocks do not follow each other: a block's rows were split. Leave out contiguous=True."
+_NEEDS_MORE = "A stream that is read once gives sums only. Leave out contiguous=True, or write the data to a file."
+
+
+class StreamRows:
+    """Read access to a stream of a declared number of rows whose blocks follow each other."""
+
+    def __init__(self, stream: Stream) -> None:
+        if stream.rows is None:
+            raise StudyError("A stream that is read once needs its number of rows: Stream(…, contiguous=True, rows=…).")
+        self.stream, self.count = stream, stream.rows
+        self.columns: tuple[str, ...] = tuple(stream.batches.schema.names)
+
+    def require(self, names: Sequence[str], *, numeric: Sequence[str] = ()) -> None:
+        """Check the schema: all columns there, the numeric ones numbers, the others keys."""
+        empty_rows(self.stream.batches.schema).require(names, numeric=numeric)
+
+    def look_at(self, *_: Any) -> Any:
+        """Not in one pass."""
+        raise StudyError(_NEEDS_MORE)
+
+    count_keys = look_at
+
+    def open(self, design: Design, linkage: Linkage, unit: PrivacyUnit) -> StreamPass:
+        """Nothing can be looked at beforehand."""
+        if isinstance(linkage, Matching) or unit.moves_block:
+            raise StudyError("A stream is read once only with blocks that stay as they are. Leave out contiguous=True.")
+        return StreamPass(self, design, linkage, unit)
+
+
+@dataclass(frozen=True, repr=False)
+class StreamPass:
+    """The one pass over a stream; see :class:`dplinked.sums.engine.Pass`."""
+
+    rows: StreamRows
+    design: Design
+    linkage: Linkage
+    unit: PrivacyUnit
+    blocks: None = None
+
+    @property
+    def count(self) -> int:
+        """Number of rows, as declared."""
+        return self.rows.count
+
+    def aimed(self, design: Design) -> StreamPass:
+        """The same stream with another instrument."""
+        return replace(self, design=design)
+
+    def instrument_sums(self) -> PrivateSums:
+        """Sums over the stream, block by block."""
+        return self._sum(lambda rows: instrument_sums(encode(rows, self.design, self.linkage, self.unit)))
+
+    def paper_sums(self, row_norm: float, response_bound: float) -> PrivateSums:
+        """The paper's sums over the stream."""
+        return self._sum(
+            lambda rows: paper_sums(encode(rows, self.design, self.linkage, self.unit), row_norm, response_bound)
+        )
+
+    def _sum(self, work: Callable[[Rows], PrivateSums]) -> PrivateSums:
+        found = [work(Rows(table)) for table in self._cuts()]
+        if sum(sums.count for sums in found) != self.count:
+            raise StudyError(f"The stream does not have the {self.count} rows that were declared.")
+        matrix, vector = merge([[sums.matrix, sums.vector] for sums in found])
+        return PrivateSums(matrix, vector, self.count)
+
+    def _cuts(self) -> Iterator[Any]:
+        """Tables of whole blocks, of `PART` rows or more each but the last."""
+        import pyarrow as pa
+        import pyarrow.compute as pc
+
+        schema = self.rows.stream.batches.schema
+        block = self.linkage.block if isinstance(self.linkage, ELE) else None
+        waiting, seen = pa.Table.from_batches([], schema), list[Any]()
+        for batch in self.rows.stream.batches:
+            waiting = pa.concat_tables([waiting, pa.Table.from_batches([batch], schema)])
+            last = waiting.num_rows if isinstance(self.linkage, Exact) else self._last_start(waiting, block)
+            if last >= PART:
+                yield self._checked(waiting.slice(0, last), block, seen)
+                waiting = waiting.slice(last)
+        if waiting.num_rows:
+            yield self._checked(waiting, block, seen)
+        if seen and pc.count_distinct(pa.chunked_array(seen), mode="all").as_py() != sum(len(texts) for texts in seen):
+            raise StudyError(NOT_CONTIGUOUS)
+
+    def _last_start(self, table: Any, block: str | None) -> int:
+        """Where the last block, which may go on, starts."""
+        if block is None or not table.num_rows:
+            return 0
+        codes = encode_part(Rows(table).keys(block))[0]
+        changes = np.flatnonzero(codes[1:] != codes[:-1])
+        return int(changes[-1]) + 1 if changes.size else 0
+
+    def _checked(self, table: Any, block: str | None, seen: list[Any]) -> Any:
+        """Note the blocks of a cut; those without an accuracy of their own are one."""
+        if block is not None and isinstance(self.linkage, ELE):
+            texts = encode_part(Rows(table).keys(block))[1]
+            if isinstance(self.linkage.accuracy, dict):
+                import pyarrow as pa
+                import pyarrow.compute as pc
+
+                known = pc.is_in(texts, value_set=pa.array(list(self.linkage.accuracy), pa.large_string()))
+                texts = pc.unique(pc.if_else(known, texts, pa.scalar(None, texts.type)))
+            seen.append(texts)
+        return table
+
+    def column_counts(self, *_: Any) -> Any:
+        """Not in one pass; nor are the others."""
+        raise StudyError(_NEEDS_MORE)
+
+    residual_counts = row_meat = block_meat = column_counts

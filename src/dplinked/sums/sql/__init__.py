@@ -1,0 +1,1 @@
+"""The same sums by SQL, where the rows are in DuckDB or Spark."""

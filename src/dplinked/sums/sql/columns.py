@@ -1,0 +1,139 @@
+"""A design's columns as SQL: clipped cells, levels, formulas, scaled regressors and instruments, just as in memory."""
+
+from __future__ import annotations
+
+import ast
+import math
+from collections.abc import Mapping
+
+from dplinked.study.design import Column, Design
+from dplinked.study.formula import Factor
+from dplinked.sums.sql.dialect import LARGEST, Engine, Field
+from dplinked.sums.sql.exact_sums import Scaled, log2_ceiling
+
+
+class Cells:
+    """The text of a design's columns over a source, innermost query first."""
+
+    def __init__(self, engine: Engine, fields: Mapping[str, Field], source: str, design: Design) -> None:
+        self.engine, self.fields, self.source, self.design = engine, fields, source, design
+        self._numbers = {name: f"n{i}" for i, name in enumerate(design.bounds)}
+        self._codes = {name: f"l{i}" for i, name in enumerate(design.levels)}
+
+    @property
+    def x(self) -> list[Scaled]:
+        """The regressors' columns."""
+        return [Scaled(f"x{i}", log2_ceiling(column.peak)) for i, column in enumerate(self.design.columns)]
+
+    @property
+    def h(self) -> list[Scaled]:
+        """The instruments' columns; those that equal a regressor are that regressor."""
+        return [Scaled(f"h{i}") if self._bent(i) else x for i, x in enumerate(self.x)]
+
+    @property
+    def z(self) -> Scaled:
+        """The response's column."""
+        return Scaled("z", log2_ceiling(self.design.response.peak))
+
+    def rows(self, key: str | None, *, instruments: bool = False, scaled: bool = True) -> str:
+        """Query of k, z, x0, x1, … and, where wanted, h0, h1, …; in their own size unless `scaled`."""
+        logs = [x.log if scaled else 0 for x in self.x]
+        listed = "".join(
+            f", {self._column(column, log)} as x{i}"
+            for i, (column, log) in enumerate(zip(self.design.columns, logs, strict=True))
+        )
+        z = self._column(self.design.response, self.z.log if scaled else 0)
+        query = f"select k, {z} as z{listed} from ({self._clipped(key)}) clipped"
+        if not (instruments and self.design.halves is not None):
+            return query
+        bent = "".join(f", {self._instrument(i, log)} as h{i}" for i, log in enumerate(logs) if self._bent(i))
+        return f"select cells.*{bent} from ({query}) cells"
+
+    def keys(self, name: str) -> str:
+        """Query of a key column alone, as k."""
+        return f"select {self.engine.key(self.fields[name])} as k from {self.source}"
+
+    def _bent(self, place: int) -> bool:
+        numeric = any(group.numeric and group.start <= place < group.stop for group in self.design.groups)
+        return numeric and self.design.halves is not None
+
+    def _instrument(self, place: int, log: int) -> str:
+        assert self.design.halves is not None
+        half = math.ldexp(self.design.halves[place], -log)
+        return self.engine.clip(f"x{place} / {self.engine.double(half)}", -1.0, 1.0)
+
+    def _clipped(self, key: str | None) -> str:
+        """Query of clipped numbers, level codes and the key."""
+        k = "0" if key is None else self.engine.key(self.fields[key])
+        raw = "".join(f", {self.engine.number(self.fields[name])} as {sql}" for name, sql in self._numbers.items())
+        codes = "".join(f", {self._code(name)} as {sql}" for name, sql in self._codes.items())
+        listed = "".join(f", {self._number(name)} as {sql}" for name, sql in self._numbers.items())
+        kept = "".join(f", {sql}" for sql in self._codes.values())
+        return f"select k{listed}{kept} from (select {k} as k{raw}{codes} from {self.source}) raw"
+
+    def _number(self, name: str) -> str:
+        """Null and non-finite cells get the declared fill value."""
+        double, (low, high), sql = self.engine.double, self.design.bounds[name], self._numbers[name]
+        inside = f"case when {sql} < {double(low)} then {double(low)} when {sql} > {double(high)} then {double(high)} else {sql} end"
+        return f"case when {self.engine.finite(sql)} then {inside} else {double(self.design.fill[name])} end"
+
+    def _code(self, name: str) -> str:
+        """Number of a cell's level; undeclared ones count as the reference level, the first."""
+        field, cell = self.fields[name], self.engine.key(self.fields[name])
+        literals = [self.engine.literal(field, str(level)) for level in self.design.levels[name]]
+        cases = "".join(f" when {cell} = {sql} then {i}" for i, sql in enumerate(literals) if i and sql is not None)
+        return f"case{cases} else 0 end" if cases else "0"
+
+    def _column(self, column: Column, log: int) -> str:
+        """``(t - shift)/scale`` over ``2^log``, rounded just as in memory: a power of two changes no digit."""
+        double, shift, scale = self.engine.double, column.shift, column.scale
+        inside = " and ".join(f"{self._codes[name]} = {level}" for name, level in column.cell)
+        if not column.numeric:
+            on, off = (math.ldexp((t - shift) / scale, -log) for t in (1.0, 0.0))
+            return f"case when {inside} then {double(on)} else {double(off)} end"
+        value = self._product(column)
+        if column.cell:
+            value = f"case when {inside} then {value} else {double(0.0)} end"
+        moved = f"({value})" if shift == 0 else f"(({value}) - {double(shift)})"
+        return moved if scale == 1.0 and log == 0 else f"{moved} / {double(math.ldexp(scale, log))}"
+
+    def _product(self, column: Column) -> str:
+        """The numeric factors' product, clipped to its interval as :meth:`Column.write` does."""
+        factors = [self._expression(factor) for factor in column.numeric]
+        if len(factors) == 1 and isinstance(column.numeric[0].tree, ast.Name):  # within its bounds already
+            return factors[0]
+        value, double, (low, high) = f"({' * '.join(factors)})", self.engine.double, column.interval
+        return (
+            f"case when {value} < {double(low)} then {double(low)} when {value} <= {double(high)} then {value} "
+            f"when {value} <= {double(LARGEST)} then {double(high)} else {double(low + (high - low) / 2.0)} end"
+        )
+
+    def _expression(self, factor: Factor) -> str:
+        """A factor's formula; within the declared bounds nothing in it is undefined, guards are for rounding."""
+        engine = self.engine
+
+        def walk(node: ast.expr) -> str:
+            match node:
+                case ast.Name(id=name):
+                    return self._numbers[name]
+                case ast.Constant(value=int() | float() as value):
+                    return engine.double(float(value))
+                case ast.UnaryOp(op=op, operand=operand):
+                    return f"(- {walk(operand)})" if isinstance(op, ast.USub) else walk(operand)
+                case ast.BinOp(left=left, op=ast.Pow(), right=ast.Constant(value=int() as power)):
+                    return f"({' * '.join([walk(left)] * power)})"
+                case ast.BinOp(left=left, op=ast.Div(), right=right):
+                    return engine.divided(walk(left), walk(right))
+                case ast.BinOp(left=left, op=op, right=right):
+                    return f"({walk(left)} {_SIGNS[type(op)]} {walk(right)})"
+                case ast.Call(func=ast.Name(id="log"), args=[argument]):
+                    return f"ln(greatest({walk(argument)}, {engine.double(5e-324)}))"
+                case ast.Call(args=[argument]):
+                    return f"sqrt(greatest({walk(argument)}, {engine.double(0.0)}))"
+            raise AssertionError(node)
+
+        assert factor.tree is not None
+        return walk(factor.tree)
+
+
+_SIGNS: dict[type[ast.operator], str] = {ast.Add: "+", ast.Sub: "-", ast.Mult: "*"}

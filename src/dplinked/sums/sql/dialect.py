@@ -1,0 +1,248 @@
+"""What DuckDB and Spark do differently: types of columns, literals, and how a statement is run.
+
+No name and no key is ever part of a statement: columns are numbered, and texts are written in hexadecimal.
+"""
+
+from __future__ import annotations
+
+import datetime
+import itertools
+import os
+import re
+import weakref
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from decimal import Decimal, InvalidOperation
+from typing import Any
+
+from dplinked.data.keys import key_text
+from dplinked.errors import ReleaseError, raise_alone
+
+UNREADABLE = "The rows cannot be read. The steward's 'check' shows the details."
+FAILED = "The release failed while the engine read the rows. The steward's 'check' shows the details."
+_NUMBER = r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?"  # as in rows.py
+WHITESPACE = " \t\n\v\f\r"
+LARGEST = 1.7976931348623157e308
+_KEY_DIGITS = 15  # decimals of so many digits are told apart by their doubles
+
+
+@dataclass(frozen=True)
+class Field:
+    """One column of a source: its name, how it is called in statements, and what its cells are.
+
+    ``kind`` is boolean, integer, float, decimal, text, date, timestamp, instant (a timestamp with a time zone), null
+    or other. ``limits`` are those of a whole number. ``parsed`` marks texts that hold whatever a CSV file held.
+    """
+
+    name: str
+    sql: str
+    kind: str
+    type: str
+    limits: tuple[int, int] = (0, 0)
+    digits: int = 0
+    scale: int = 0
+    parsed: bool = False
+
+    @property
+    def numeric(self) -> bool:
+        """Whether cells can be read as numbers."""
+        return self.parsed or self.kind in ("boolean", "integer", "float", "decimal", "null")
+
+    @property
+    def comparable(self) -> bool:
+        """Whether cells have one clear text each, so that they can be keys."""
+        return self.kind != "other" and (self.kind != "decimal" or self.digits <= _KEY_DIGITS)
+
+
+def integer_limits(bits: int, signed: bool) -> tuple[int, int]:
+    """Smallest and largest whole number of a type."""
+    return (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1) if signed else (0, 2**bits - 1)
+
+
+def decimal_field(name: str, sql: str, type: str) -> Field:
+    """The field of a type ``decimal(digits, scale)``; one without a scale holds whole numbers."""
+    found = re.fullmatch(r"(?i)decimal\((\d+), ?(\d+)\)", type)
+    assert found is not None
+    digits, scale = int(found[1]), int(found[2])
+    if scale == 0:
+        return Field(name, sql, "integer", type, limits=(1 - 10**digits, 10**digits - 1))
+    return Field(name, sql, "decimal", type, digits=digits, scale=scale)
+
+
+class Engine(ABC):
+    """A dialect of SQL and a way to run it. Whatever goes wrong while rows are read is replaced by a fixed message."""
+
+    same: str  # operator of equality that holds between nulls
+    collate: str  # what makes texts compare byte by byte
+    text_type: str
+    checks_cells: bool  # whether reading a malformed text or moment fails
+
+    @abstractmethod
+    def run(self, statement: str) -> list[tuple[Any, ...]]:
+        """Run a statement and return its few rows."""
+
+    @abstractmethod
+    def keep(self, name: str, query: str) -> None:
+        """Keep a query's result under a name until it is dropped."""
+
+    @abstractmethod
+    def keep_table(self, name: str, table: Any, columns: str) -> None:
+        """Keep these columns of a small Arrow table under a name."""
+
+    @abstractmethod
+    def drop(self, name: str) -> None:
+        """Forget what was kept; never fails."""
+
+    @abstractmethod
+    def open_pairs(self, pairs: Any) -> tuple[str, tuple[Field, ...], Kept | None]:
+        """Source and fields of the pairs of a matching matrix, and what must be kept until they are read."""
+
+    @abstractmethod
+    def double(self, value: float) -> str:
+        """A literal that is read as exactly this number."""
+
+    @abstractmethod
+    def text(self, value: str) -> str:
+        """A text literal, in hexadecimal."""
+
+    @abstractmethod
+    def whole(self, value: str) -> str:
+        """A number rounded to the nearest 64-bit whole number."""
+
+    @abstractmethod
+    def matches(self, value: str, pattern: str) -> str:
+        """Whether a whole text matches a regular expression."""
+
+    @abstractmethod
+    def trimmed(self, value: str) -> str:
+        """A text without ASCII whitespace around it."""
+
+    @abstractmethod
+    def divided(self, left: str, right: str) -> str:
+        """A quotient that never fails."""
+
+    @abstractmethod
+    def finite(self, number: str) -> str:
+        """Whether a double is neither null nor NaN nor infinite."""
+
+    @abstractmethod
+    def histograms(self, query: str, size: int) -> str:
+        """Statement that counts the values of a query's columns p0, p1, …: number of the column, value, rows."""
+
+    @abstractmethod
+    def quantile(self, value: str, share: float) -> str:
+        """An approximate quantile."""
+
+    @abstractmethod
+    def sha256(self, text: str) -> str:
+        """SHA-256 of a text, in hexadecimal."""
+
+    @abstractmethod
+    def hex_number(self, text: str) -> str:
+        """Hexadecimal digits as a number whose sums do not overflow."""
+
+    def as_text(self, field: Field) -> str:
+        """A cell of any type as a text."""
+        return f"cast({field.sql} as {self.text_type})"
+
+    def fetch(self, statement: str) -> list[tuple[Any, ...]]:
+        """Run a statement over rows; engines' own errors quote cells."""
+        found = None
+        try:
+            found = self.run(statement)
+        except Exception:
+            raise_alone(ReleaseError(FAILED))
+        return found
+
+    def hold(self, name: str, query: str) -> None:
+        """Keep a query's result over rows, with the errors of :meth:`fetch`."""
+        try:
+            self.keep(name, query)
+        except Exception:
+            raise_alone(ReleaseError(FAILED))
+
+    def key(self, field: Field) -> str:
+        """A cell as a key: equal for cells of one text, null where there is none."""
+        cell = field.sql
+        match field.kind:
+            case "text":
+                return f"({cell} {self.collate})"
+            case "float":
+                zero = self.double(0.0)
+                return f"case when {self.finite(cell)} then case when {cell} = {zero} then {zero} else {cell} end end"
+            case "date" | "timestamp" | "instant":  # moments beyond Python's calendar have no text
+                first, last = (self.typed(field, self.text(end)) for end in _CALENDAR[field.kind])
+                return f"case when {cell} between {first} and {last} then {cell} end"
+        return cell
+
+    def typed(self, field: Field, text: str) -> str:
+        """A text made by :meth:`plain`, in the column's own type."""
+        return text if field.kind == "text" else f"cast({text} as {field.type})"
+
+    def literal(self, field: Field, text: str) -> str | None:
+        """The cell whose text is `text`; None if there can be none."""
+        plain = plain_text(field, text)
+        return None if plain is None else self.typed(field, self.text(plain))
+
+    def number(self, field: Field) -> str:
+        """A cell as a double; null where it holds no number."""
+        if field.parsed:
+            trimmed = self.trimmed(field.sql)
+            return f"case when {self.matches(trimmed, _NUMBER)} then try_cast({trimmed} as double) end"
+        return field.sql if field.kind == "float" else f"cast({field.sql} as double)"
+
+    def clip(self, value: str, low: float, high: float) -> str:
+        """A number that is neither null nor NaN, clipped."""
+        return f"greatest({self.double(low)}, least({self.double(high)}, {value}))"
+
+
+_CALENDAR = {
+    "date": ("0001-01-01", "9999-12-31"),
+    "timestamp": ("0001-01-01T00:00:00", "9999-12-31T23:59:59.999999"),
+    "instant": ("0001-01-01T00:00:00+00:00", "9999-12-31T23:59:59.999999+00:00"),
+}
+
+
+def plain_text(field: Field, text: str) -> str | None:
+    """What to cast to a column's type to get the cell whose text is `text`; None if there can be no such cell."""
+    try:
+        return _plain_text(field, text)
+    except (ValueError, OverflowError, InvalidOperation):  # no number, date or UTF-8 text
+        return None
+
+
+def _plain_text(field: Field, text: str) -> str | None:
+    match field.kind:
+        case "text":
+            return text.encode().decode()
+        case "boolean" if text in ("true", "false"):
+            return text
+        case "integer" if str(int(text)) == text and field.limits[0] <= int(text) <= field.limits[1]:
+            return text
+        case "float" if key_text(float(text)) == text:
+            return repr(float(text))
+        case "decimal" if key_text(Decimal(text)) == text:
+            units = Decimal(text).scaleb(field.scale)
+            return f"{Decimal(text):f}" if units == int(units) and abs(units) < 10**field.digits else None
+        case "date" if datetime.date.fromisoformat(text).isoformat() == text:
+            return text
+        case "timestamp" | "instant":
+            moment = datetime.datetime.fromisoformat(text)
+            wanted = None if field.kind == "timestamp" else datetime.timedelta(0)  # instants are named in UTC
+            return text if moment.isoformat() == text and moment.utcoffset() == wanted else None
+    return None
+
+
+class Kept:
+    """A result that the engine keeps under a name of its own, forgotten together with this object."""
+
+    def __init__(self, engine: Engine, what: str) -> None:
+        self.name = f"dplinked_{what}_{os.getpid()}_{next(_NUMBERS)}"
+        self._drop = weakref.finalize(self, engine.drop, self.name)
+
+    def close(self) -> None:
+        """Forget it now."""
+        self._drop()
+
+
+_NUMBERS = itertools.count()

@@ -1,0 +1,128 @@
+"""Exact sums by SQL: whole numbers of steps of a grid are added, so that no engine's order of addition matters.
+
+Engines add in any order, and floating-point sums depend on it. So each term v is rounded to a whole number of
+steps q of a grid, and whole numbers are added. With n terms of ``Σ|v| ≤ n·V`` and
+
+    q = 2^(⌈log2 V⌉ + ⌈log2 n⌉ - 61),    Σ rint(v/q) ≤ n·V/q + n/2 ≤ 2^61 + 2^61,
+
+64 bits hold every partial sum, so the total is the same in any order, and off from Σv by at most n·q/2. Dividing by a
+power of two is exact, and each term is a function of one row (or block) alone: a person changes a sum by what the
+terms change and one step per changed term, whatever the number of rows. Above 2^26 rows what rounding leaves,
+|v - rint(v/q)·q| ≤ q/2, is summed in the same way on a grid finer by 2^(61 - ⌈log2 n⌉).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dplinked.errors import ReleaseError
+from dplinked.sums.sql.dialect import Engine
+
+Floats = NDArray[np.float64]
+
+CHANGED = "The release failed: the rows changed while they were read, or an id or key is there twice."
+_ONE_GRID = 26  # log2 of the number of rows up to which one grid is fine enough
+
+
+def log2_ceiling(value: float) -> int:
+    """The smallest whole e with value ≤ 2^e; -900 for less than that, 0 included."""
+    mantissa, exponent = math.frexp(value)
+    return max(-900, exponent - 1 if mantissa == 0.5 else exponent) if value > 0 else -900
+
+
+def _steps(engine: Engine, term: str, bits: int, log_count: int) -> list[tuple[str, int]]:
+    """Whole numbers whose sums, times ``2^-bits`` each, make the sum of a term; terms are at most 2^(61-log_count-bits)."""
+    step = f"{engine.double(math.ldexp(1.0, bits))} * {term}"
+    high = engine.whole(step)
+    if log_count <= _ONE_GRID:
+        return [(high, bits)]
+    finer = 61 - log_count
+    rest = f"{engine.double(math.ldexp(1.0, finer))} * ({step} - cast({high} as double))"
+    return [(high, bits), (engine.whole(rest), bits + finer)]
+
+
+def exact_total(engine: Engine, term: str, log_count: int) -> str:
+    """Exact sum over a group of at most ``2^log_count`` rows of terms that are at most 1, as a double."""
+    parts = _steps(engine, term, 61 - log_count, log_count)
+    return " + ".join(
+        f"cast(sum({whole}) as double) * {engine.double(math.ldexp(1.0, -bits))}" for whole, bits in parts
+    )
+
+
+@dataclass(frozen=True)
+class Scaled:
+    """A column of a statement whose absolute values are at most 1; ``2^log`` times it is meant."""
+
+    sql: str
+    log: int = 0
+
+
+class ExactSums:
+    """Terms to sum on their grids (see the module's text), and their sums read back."""
+
+    def __init__(self, engine: Engine, count: int) -> None:
+        self._engine, self._log_count = engine, log2_ceiling(max(1, count))
+        self._terms: list[tuple[list[tuple[str, int]], int]] = []
+
+    def add(self, *factors: Scaled, room: int = 0) -> None:
+        """Add a product; over all rows its absolute values are at most ``2^room`` on average."""
+        term = " * ".join(factor.sql for factor in factors)
+        steps = _steps(self._engine, term, 61 - self._log_count - room, self._log_count)
+        self._terms.append((steps, sum(factor.log for factor in factors)))
+
+    def add_matrix(
+        self, left: Sequence[Scaled], right: Sequence[Scaled], *weights: Scaled, symmetric: bool = False, room: int = 0
+    ) -> None:
+        """Add all products of two lists; one triangle where they are the same."""
+        for i, j in _places(len(left), len(right), symmetric):
+            self.add(*weights, left[i], right[j], room=room)
+
+    def selected(self) -> str:
+        """The sums, in steps of their grids, each after a comma."""
+        return "".join(f", sum({whole})" for steps, _ in self._terms for whole, _ in steps)
+
+    def read(self, found: Iterable[Any]) -> Reader:
+        """What the engine found for :meth:`selected`."""
+        sums, exact = iter(found), []
+        for steps, log in self._terms:
+            exact.append(math.fsum(math.ldexp(int(next(sums) or 0), log - bits) for _, bits in steps))
+        return Reader(np.array(exact, dtype=np.float64))
+
+    def fetch(self, source: str, count: int, joined: str = "*") -> Reader:
+        """Sum over `count` rows: a join that lost or doubled some, or left `joined` null, is found out."""
+        ((found, *sums),) = self._engine.fetch(f"select count({joined}){self.selected()} from ({source}) terms")
+        if int(found) != count:
+            raise ReleaseError(CHANGED)
+        return self.read(sums)
+
+
+class Reader:
+    """Sums in the order they were added."""
+
+    def __init__(self, sums: Floats) -> None:
+        self._left = sums
+
+    def take(self, size: int) -> Floats:
+        """The next `size` sums."""
+        taken, self._left = self._left[:size], self._left[size:]
+        return taken
+
+    def matrix(self, left: int, right: int, *, symmetric: bool = False) -> Floats:
+        """The next matrix."""
+        places = _places(left, right, symmetric)
+        matrix = np.zeros((left, right))
+        for (i, j), entry in zip(places, self.take(len(places)), strict=True):
+            matrix[i, j] = entry
+            if symmetric:
+                matrix[j, i] = entry
+        return matrix
+
+
+def _places(left: int, right: int, symmetric: bool) -> list[tuple[int, int]]:
+    return [(i, j) for i in range(left) for j in range(i if symmetric else 0, right)]

@@ -1,0 +1,231 @@
+"""Linked rows that Spark holds: a frame, a table, a SELECT. SQL and frames only, so that Spark Connect works too."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from dplinked.data.arrow import to_arrow
+from dplinked.data.files import find_files
+from dplinked.data.sources import is_spark
+from dplinked.errors import StudyError, raise_alone
+from dplinked.sums.sql.dialect import (
+    LARGEST,
+    UNREADABLE,
+    WHITESPACE,
+    Engine,
+    Field,
+    Kept,
+    decimal_field,
+    integer_limits,
+)
+from dplinked.sums.sql.passes import SqlRows
+
+_INTEGERS = {"tinyint": 8, "smallint": 16, "int": 32, "bigint": 64}
+_KINDS = {
+    "boolean": "boolean",
+    "float": "float",
+    "double": "float",
+    "date": "date",
+    "timestamp": "instant",
+    "timestamp_ntz": "timestamp",
+}
+_TEXTS = re.compile(r"string( collate \w+)?|(var)?char\(\d+\)( collate \w+)?")
+_NAME = re.compile(r"(\w+|`[^`]+`)(\.(\w+|`[^`]+`))*")
+
+
+class SparkEngine(Engine):
+    """SQL as Spark has it, on a session."""
+
+    same = "<=>"
+    collate = "collate UTF8_BINARY"
+    text_type = "string"
+    checks_cells = False
+
+    def __init__(self, session: Any) -> None:
+        self._session = session
+        self.parts = 1 << 20  # most parts of what is kept; a table of blocks has no more rows than the data
+
+    def run(self, statement: str) -> list[tuple[Any, ...]]:
+        """Run a statement and return its few rows."""
+        with _quiet():
+            return [tuple(row) for row in self._session.sql(statement).collect()]
+
+    def keep(self, name: str, query: str) -> None:
+        """Keep a query's result in Spark's cache, in few parts if there are few rows, under the name of a temporary view."""
+        with _quiet():
+            self._session.sql(query).coalesce(self.parts).createOrReplaceTempView(name)
+            self._session.catalog.cacheTable(name)
+
+    def keep_table(self, name: str, table: Any, columns: str) -> None:
+        """Keep columns of an Arrow table under the name of a temporary view."""
+        raw = f"{name}_raw"
+        self._session.createDataFrame(table).createOrReplaceTempView(raw)
+        self._session.sql(f"select {columns} from {raw}").createOrReplaceTempView(name)
+        self._session.catalog.dropTempView(raw)
+
+    def drop(self, name: str) -> None:
+        """Drop a view, and with it what is cached of it; never fails."""
+        try:
+            with _quiet():
+                self._session.catalog.dropTempView(name)
+        except Exception:  # the session is over, and its cache with it
+            return
+
+    def key(self, field: Field) -> str:
+        """A cell as a key; Spark does not check that texts are UTF-8."""
+        return super().key(replace(field, sql=f"try_validate_utf8({field.sql})") if field.kind == "text" else field)
+
+    def double(self, value: float) -> str:
+        """A literal marked as a double, whatever the session takes others for."""
+        text = f"{float(value)!r}D"
+        return f"({text})" if text.startswith("-") else text
+
+    def text(self, value: str) -> str:
+        """A text literal, in hexadecimal."""
+        return f"cast(X'{value.encode().hex()}' as string)"
+
+    def whole(self, value: str) -> str:
+        """Rounded first, ties to even: the cast cuts off."""
+        return f"cast(rint({value}) as bigint)"
+
+    def matches(self, value: str, pattern: str) -> str:
+        r"""Whether a whole text matches; ``\z``, since ``$`` would leave out a last line break."""
+        whole = self.text(rf"^(?:{pattern})\z")
+        return f"({value} rlike {whole})"
+
+    def trimmed(self, value: str) -> str:
+        """A text without ASCII whitespace around it."""
+        return f"trim(both {self.text(WHITESPACE)} from {value})"
+
+    def divided(self, left: str, right: str) -> str:
+        """A quotient, null where the divisor is 0."""
+        return f"try_divide({left}, {right})"
+
+    def finite(self, number: str) -> str:
+        """NaN lies above every number."""
+        return f"{number} between {self.double(-LARGEST)} and {self.double(LARGEST)}"
+
+    def histograms(self, query: str, size: int) -> str:
+        """Column by column: grouping sets would copy each row as often as there are columns."""
+        counted = (f"select {i}, p{i}, count(*) from ({query}) places group by p{i}" for i in range(size))
+        return " union all ".join(counted)
+
+    def quantile(self, value: str, share: float) -> str:
+        """An approximate quantile."""
+        return f"percentile_approx({value}, {self.double(share)})"
+
+    def sha256(self, text: str) -> str:
+        """SHA-256 of a text, in hexadecimal."""
+        return f"sha2({text}, 256)"
+
+    def hex_number(self, text: str) -> str:
+        """Hexadecimal digits as a decimal: whole numbers of 64 bits would overflow."""
+        return f"cast(conv({text}, 16, 10) as decimal(20, 0))"
+
+    def as_text(self, field: Field) -> str:
+        """A cell of any type as a text; bytes in hexadecimal."""
+        return f"hex({field.sql})" if field.type == "binary" else super().as_text(field)
+
+    def open_pairs(self, pairs: Any) -> tuple[str, tuple[Field, ...], Kept | None]:
+        """Source and fields of the pairs of a matching matrix."""
+        parsed = False
+        if isinstance(pairs, (str, Path)):
+            files = find_files(pairs)
+            listed = [str(file.resolve()) for file in files.paths]
+            parsed = files.kind == "csv"
+            frame = _read_csv(self._session, listed) if parsed else self._session.read.parquet(*listed)
+        elif is_spark(pairs):
+            frame = pairs
+        else:
+            frame = self._session.createDataFrame(to_arrow(pairs, "pairs"))
+        return self.open_frame(frame, parsed=parsed)
+
+    def open_frame(self, frame: Any, *, parsed: bool = False) -> tuple[str, tuple[Field, ...], Kept]:
+        """Source and fields of a frame whose columns are renamed by position, and the view that must be kept."""
+        fields = tuple(
+            make_field(field.name, f"c{i}", field.dataType.simpleString(), parsed)
+            for i, field in enumerate(frame.schema.fields)
+        )
+        kept = Kept(self, "rows")
+        frame.toDF(*(f"c{i}" for i in range(len(fields)))).createOrReplaceTempView(kept.name)
+        return kept.name, fields, kept
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """PySpark writes what a statement failed for to the log, and that may quote a cell."""
+    from pyspark.logger import PySparkLogger
+
+    loggers = [PySparkLogger.getLogger(f"{kind}QueryContextLogger") for kind in ("SQL", "DataFrame")]
+    before = [logger.disabled for logger in loggers]
+    try:
+        for logger in loggers:
+            logger.disabled = True
+        yield
+    finally:
+        for logger, disabled in zip(loggers, before, strict=True):
+            logger.disabled = disabled
+
+
+def _read_csv(session: Any, paths: Sequence[str]) -> Any:
+    """Every column as text: types are not guessed from cells."""
+    return session.read.csv(list(paths), header=True, inferSchema=False, multiLine=True, escape='"', encoding="UTF-8")
+
+
+def make_field(name: str, sql: str, type: str, parsed: bool = False) -> Field:
+    """The field of a Spark type."""
+    if type in _INTEGERS:
+        return Field(name, sql, "integer", type, limits=integer_limits(_INTEGERS[type], True))
+    if type.startswith("decimal("):
+        return decimal_field(name, sql, type)
+    if _TEXTS.fullmatch(type):
+        return Field(name, sql, "text", "string", parsed=parsed)
+    if type == "void":
+        return Field(name, "cast(null as int)", "integer", "int", limits=integer_limits(32, True))
+    if type == "float":
+        return Field(name, f"cast({sql} as double)", "float", "double")
+    return Field(name, sql, _KINDS.get(type, "other"), type)
+
+
+class SparkRows(SqlRows):
+    """Linked rows in Spark, of a frame."""
+
+    def __init__(self, frame: Any) -> None:
+        engine = SparkEngine(frame.sparkSession)
+        opened = None
+        try:
+            opened = engine.open_frame(frame)
+        except Exception:
+            raise_alone(StudyError(UNREADABLE))
+        source, fields, self._kept = opened
+        super().__init__(engine, source, fields)
+        engine.parts = max(1, self.count >> 20)
+
+
+def open_frame(frame: Any) -> SparkRows:
+    """Rows of a Spark frame, classic or Connect."""
+    return SparkRows(frame)
+
+
+def open_table(table: str, session: Any = None) -> SparkRows:
+    """Rows of a table, by its name, or those that a SELECT gives."""
+    if session is None:
+        from pyspark.sql import SparkSession
+
+        session = SparkSession.getActiveSession() or SparkSession.builder.getOrCreate()
+    frame = None
+    try:
+        # in parentheses nothing but a query can be read, and nothing but that is run
+        frame = (
+            session.table(table) if _NAME.fullmatch(table.strip()) else session.sql(f"select * from ({table}\n) query")
+        )
+    except Exception:
+        raise_alone(
+            StudyError("Spark finds no such table, or a fault in the SELECT. Give a table's name or one SELECT.")
+        )
+    return SparkRows(frame)

@@ -1,0 +1,567 @@
+"""Linking two files end to end: what comes out, what is written, and what is refused."""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import polars as pl
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.csv
+import pyarrow.parquet
+import pytest
+
+import dplinked as dpl
+from dplinked.linker.linked import linkage_section
+from dplinked.linker.rules import LAST, UNLINKED
+from dplinked.simulate import review_links, two_files
+
+FIELDS = ["given_name", "surname", "date_of_birth", "address", "national_id"]
+MODEL = {"bounds": {"consumption": (0, 120_000), "income": (0, 150_000)}, "epsilon": 1.0, "delta": 1e-6}
+
+
+@pytest.fixture(scope="module")
+def files():
+    return two_files(1500, 4, errors=1.5)
+
+
+@pytest.fixture(scope="module")
+def linked(files):
+    return dpl.link(files.left, files.right, fields=FIELDS, id="id", block="state")
+
+
+@pytest.fixture(scope="module")
+def audited(files, linked):
+    return linked.audited(review_links(linked.audit_sample(300), files))
+
+
+def accuracy(linked, files) -> float:
+    return float((linked.links.right == files.truth).mean())
+
+
+# --- what comes out ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "options", [{"block": "state"}, {"block": ["state", "postcode"]}, {"method": "splink", "block": "state"}, {}]
+)
+def test_links_are_one_to_one_and_mostly_right(files, options) -> None:
+    linked = dpl.link(files.left, files.right, fields=FIELDS, id="id", **options)
+    right = linked.links.right
+    assert len(set(right[right >= 0].tolist())) == (right >= 0).sum() == 1500
+    assert accuracy(linked, files) > 0.97
+    assert linked.estimates[0].overall[0] == pytest.approx(accuracy(linked, files), abs=0.01)
+
+
+def test_every_row_of_the_left_file_stays_in_its_order(files, linked) -> None:
+    rows = linked.rows
+    assert rows.num_rows == files.left.num_rows
+    for name in files.left.column_names:
+        assert rows[name].equals(files.left[name])
+    assert {"consumption", "surname_right", "link_block", "link_score", "link_probability"} <= set(rows.column_names)
+    partner = files.right["consumption"].to_numpy()[linked.links.right]
+    assert np.array_equal(rows["consumption"].to_numpy(), partner)
+
+
+def test_rows_without_a_partner_keep_their_place(files) -> None:
+    linked = dpl.link(files.left, files.right.slice(0, 900), fields=FIELDS, id="id", block="state")
+    assert linked.rows.num_rows == 1500
+    assert linked.rows["consumption"].null_count == 600
+    model = linked.linkage
+    assert model.accuracy[UNLINKED] == pytest.approx(1 / 600)
+    release = dpl.fit(
+        linked.rows, "consumption ~ income", linkage=dpl.ELE(dict(model.accuracy), "link_block", source="public"), unit=dpl.PrivacyUnit(),
+        fill={"consumption": 23_000}, **MODEL,
+    )  # fmt: skip
+    assert release.count == 1500
+
+
+@pytest.mark.parametrize("kind", ["pandas", "polars", "mapping", "csv", "parquet"])
+def test_any_table_gives_the_same_links(files, linked, kind, tmp_path: Path) -> None:
+    def convert(table: pa.Table, name: str):
+        match kind:
+            case "pandas":
+                return table.to_pandas()
+            case "polars":
+                return pl.from_arrow(table)
+            case "mapping":
+                return {column: table[column].to_pylist() for column in table.column_names}
+            case "csv":
+                pyarrow.csv.write_csv(table, tmp_path / f"{name}.csv")
+            case "parquet":
+                pyarrow.parquet.write_table(table, tmp_path / f"{name}.parquet")
+        return tmp_path / f"{name}.{kind}"
+
+    again = dpl.link(convert(files.left, "a"), convert(files.right, "b"), fields=FIELDS, id="id", block="state")
+    assert np.array_equal(again.links.right, linked.links.right)
+
+
+def test_the_same_seed_gives_the_same_links(files, linked) -> None:
+    again = dpl.link(files.left, files.right, fields=FIELDS, id="id", block="state")
+    assert np.array_equal(again.links.right, linked.links.right)
+    assert again.estimates[1].overall == linked.estimates[1].overall
+
+
+def test_columns_may_have_other_names_and_types(files) -> None:
+    right = files.right.rename_columns(
+        ["key", *(f"r {name}" for name in files.right.column_names[1:-1]), "consumption"]
+    )
+    left = files.left.set_column(4, "street_number", files.left["street_number"].cast("float64", safe=False))
+    fields = [dpl.Field(name, right=f"r {name}") for name in [*FIELDS, "street_number"]]
+    linked = dpl.link(left, right, fields=fields, id=("id", "key"))
+    assert accuracy(linked, files) > 0.97
+
+
+def test_common_columns_are_compared_unless_named(files) -> None:
+    linked = dpl.link(files.left, files.right, id="id", block="state")
+    assert [field.name for field in linked.fields] == [
+        "given_name", "surname", "date_of_birth", "street_number", "address", "suburb", "postcode", "national_id",
+    ]  # fmt: skip
+
+
+def test_column_names_with_quotes_and_sql_in_them(files) -> None:
+    odd = ['a"b', "x'; drop table a; --", "<b>", "ü 🙂"]
+    names = dict(zip(["given_name", "surname", "date_of_birth", "national_id"], odd, strict=True))
+    renamed = [t.rename_columns([names.get(c, c) for c in t.column_names]) for t in (files.left, files.right)]
+    fields = {odd[0]: "name", odd[1]: "name", odd[2]: "date", odd[3]: "id"}
+    linked = dpl.link(*renamed, fields=fields, id="id", method="splink")
+    assert accuracy(linked, files) > 0.9
+    assert "<b>" not in linked.to_html()
+
+
+# --- Splink's own settings -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["creator", "dict", "file"])
+def test_splinks_own_settings_make_the_candidates(files, kind: str, tmp_path: Path) -> None:
+    """Untrained settings in each form: only pairs that agree where the settings ask for it are candidates."""
+    import splink.comparison_library as cl
+    from splink import SettingsCreator, block_on
+
+    settings = SettingsCreator(
+        link_type="link_only",
+        comparisons=[cl.ExactMatch("surname"), cl.ExactMatch("date_of_birth"), cl.ExactMatch("national_id")],
+        blocking_rules_to_generate_predictions=[block_on("national_id")],
+    )
+    if kind != "creator":
+        settings = settings.create_settings_dict("duckdb")
+    if kind == "file":
+        (tmp_path / "settings.json").write_text(json.dumps(settings), encoding="utf-8")
+        settings = tmp_path / "settings.json"
+    linked = dpl.link(files.left, files.right, fields=FIELDS, id="id", method="splink", settings=settings)
+    candidates = linked.links.candidates
+    ids = [np.array(table["national_id"].to_pylist()) for table in (files.left, files.right)]
+    assert candidates.left.size > 1000
+    assert (ids[0][candidates.left] == ids[1][candidates.right]).all()
+    sure = linked.links.score > 0
+    assert (linked.links.right == files.truth)[sure].mean() > 0.99
+
+
+def test_a_trained_splink_model_is_used_as_it_is(files) -> None:
+    """Weights are those of the model's own probabilities, worked out by hand."""
+    m, u, prior = 0.9, 0.01, 1 / 1500
+
+    def comparison(name: str) -> dict[str, object]:
+        levels = [
+            {"sql_condition": f"{name}_l IS NULL OR {name}_r IS NULL", "is_null_level": True},
+            {"sql_condition": f"{name}_l = {name}_r", "m_probability": m, "u_probability": u},
+            {"sql_condition": "ELSE", "m_probability": 1 - m, "u_probability": 1 - u},
+        ]
+        return {"output_column_name": name, "comparison_levels": levels}
+
+    settings = {
+        "comparisons": [comparison("surname"), comparison("address")],
+        "blocking_rules_to_generate_predictions": ["l.national_id = r.national_id"],
+        "probability_two_random_records_match": prior,
+    }
+    linked = dpl.link(files.left, files.right, fields=FIELDS, id="id", method="splink", settings=settings)
+    candidates = linked.links.candidates
+    expected = np.full(candidates.left.size, np.log2(prior / (1 - prior)))
+    weights = {True: np.log2(m / u), False: np.log2((1 - m) / (1 - u)), None: 0.0}
+    for name in ("surname", "address"):
+        agree = pc.equal(files.left[name].take(candidates.left), files.right[name].take(candidates.right))
+        expected += [weights[value] for value in agree.to_pylist()]
+    assert candidates.left.size > 500
+    np.testing.assert_allclose(candidates.score, expected, atol=1e-6)
+
+
+# --- links made elsewhere -----------------------------------------------------------------------------
+
+
+def test_pairs_with_probabilities_come_in(files, linked, tmp_path: Path) -> None:
+    left, right = (table["id"].to_pylist() for table in (files.left, files.right))
+    candidates = linked.links.candidates
+    odds = candidates.evidence / 1500
+    pairs = pa.table(
+        {
+            "id_l": [left[k] for k in candidates.left],
+            "id_r": [right[k] for k in candidates.right],
+            "match_probability": odds / (1 + odds),
+        }
+    )
+    pyarrow.parquet.write_table(pairs, tmp_path / "pairs.parquet")
+    again = dpl.link(files.left, files.right, id="id", method="pairs", pairs=tmp_path / "pairs.parquet", block="state")
+    assert accuracy(again, files) > 0.97
+    assert again.estimates[0].overall[0] == pytest.approx(accuracy(again, files), abs=0.02)
+
+
+def test_pairs_without_probabilities_need_an_audit(files) -> None:
+    right = np.array(files.right["id"].to_pylist())
+    pairs = {"left": files.left["id"].to_pylist(), "right": right[files.truth].tolist()}
+    linked = dpl.link(files.left, files.right, id="id", method="pairs", pairs=pairs)
+    assert accuracy(linked, files) == 1.0
+    with pytest.raises(dpl.StudyError, match="audit_sample"):
+        _ = linked.linkage
+    with pytest.raises(dpl.StudyError, match="without probabilities"):
+        linked.matching()
+    assert "othing tells" in linked.summary()
+    checked = linked.audited(review_links(linked.audit_sample(50), files))
+    assert checked.linkage.accuracy["(all)"] > 0.9
+
+
+def test_pairs_that_do_not_fit_are_refused(files) -> None:
+    ids = files.left["id"].to_pylist()[:2], files.right["id"].to_pylist()[:2]
+    for pairs, fault in [
+        ({"left": ids[0], "right": ["B?", "B!"]}, "not in the file"),
+        ({"left": [ids[0][0]] * 2, "right": ids[1]}, "twice"),
+        ({"left": [ids[0][0]] * 2, "right": [ids[1][0]] * 2, "probability": [0.5, 0.5]}, "twice"),
+        ({"a": ids[0], "b": ids[1]}, "both ids"),
+        ({"left": ids[0], "right": ids[1], "probability": [0.5, 1.5]}, "between 0 and 1"),
+    ]:
+        with pytest.raises(dpl.StudyError, match=fault):
+            dpl.link(files.left, files.right, id="id", method="pairs", pairs=pairs)
+
+
+# --- quality -------------------------------------------------------------------------------------------
+
+
+def test_an_audit_goes_out_and_comes_back(files, linked, tmp_path: Path) -> None:
+    sample = linked.audit_sample(300)
+    assert {"left_id", "right_id", "surname (left)", "surname (right)", "right"} <= set(sample.column_names)
+    pyarrow.csv.write_csv(review_links(sample, files), tmp_path / "audit.csv")
+    audited = linked.audited(tmp_path / "audit.csv")
+    assert audited.estimates[0].method == "audit"
+    assert audited.audit.overall[1] <= accuracy(linked, files) <= audited.audit.overall[2]
+    assert dict(audited.linkage.checked)["nsw"] == audited.audit.checked[audited.strata.names.index("nsw")]
+
+
+def test_an_audit_of_other_links_is_refused(files, linked) -> None:
+    sample = review_links(linked.audit_sample(300), files)
+    other = dpl.link(files.left, files.right, fields=FIELDS[:2], id="id", block="state", assignment="greedy")
+    with pytest.raises(dpl.StudyError, match="belongs to other links"):
+        other.audited(sample)
+    with pytest.raises(dpl.StudyError, match="no clear answer"):
+        linked.audited(linked.audit_sample(300))
+    with pytest.raises(dpl.StudyError, match="names a link twice"):
+        linked.audited(pa.concat_tables([sample, sample]))
+    with pytest.raises(dpl.StudyError, match="lacks the column"):
+        linked.audited(sample.drop_columns(["right"]))
+
+
+def test_the_matching_matrix_corrects_like_the_blocks(files, linked) -> None:
+    Q = linked.matching()
+    assert Q.matrix.diagonal().mean() == pytest.approx(linked.estimates[0].overall[0], abs=0.01)
+    release = dpl.fit(
+        linked.rows,
+        "consumption ~ income",
+        linkage=Q,
+        unit=dpl.PrivacyUnit(linkage_change=1.0, displaced_links=1),
+        **MODEL,
+    )
+    assert release.linkage["model"] == "Matching"
+
+
+# --- where the accuracy comes from ---------------------------------------------------------------------
+
+
+def test_fit_refuses_estimated_accuracies_and_unstated_units(audited) -> None:
+    with pytest.raises(dpl.StudyError, match=r"they are data. Choose"):
+        dpl.fit(audited.rows, "consumption ~ income", linkage=audited.linkage, unit=dpl.PrivacyUnit(), **MODEL)
+    paid = dpl.release_accuracy(audited, epsilon=0.5, delta=1e-6, unit=dpl.PrivacyUnit())
+    with pytest.raises(dpl.StudyError, match=r"State it: unit="):
+        dpl.fit(audited.rows, "consumption ~ income", linkage=paid.linkage, **MODEL)
+    release = dpl.fit(audited.rows, "consumption ~ income", linkage=paid.linkage, unit=dpl.PrivacyUnit(), **MODEL)
+    assert "both releases together are (1.14, 1e-06)" in release.privacy.statement
+    assert "the linkage accuracy (released before)" in release.privacy.assumed_public
+
+
+def test_estimated_accuracies_with_declarations_are_never_shown(audited) -> None:
+    model = audited.linkage
+    hidden = dpl.ELE(
+        dict(model.accuracy), model.block, checked=dict(model.checked), source="estimated", accuracy_min=0.5
+    )
+    with pytest.raises(dpl.StudyError, match=r"change the matching matrix by"):
+        dpl.fit(audited.rows, "consumption ~ income", linkage=hidden, unit=dpl.PrivacyUnit(linkage_change=1.0), **MODEL)
+    needed = hidden.audit_change(
+        dpl.PrivacyUnit(), dict(zip(audited.strata.names, audited.strata.rows.tolist(), strict=True)), 1500
+    )
+    unit = dpl.PrivacyUnit(linkage_change=needed)
+    release = dpl.fit(audited.rows, "consumption ~ income", linkage=hidden, unit=unit, **MODEL)
+    assert release.linkage == {
+        "model": "ELE", "accuracy": None, "other": None, "block": "link_block", "source": "estimated", "accuracy_min": 0.5,
+    }  # fmt: skip
+    for value in model.accuracy.values():
+        assert repr(value)[:8] not in release.to_json()
+    assert "≥ 0.5" in release.summary()
+    with pytest.raises(dpl.StudyError, match="not shown"):
+        release.with_accuracy(0.02)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"source": "guessed"}, {"source": "released"}, {"paid": 0.1}, {"accuracy_min": 0.5},
+        {"source": "estimated", "accuracy_min": 0.0}, {"source": "released", "paid": float("nan")},
+    ],
+)  # fmt: skip
+def test_sources_that_contradict_themselves_are_refused(wrong) -> None:
+    with pytest.raises(dpl.StudyError):
+        dpl.ELE(0.9, **wrong)
+
+
+def test_an_accuracy_is_released_only_from_an_audit_and_without_moves(linked, audited) -> None:
+    with pytest.raises(dpl.StudyError, match="no audit"):
+        dpl.release_accuracy(linked, epsilon=1.0, delta=1e-6, unit=dpl.PrivacyUnit())
+    with pytest.raises(dpl.StudyError, match="move to another block"):
+        dpl.release_accuracy(audited, epsilon=1.0, delta=1e-6, unit=dpl.PrivacyUnit(moves_block=True))
+
+
+def test_released_accuracies_are_near_and_say_how_near(audited) -> None:
+    """At ε = 8 the noise on 300 answers is small: every group within four of its errors (false alarms below 1e-3)."""
+    paid = dpl.release_accuracy(audited, epsilon=8.0, delta=1e-6, unit=dpl.PrivacyUnit(displaced_links=1))
+    for k, name in enumerate(audited.strata.names):
+        raw = audited.audit.right[k] / max(audited.audit.checked[k], 1)
+        assert abs(paid.linkage.accuracy[name] - raw) < 4 * paid.linkage.accuracy_error[name] + 0.05
+    assert paid.right.keys() == paid.checked.keys()
+    assert "1 further link" in paid.statement
+
+
+# --- what is written -----------------------------------------------------------------------------------
+
+
+def test_files_are_written_and_fit_reads_them(files, audited, tmp_path: Path) -> None:
+    paid = dpl.release_accuracy(audited, epsilon=0.5, delta=1e-6, unit=dpl.PrivacyUnit())
+    written = audited.save(tmp_path / "out", audit_sample=100, linkage=paid.linkage)
+    assert written == ["audit.csv", "linkage.toml", "linked.parquet", "quality.html", "quality.txt"]
+    assert pyarrow.parquet.read_table(tmp_path / "out" / "linked.parquet").equals(audited.rows)
+    study = """[data]
+path = "out/linked.parquet"
+[model]
+formula = "consumption ~ income"
+[bounds]
+income = [0, 150000]
+consumption = [0, 120000]
+[privacy]
+epsilon = 1.0
+delta = 1e-6
+[unit]
+displaced_links = 0
+""" + (tmp_path / "out" / "linkage.toml").read_text(encoding="utf-8")
+    (tmp_path / "study.toml").write_text(study, encoding="utf-8")
+    read = dpl.Study.from_toml(tmp_path / "study.toml")
+    assert read.linkage == paid.linkage
+    assert dpl.fit_study(read, read.data).count == 1500
+
+
+def test_the_steward_is_told_and_toml_holds_any_block_name() -> None:
+    names = {'a"b': 0.9, "x\\y": 0.8, "ü 🙂\n": 0.7, "(last)": 0.4}
+    text = linkage_section(dpl.ELE(names, "link_block", source="estimated"))
+    assert "FOR THE STEWARD" in text
+    assert tomllib.loads(text)["linkage"]["accuracy"] == names
+    assert dict(dpl.ELE(**tomllib.loads(text)["linkage"]).accuracy) == names
+
+
+def test_nothing_is_half_written(linked, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(self, path=None):
+        raise OSError("disk full")
+
+    monkeypatch.setattr(dpl.Linked, "to_html", fail)
+    with pytest.raises(dpl.StudyError, match="nothing in it was changed"):
+        linked.save(tmp_path / "out")
+    assert list(tmp_path.iterdir()) == []
+
+
+# --- bad input -----------------------------------------------------------------------------------------
+
+
+def tables(**changes):
+    a = {"id": ["1", "2", "3"], "name": ["ann", "bob", "cid"], "state": ["x", "x", "y"]}
+    b = {"id": ["7", "8", "9"], "name": ["ann", "bob", "cid"], "state": ["x", "y", "y"]}
+    for key, value in changes.items():
+        file, column = key.split("_", 1)
+        (a if file == "a" else b)[column] = value
+    return a, b
+
+
+@pytest.mark.parametrize(
+    ("changes", "options", "fault"),
+    [
+        ({}, {"fields": ["nam"]}, "Column 'nam' is not in the left file. Did you mean 'name'"),
+        ({}, {"fields": ["name"], "id": "rec"}, "Column 'rec' is not in the left file"),
+        ({}, {"fields": ["name"], "block": "stat"}, "Column 'stat' is not in the left file"),
+        ({"b_id": ["7", "7", "9"]}, {"fields": ["name"], "id": "id"}, "right file must be there and differ"),
+        ({"a_id": ["7", None, "9"]}, {"fields": ["name"], "id": "id"}, "left file must be there and differ"),
+        ({"b_name": [None, None, None]}, {"fields": ["name"]}, "has no values in the right file"),
+        ({"a_name": [["x"], ["y"], ["z"]]}, {"fields": ["name"]}, "cannot be compared"),
+        ({"a_name": ["x", 1, {"a": 2}]}, {"fields": ["name"]}, "cannot be read as a table"),
+        ({}, {"fields": ["name"], "method": "magic"}, "method must be one of"),
+        ({}, {"fields": ["name"], "assignment": "magic"}, "assignment must be one of"),
+        ({}, {"fields": ["name"], "threshold": 7.0}, "threshold must lie between"),
+        ({}, {"fields": ["name"], "method": "splink", "threshold": 7.0}, "threshold must be a probability"),
+        ({}, {"fields": ["name"], "method": "splink", "engine": "flink"}, "engine must be one of"),
+        ({}, {"fields": ["name"], "method": "splink", "settings": "none.json"}, "cannot be read as JSON"),
+        ({}, {"fields": ["name"], "pairs": {}}, "method='pairs'"),
+        ({}, {"id": ("id", "id", "id"), "fields": ["name"]}, "or two"),
+        ({"a_state": ["(last)", "x", "y"]}, {"fields": ["name"], "block": "state"}, "Block keys may not be called"),
+        ({}, {"fields": ["name"], "block": "state", "memory": 10.0}, "Block on a finer key"),
+    ],
+)
+def test_bad_input_is_refused_in_words(changes, options, fault) -> None:
+    a, b = tables(**changes)
+    with pytest.raises(dpl.StudyError, match=fault.replace("(", r"\(")) as caught:
+        dpl.link(a, b, **options)
+    assert caught.value.__cause__ is None
+    assert caught.value.__context__ is None or caught.value.__suppress_context__
+
+
+def test_empty_files_and_files_without_common_columns_are_refused() -> None:
+    a, b = tables()
+    with pytest.raises(dpl.StudyError, match="right file has no rows"):
+        dpl.link(a, {name: [] for name in b}, fields=["name"])
+    with pytest.raises(dpl.StudyError, match="no column in common"):
+        dpl.link(a, {"other": ["1"]})
+    with pytest.raises(dpl.StudyError, match="cannot be read as a table"):
+        dpl.link(a, 3, fields=["name"])
+    with pytest.raises(dpl.StudyError, match="two columns of the same name"):
+        dpl.link(pa.Table.from_arrays([pa.array([1]), pa.array([2])], ["x", "x"]), b, fields=["x"])
+
+
+def test_mixed_types_in_pandas_objects_are_refused_without_their_cells() -> None:
+    a, b = tables()
+    mixed = pd.DataFrame({**a, "name": pd.Series(["secret-cell", 3.5, b"x"], dtype=object)})
+    with pytest.raises(dpl.StudyError) as caught:
+        dpl.link(mixed, b, fields=["name"])
+    assert "secret-cell" not in str(caught.value)
+
+
+def test_one_row_each_and_nothing_alike() -> None:
+    linked = dpl.link({"name": ["ann"]}, {"name": ["zoe"]}, fields=["name"])
+    assert linked.links.right.tolist() == [0]
+    assert linked.links.block.tolist() == [LAST]
+    assert "STEWARD" in linked.summary()
+
+
+# --- what an adversary found -----------------------------------------------------------------------------
+
+
+def test_released_accuracies_hold_for_their_unit_only(audited) -> None:
+    paid = dpl.release_accuracy(audited, epsilon=0.5, delta=1e-6, unit=dpl.PrivacyUnit(displaced_links=1))
+    assert paid.linkage.displaced_links == 1
+    for unit in (dpl.PrivacyUnit(displaced_links=2), dpl.PrivacyUnit(moves_block=True)):
+        with pytest.raises(dpl.StudyError, match="released for a person who displaces at most 1"):
+            dpl.fit(audited.rows, "consumption ~ income", linkage=paid.linkage, unit=unit, **MODEL)
+
+
+def test_groups_found_by_linking_cannot_be_moved_between(audited) -> None:
+    """A rare key becomes (other) for all its rows when one person leaves it."""
+    model = dpl.ELE(0.9, "link_block", other=0.5, source="public")
+    with pytest.raises(dpl.StudyError, match="results of linking"):
+        dpl.fit(audited.rows, "consumption ~ income", linkage=model, unit=dpl.PrivacyUnit(moves_block=True), **MODEL)
+
+
+def test_accuracies_of_found_groups_are_never_public_by_omission(audited) -> None:
+    with pytest.raises(dpl.StudyError, match="say where their accuracies come from"):
+        dpl.fit(
+            audited.rows, "consumption ~ income", linkage=dpl.ELE(dict(audited.linkage.accuracy), "link_block"), **MODEL
+        )
+    with pytest.raises(dpl.StudyError, match="State it"):
+        dpl.fit(audited.rows, "consumption ~ income", linkage=dpl.ELE(0.9, "link_block", source="public"), **MODEL)
+    assert "0.9" not in repr(dpl.ELE(0.9123, "b", source="estimated"))
+
+
+def test_checked_numbers_do_not_follow_a_mover() -> None:
+    with pytest.raises(dpl.StudyError, match="Leave out checked"):
+        dpl.ELE({"a": 0.9}, "b", checked={"a": 50}, source="estimated", accuracy_min=0.5).check_source(
+            dpl.PrivacyUnit(moves_block=True, linkage_change=1.0)
+        )
+
+
+@pytest.mark.parametrize(
+    ("options", "fault"),
+    [
+        ({"epsilon": 50.0}, "next to nothing"),
+        ({"delta": 0.01}, "not below 1/n"),
+        ({"unit": None}, "unit=dpl.PrivacyUnit"),
+    ],
+)
+def test_the_budget_of_released_accuracies_is_checked(audited, options, fault) -> None:
+    with pytest.raises(dpl.StudyError, match=fault):
+        dpl.release_accuracy(audited, **{"epsilon": 1.0, "delta": 1e-6, "unit": dpl.PrivacyUnit(), **options})
+
+
+def test_pairs_about_few_people_keep_their_probabilities() -> None:
+    """100 pairs at .9 between files of 1,000: links are right as often as their probabilities say."""
+    files = [{"id": [f"{side}{k}" for k in range(1000)], "x": ["1"] * 1000} for side in "ab"]
+    pairs = {"left": files[0]["id"][:100], "right": files[1]["id"][:100], "probability": [0.9] * 100}
+    linked = dpl.link(*files, id="id", method="pairs", pairs=pairs)
+    assert linked._own_probability[:100] == pytest.approx(0.9, abs=0.02)
+
+
+@pytest.mark.parametrize("column", ["match_weight", "probability"])
+def test_numbers_of_pairs_that_are_none_show_no_cell(column: str) -> None:
+    files = [{"id": ["1", "2"], "x": ["1", "2"]} for _ in range(2)]
+    with pytest.raises(dpl.StudyError, match="must hold") as caught:
+        dpl.link(
+            *files, id="id", method="pairs", pairs={"left": ["1", "2"], "right": ["1", "2"], column: ["0.5", "SECRET"]}
+        )
+    assert "SECRET" not in str(caught.value)
+
+
+def test_answers_and_inputs_are_not_overwritten(files, linked, tmp_path: Path) -> None:
+    linked.save(tmp_path / "out", audit_sample=100)
+    linked.save(tmp_path / "out", audit_sample=100)  # nobody has answered yet
+    pyarrow.csv.write_csv(review_links(linked.audit_sample(100), files), tmp_path / "out" / "audit.csv")
+    with pytest.raises(dpl.StudyError, match="reviewer's answers"):
+        linked.save(tmp_path / "out", audit_sample=100)
+    (tmp_path / "out" / "accuracy.json").write_text("{}", encoding="utf-8")
+    linked.save(tmp_path / "out")
+    assert not (tmp_path / "out" / "accuracy.json").exists()  # of another linkage
+
+
+def test_too_many_fields_and_long_keys() -> None:
+    many = {f"c{k}": ["a", "b"] for k in range(25)}
+    with pytest.raises(dpl.StudyError, match="too many patterns"):
+        dpl.link(many, many)
+    keyed = {"name": [str(k) for k in range(3000)], "block": ["x" * 1_000_000, *["y"] * 2999]}
+    assert dpl.link(keyed, keyed, fields=["name"], block="block").links.right.tolist()[0] == 0
+
+
+def test_files_that_are_not_utf8_are_refused_without_their_cells(tmp_path: Path) -> None:
+    (tmp_path / "latin.csv").write_bytes("name\nJos\xe9\nAnn\n".encode("latin-1"))
+    with pytest.raises(dpl.StudyError, match="not UTF-8") as caught:
+        dpl.link(tmp_path / "latin.csv", {"name": ["Ann"]}, fields=["name"])
+    assert "Jos" not in str(caught.value)
+
+
+def test_an_empty_line_of_a_file_with_one_column_is_a_row(tmp_path: Path) -> None:
+    (tmp_path / "one.csv").write_text("name\nann\n\nbob\n", encoding="utf-8")
+    assert dpl.link(tmp_path / "one.csv", {"name": ["ann"]}, fields=["name"]).rows.num_rows == 3
+    (tmp_path / "twice.csv").write_text("name,name\nann,bob\n", encoding="utf-8")
+    with pytest.raises(dpl.StudyError, match="two columns of the same name"):
+        dpl.link(tmp_path / "twice.csv", {"name": ["ann"]}, fields=["name"])
+
+
+def test_odd_settings_and_columns_are_refused_early(linked) -> None:
+    a, b = tables()
+    for options, fault in [({"seed": -1}, "seed must"), ({"id": 5}, "or two")]:
+        with pytest.raises(dpl.StudyError, match=fault):
+            dpl.link(a, b, fields=["name"], **options)
+    with pytest.raises(dpl.StudyError, match="which linking adds"):
+        dpl.link({**a, "link_block": a["name"]}, b, fields=["name"])
+    with pytest.raises(dpl.StudyError, match="no answers"):
+        linked.audited(linked.audit_sample(100).slice(0, 0))
+    assert tomllib.loads(linkage_section(dpl.ELE({"a\x7fb": 0.9}, "b")))["linkage"]["accuracy"] == {"a\x7fb": 0.9}

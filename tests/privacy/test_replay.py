@@ -1,0 +1,401 @@
+"""Every release path under the replay check, with neighbours of every kind; and faults it must catch."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import scipy.sparse as sp
+
+import dplinked as dpl
+from dplinked.linker import quality as judged
+from dplinked.privacy import mechanism
+from dplinked.privacy import plan as planned
+from dplinked.privacy import sensitivity as sens
+from dplinked.privacy.calibration import privacy_mu
+from dplinked.sums import engine as passes
+from dplinked.sums.engine import TablePass
+from dplinked.sums.numpy import kernel
+from neighbours import BOUNDS, KINDS, LEVELS, Pair, make_pair
+from replay import Leak, replay
+
+fit_module = importlib.import_module("dplinked.fitting")  # the name dplinked.fit is the function
+EPSILON, DELTA = 1.0, 1e-5
+FORMULAS = ("y ~ x", "y ~ 0 + x + w", "y ~ x + C(g)", "y ~ x*w + I(x**2)", "y ~ 0 + C(g):x")
+PATHS = {
+    "ssp": {"intervals": False},
+    "row meat": {},
+    "block meat": {},
+    "typical": {"typical": {"x": (2.0, 4.0)}},
+    "private ranges": {"ranges": "private", "intervals": False},
+    "ngd": {"method": "ngd", "intervals": False},
+    "ngd with intervals": {"method": "ngd"},
+    "paper ssp": {"calibration": "paper", "epsilon": 0.9},
+    "paper ngd": {"calibration": "paper", "method": "ngd", "descent": dpl.Descent(2.0, 5, 0.01)},
+}
+
+
+def in_memory(data: dict[str, Any], linkage: Any) -> tuple[Any, Any]:
+    return data, linkage
+
+
+def check(
+    monkeypatch: pytest.MonkeyPatch, pair: Pair, formula: str, path: str, seed: int, engine: Any = in_memory
+) -> float:
+    options = {"epsilon": EPSILON, **PATHS[path]}
+
+    def run(data, linkage):
+        data, linkage = engine(data, linkage)
+        release = dpl.fit(
+            data, formula, bounds=BOUNDS, levels=LEVELS, linkage=linkage, unit=pair.unit, delta=DELTA, **options
+        )
+        # What is declared may differ between the two (a changed Q); everything else may not.
+        hidden = getattr(linkage, "source", "") == "estimated"
+        return release if hidden else dataclasses.replace(release, linkage={})
+
+    mu = privacy_mu(options["epsilon"], DELTA)
+    return replay(
+        monkeypatch, lambda: run(pair.data, pair.linkage), lambda: run(pair.other, pair.other_linkage), mu, seed
+    )
+
+
+@pytest.fixture(autouse=True)
+def _second_releases_at_any_size(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
+    """Small files would skip private ranges, the size of residuals and the meat; here they must run."""
+    ranges, scale, meat = planned.plan_ranges, planned.plan_scale, planned.choose_meat
+    monkeypatch.setattr(planned, "plan_ranges", lambda queries, count, mu: ranges(queries, 10**9, mu))
+    monkeypatch.setattr(planned, "plan_scale", lambda links, count, mu: scale(links, 10**9, mu))
+    wanted = "block" if "block meat" in request.node.name else "row"
+
+    def choose(p, links, largest_block, count, mu):
+        route = meat(p, links, largest_block if wanted == "block" else None, 10**9, mu)
+        return dataclasses.replace(route, clip={"block": 1.0, "row": 0.7}[route.name])  # tight clips: they must bite
+
+    monkeypatch.setattr(planned, "choose_meat", choose)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("path", PATHS)
+def test_release_paths_replay(monkeypatch: pytest.MonkeyPatch, kind: str, path: str) -> None:
+    rng = np.random.default_rng([KINDS.index(kind), len(path)])
+    for seed in range(25):
+        check(monkeypatch, make_pair(rng, kind), FORMULAS[seed % len(FORMULAS)], path, seed)
+
+
+@pytest.fixture(params=["NumPy", "parquet", "stream", "duckdb"])
+def engine(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Data as another engine gets it; a matching matrix as pairs of ids where rows have no positions."""
+
+    def by_id(data: dict[str, Any], linkage: Any) -> tuple[Any, Any]:
+        if not isinstance(linkage, dpl.Matching):
+            return data, linkage
+        n, entries = linkage.matrix.shape[0], sp.coo_array(linkage.matrix)
+        pairs = pa.table({"row": entries.row, "match": entries.col, "probability": entries.data})
+        declared = {name: getattr(linkage, name) for name in ("column_sum", "accuracy_min", "carriers")}
+        return {**data, "id": np.arange(n)}, dpl.Matching(pairs, id="id", **declared)
+
+    def parquet(data: dict[str, Any], linkage: Any) -> tuple[Any, Any]:
+        pq.write_table(pa.table(data), tmp_path / "rows.parquet", row_group_size=3)
+        return tmp_path / "rows.parquet", linkage
+
+    def stream(data: dict[str, Any], linkage: Any) -> tuple[Any, Any]:
+        table = pa.table(data)
+        return pa.RecordBatchReader.from_batches(table.schema, table.to_batches(max_chunksize=2)), linkage
+
+    def duckdb(data: dict[str, Any], linkage: Any) -> tuple[Any, Any]:
+        pytest.importorskip("duckdb")
+        data, linkage = by_id(data, linkage)
+        parquet(data, linkage)
+        return dpl.Query("select * from 'rows.parquet'", folder=tmp_path), linkage
+
+    if request.param == "NumPy":
+        monkeypatch.setattr(kernel, "KERNEL", None)
+        return in_memory
+    monkeypatch.setattr(passes, "IN_MEMORY", 0)
+    monkeypatch.setattr(importlib.import_module("dplinked.data.parquet"), "PART", 4)
+    return {"parquet": parquet, "stream": stream, "duckdb": duckdb}[request.param]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_engines_replay(monkeypatch: pytest.MonkeyPatch, kind: str, engine: Any) -> None:
+    """Every kind of neighbours by one path each; all by all paths below."""
+    path = list(PATHS)[KINDS.index(kind) % len(PATHS)]
+    check(monkeypatch, make_pair(np.random.default_rng(KINDS.index(kind)), kind), FORMULAS[2], path, 1, engine)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("path", PATHS)
+def test_engines_replay_by_all_paths(monkeypatch: pytest.MonkeyPatch, kind: str, path: str, engine: Any) -> None:
+    rng = np.random.default_rng([2000 + KINDS.index(kind), len(path)])
+    for seed in range(2):
+        check(monkeypatch, make_pair(rng, kind), FORMULAS[seed + 2], path, seed, engine)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("path", PATHS)
+def test_release_paths_replay_at_length(monkeypatch: pytest.MonkeyPatch, kind: str, path: str) -> None:
+    rng = np.random.default_rng([1000 + KINDS.index(kind), len(path)])
+    for seed in range(150):
+        check(monkeypatch, make_pair(rng, kind), FORMULAS[seed % len(FORMULAS)], path, seed)
+
+
+def audited_pair(rng: np.random.Generator, displaced: int) -> tuple[dpl.Linked, dpl.Linked]:
+    """The same links and checked rows; at most 2 + k of the answers differ."""
+    n = int(rng.integers(12, 60))
+    ids = [str(i) for i in range(n)]
+    files = [{"id": ids, "name": ids, "state": rng.choice(["x", "y", "z"], n).tolist()} for _ in range(2)]
+    linked = dpl.link(
+        *files, fields=["name"], id="id", block="state", method="pairs", pairs={"left": ids, "right": ids}
+    )
+    rows = np.flatnonzero(rng.random(n) < 0.7)
+    rows = rows if rows.size > displaced + 2 else np.arange(n)
+    answers = rng.random(rows.size) < 0.8
+    other = answers.copy()
+    turned = rng.choice(rows.size, displaced + 2, replace=False)
+    other[turned] = ~answers[turned] if rng.random() < 0.5 else not answers[turned[0]]
+    found = [judged.estimate_from_audit(linked.strata, rows, right) for right in (answers, other)]
+    return dataclasses.replace(linked, audit=found[0]), dataclasses.replace(linked, audit=found[1])
+
+
+def check_accuracy(monkeypatch: pytest.MonkeyPatch, rng: np.random.Generator, seed: int) -> float:
+    displaced = int(rng.integers(0, 4))
+    pair, unit = audited_pair(rng, displaced), dpl.PrivacyUnit(displaced_links=displaced)
+    runs = [lambda side=side: dpl.release_accuracy(side, epsilon=EPSILON, delta=DELTA, unit=unit) for side in pair]
+    return replay(monkeypatch, *runs, privacy_mu(EPSILON, DELTA), seed)
+
+
+def test_released_accuracies_replay(monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = np.random.default_rng(8)
+    reached = max(check_accuracy(monkeypatch, rng, seed) for seed in range(150))
+    assert reached > 0.95 * privacy_mu(EPSILON, DELTA)  # all turned answers in one group: the bound is attained
+
+
+@pytest.mark.parametrize("fault", ["half the noise", "one person, one answer", "accuracies from the counts"])
+def test_catches_faults_in_released_accuracies(monkeypatch: pytest.MonkeyPatch, fault: str) -> None:
+    accuracy = importlib.import_module("dplinked.linker.release_accuracy")
+    if fault == "half the noise":
+        scales = planned.NoisePlan.scales
+        monkeypatch.setattr(planned.NoisePlan, "scales", lambda plan: scales(plan) / 2.0)
+    elif fault == "one person, one answer":
+        monkeypatch.setattr(sens, "right_links_sensitivity", lambda links: 1.0)
+    else:
+        settle = accuracy._settle
+        seen: list[np.ndarray] = []
+        release = mechanism.release_right_links
+        monkeypatch.setattr(
+            mechanism,
+            "release_right_links",
+            lambda counts, plan: (seen.append(counts.counts.ravel()), release(counts, plan))[1],
+        )
+        monkeypatch.setattr(accuracy, "_settle", lambda right, *rest: settle(seen[-1].astype(float), *rest))
+    rng = np.random.default_rng(8)
+
+    def search() -> None:
+        for seed in range(150):
+            check_accuracy(monkeypatch, rng, seed)
+
+    with pytest.raises(Leak):
+        search()
+
+
+def test_catches_estimated_accuracies_that_show(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dpl.ELE, "describe", dpl.ELE.describe_whole)
+    assert caught(monkeypatch, "estimated")
+
+
+def test_catches_estimated_accuracies_outside_the_sums(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dpl.ELE, "declared", property(lambda self: tuple(self.accuracy.values())))
+    assert caught(monkeypatch, "estimated")
+
+
+# --- faults that must be caught --------------------------------------------------------------------
+
+
+def caught(
+    monkeypatch: pytest.MonkeyPatch, kind: str, path: str = "ssp", tries: int = 300, formula: str | None = None
+) -> bool:
+    rng = np.random.default_rng(5)
+    for seed in range(tries):
+        try:
+            check(monkeypatch, make_pair(rng, kind), formula or FORMULAS[seed % 2], path, seed)
+        except Leak:
+            return True
+    return False
+
+
+def test_without_faults_nothing_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert not caught(monkeypatch, "exact")
+    assert not caught(monkeypatch, "displaced")
+
+
+def test_catches_data_dependent_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
+    original = passes.encode
+
+    def from_data(rows, design, linkage, unit, progress):
+        values = rows.numbers("x", 0, rows.count)
+        values = values[np.isfinite(values)]
+        top = float(np.clip(values.max(initial=1.0), 1.0, 10.0))
+        columns = tuple(dataclasses.replace(c, scale=c.scale * top / 10.0) for c in design.columns)
+        return original(rows, dataclasses.replace(design, columns=columns), linkage, unit)
+
+    monkeypatch.setattr(passes, "encode", from_data)
+    assert caught(monkeypatch, "exact")
+
+
+def test_catches_scaling_by_the_data(monkeypatch: pytest.MonkeyPatch) -> None:
+    original = TablePass.instrument_sums
+
+    def standardised(data):
+        sums = original(data)
+        spread = 1e-3 + np.abs(np.diag(sums.matrix)).max() / sums.count
+        return dataclasses.replace(sums, matrix=sums.matrix / spread)
+
+    monkeypatch.setattr(TablePass, "instrument_sums", standardised)
+    assert caught(monkeypatch, "exact")
+
+
+def test_catches_a_count_of_rows_that_were_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    original = TablePass.instrument_sums
+
+    def dropping(data):
+        kept = int(np.isfinite(data.data.rows.numbers("x", 0, data.count)).sum())
+        return dataclasses.replace(original(data), count=max(1, kept))
+
+    monkeypatch.setattr(TablePass, "instrument_sums", dropping)
+    assert caught(monkeypatch, "exact")
+
+
+@pytest.mark.parametrize("path", ["row meat", "block meat"])
+def test_catches_too_little_noise_on_the_meat(monkeypatch: pytest.MonkeyPatch, path: str) -> None:
+    """Only the meat's own noise is cut; a pair must move it further than that allows."""
+    release = mechanism.release_meat
+    monkeypatch.setattr(
+        mechanism, "release_meat", lambda meat, sensitivity, *rest: release(meat, sensitivity * 0.04, *rest)
+    )
+    assert caught(monkeypatch, "ele", path, tries=600)
+
+
+def test_catches_residuals_that_look_at_other_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Residuals from the block's mean move with every row of the block; the counts' sensitivity knows of two."""
+    from dplinked.sums.numpy import residuals
+
+    own = residuals._own_residuals
+
+    def shifted(data, predictor, x, z):
+        return own(data, predictor, x, z) - 3.0 * x.mean()
+
+    monkeypatch.setattr(residuals, "_own_residuals", shifted)
+    monkeypatch.setattr(planned, "SCALE_SHARE", 0.9)
+    assert caught(monkeypatch, "ele", "row meat", tries=600)
+
+
+@pytest.mark.parametrize("path", ["ssp", "ngd", "paper ssp", "paper ngd", "private ranges"])
+def test_catches_half_the_noise(monkeypatch: pytest.MonkeyPatch, path: str) -> None:
+    """Pairs that reach the sensitivity: an exact join for the tight paths, whose bounds are attained."""
+    scales = planned.NoisePlan.scales
+    factor = 0.5 if path in ("ssp", "ngd") else 0.1  # the paper's calibration has that much to spare
+    if path == "private ranges":
+        original = mechanism.release_ranges
+
+        def weaken(counts, plan):
+            parts = tuple(dataclasses.replace(part, scale=part.scale * 0.02) for part in plan.parts)
+            return original(counts, planned.NoisePlan(parts, plan.mu))
+
+        monkeypatch.setattr(mechanism, "release_ranges", weaken)
+    else:
+        monkeypatch.setattr(planned.NoisePlan, "scales", lambda plan: scales(plan) * factor)
+    assert caught(monkeypatch, "exact" if path in ("ssp", "private ranges") else "ele", path)
+
+
+def test_catches_a_redraw(monkeypatch: pytest.MonkeyPatch) -> None:
+    original = fit_module.door.release_sums
+
+    def until_it_looks_good(sums, design, links, mu, **kind):
+        released = original(sums, design, links, mu, **kind)
+        while abs(np.linalg.det(released.matrix)) < abs(np.linalg.det(sums.matrix)) * 0.5:
+            released = original(sums, design, links, mu, **kind)
+        return released
+
+    monkeypatch.setattr(fit_module.door, "release_sums", until_it_looks_good)
+    assert caught(monkeypatch, "exact")
+
+
+def test_catches_a_ridge_from_the_data(monkeypatch: pytest.MonkeyPatch) -> None:
+    original = TablePass.instrument_sums
+    seen = {}
+
+    def remember(data):
+        seen["sums"] = original(data)
+        return seen["sums"]
+
+    solve = fit_module.solve_sums
+    monkeypatch.setattr(TablePass, "instrument_sums", remember)
+    monkeypatch.setattr(
+        fit_module,
+        "solve_sums",
+        lambda released, **k: solve(released, **{**k, "ridge": abs(np.linalg.eigvals(seen["sums"].matrix)).min()}),
+    )
+    assert caught(monkeypatch, "exact")
+
+
+def test_catches_a_forgotten_displaced_link(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sens, "response_total_sensitivity", lambda R, links: 2.0 * R)
+    monkeypatch.setattr(sens, "instrument_response_sensitivity", lambda R, h, links: 4.0 * R * h)
+    assert caught(monkeypatch, "displaced")
+
+
+def test_catches_a_move_without_its_displaced_link(monkeypatch: pytest.MonkeyPatch) -> None:
+    exposure = dpl.ELE.exposure
+
+    def forgetful(self, unit):
+        return dataclasses.replace(exposure(self, unit), displaced=0)
+
+    monkeypatch.setattr(dpl.ELE, "exposure", forgetful)
+    assert caught(monkeypatch, "mover", tries=1500)
+
+
+def test_catches_perfect_link_noise_for_accuracy_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    exposure = dpl.ELE.exposure
+    monkeypatch.setattr(dpl.ELE, "exposure", lambda self, unit: dataclasses.replace(exposure(self, unit), exact=True))
+    assert caught(monkeypatch, "ele-one")
+
+
+def test_catches_a_sensitivity_with_the_lower_bound_used_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+    """diffprivlib 0.6.6: Σx² with bounds (0, b) had sensitivity 0, so it was released exactly."""
+    plan_sums = mechanism.plan_sums
+
+    def mistaken(design, links, count, mu, **kind):
+        plan = plan_sums(design, links, count, mu, **kind)
+        parts = []
+        for part in plan.parts:
+            low, _ = design.columns[0].interval
+            parts.append(
+                dataclasses.replace(part, scale=max(abs(low) * abs(low), 1e-9)) if "matrix" in part.name else part
+            )
+        return planned.NoisePlan(tuple(parts), plan.mu)
+
+    monkeypatch.setattr(mechanism, "plan_sums", mistaken)
+    assert caught(monkeypatch, "exact", formula="y ~ x")
+
+
+def test_replay_catches_nan_distances(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Result:
+        def to_json(self) -> str:
+            return ""
+
+    def run(value: float):
+        from dplinked.privacy import noise
+
+        noise.add_gaussian(np.array([value]), 1.0)
+        return Result()
+
+    with pytest.raises(Leak):
+        replay(monkeypatch, lambda: run(np.nan), lambda: run(0.0), 1.0)

@@ -1,0 +1,363 @@
+"""Sensitivities against neighbours: never exceeded, and reached where the bound is a closed form."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import dplinked as dpl
+from dplinked.linkage import LinkageExposure
+from dplinked.privacy import sensitivity as sens
+from neighbours import ele_matrix
+
+ELE = LinkageExposure(exact=False, symmetric=True, accuracy_min=0.8, column_sum=1.0, matrix_change=0.0, displaced=0)
+EXACT = LinkageExposure(exact=True, symmetric=True, accuracy_min=1.0, column_sum=1.0, matrix_change=0.0, displaced=0)
+
+
+def ball(rng: np.random.Generator, n: int, d: int, corner: bool) -> np.ndarray:
+    """Points in the unit ball; on its boundary if `corner`."""
+    v = rng.normal(size=(n, d))
+    v /= np.linalg.norm(v, axis=1, keepdims=True)
+    return v if corner else v * rng.random((n, 1)) ** (1 / d)
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    seed=st.integers(0, 2**32 - 1),
+    d=st.integers(1, 3),
+    gamma=st.floats(0.05, 1.0),
+    displaced=st.integers(0, 3),
+    corner=st.booleans(),
+)
+def test_instrument_sums_stay_within(seed: int, d: int, gamma: float, displaced: int, corner: bool) -> None:
+    rng = np.random.default_rng(seed)
+    links = dataclasses.replace(ELE, accuracy_min=gamma, displaced=displaced)
+    sizes = [5, 3, 1]
+    n = sum(sizes)
+    Q = ele_matrix(sizes, [gamma, min(1.0, gamma + 0.1), 1.0])
+    h, x, z = ball(rng, n, d, corner), ball(rng, n, d, corner), rng.choice([-1.0, 1.0], n)
+    j, p = rng.integers(n), rng.integers(n)
+    h2, x2, z2 = h.copy(), x.copy(), z.copy()
+    h2[j], x2[j] = ball(rng, 1, d, corner)[0], ball(rng, 1, d, corner)[0]
+    z2[p] = -z[p]
+    for i in rng.choice(n, min(displaced, n), replace=False):
+        z2[i] = -z2[i]
+    b = np.linalg.norm(h.T @ z - h2.T @ z2)
+    assert b <= sens.instrument_response_sensitivity(1.0, 1.0, links) + 1e-12
+    assert abs(z.sum() - z2.sum()) <= sens.response_total_sensitivity(1.0, links) + 1e-12
+    H = np.linalg.norm(h.T @ Q @ x - h2.T @ Q @ x2)
+    assert H <= sens.instrument_matrix_sensitivity(1.0, 1.0, links) + 1e-12
+    S = np.linalg.norm(x.T @ Q @ x - x2.T @ Q @ x2)
+    assert S <= sens.symmetric_matrix_sensitivity(1.0, links) + 1e-12
+    assert np.linalg.norm((Q @ x - Q @ x2).sum(axis=0)) <= sens.regressor_total_sensitivity(1.0, links) + 1e-12
+    assert np.linalg.norm((h - h2).sum(axis=0)) <= sens.instrument_total_sensitivity(1.0) + 1e-12
+
+
+@settings(max_examples=200, deadline=None)
+@given(seed=st.integers(0, 2**32 - 1), d=st.integers(1, 3), displaced=st.integers(0, 2), corner=st.booleans())
+def test_a_changed_matrix_stays_within(seed: int, d: int, displaced: int, corner: bool) -> None:
+    """Arbitrary stochastic Q with column sums up to S, changing by M; W'W and W'z as well."""
+    rng = np.random.default_rng(seed)
+    n = 7
+    Q = rng.dirichlet(np.full(n, 0.3), n)
+    Q2 = Q.copy()
+    rows = rng.choice(n, 2, replace=False)
+    Q2[rows] = rng.dirichlet(np.full(n, 0.3), 2)
+    M = float(np.abs(Q - Q2).sum())
+    S = max(1.0 + 1e-9, float(Q.sum(axis=0).max()), float(Q2.sum(axis=0).max()))
+    links = LinkageExposure(False, False, min(Q.diagonal().min(), Q2.diagonal().min()), S, M, displaced)
+    h, x, z = ball(rng, n, d, corner), ball(rng, n, d, corner), rng.choice([-1.0, 1.0], n)
+    j, p = rng.integers(n, size=2)
+    h2, x2, z2 = h.copy(), x.copy(), z.copy()
+    h2[j], x2[j] = -h[j], -x[j]
+    z2[p] = -z[p]
+    H = np.linalg.norm(h.T @ Q @ x - h2.T @ Q2 @ x2)
+    assert H <= sens.instrument_matrix_sensitivity(1.0, 1.0, links) + 1e-12
+    totals = np.linalg.norm((Q @ x).sum(axis=0) - (Q2 @ x2).sum(axis=0))
+    assert totals <= sens.regressor_total_sensitivity(1.0, links) + 1e-12
+    others = [i for i in range(n) if i not in (j, p)]
+    for i in rng.choice(others, displaced, replace=False):
+        z2[i] = -z2[i]
+    # for W a displaced response means its row of Q is permuted away with it: the rest is covered by 2 per link
+    W, W2 = Q @ x, Q2 @ x2
+    assert np.linalg.norm(W.T @ W - W2.T @ W2) <= sens.gram_sensitivity(1.0, links) + 1e-12
+    assert np.linalg.norm(W.T @ z - W2.T @ z2) <= sens.cross_sensitivity(1.0, 1.0, links) + 1e-12
+
+
+@pytest.mark.parametrize("gamma", [0.1, 0.3, 0.5, 0.6, 0.8, 0.9, 1.0])
+@pytest.mark.parametrize("m", [5, 25])
+def test_symmetric_and_gram_bounds_are_reached(gamma: float, m: int) -> None:
+    """Others aligned with the axis, the person's two rows as the proof of g places them."""
+    if gamma * m < 1:
+        pytest.skip("less accurate than random links")
+    for form in ("symmetric", "gram"):
+        best = 0.0
+        Q = ele_matrix([m], [gamma])
+        kappa = float((Q[:, 0] ** 2).sum()) if form == "gram" else gamma
+        for mean in np.linspace(0, 1, 21):  # the others' average along the axis, from 0 to 1
+            others = np.zeros((m - 1, 2))
+            others[:, 0] = mean
+            angles = np.linspace(0, np.pi, 91)
+            points = np.stack([np.cos(angles), np.sin(angles)], axis=1)
+            both = [np.vstack([point, others]) for point in np.vstack([points, points * [1, -1]])]
+            mats = np.array([x.T @ (Q.T @ Q if form == "gram" else Q) @ x for x in both])
+            best = max(best, float(np.sqrt(((mats[:, None] - mats[None]) ** 2).sum(axis=(2, 3))).max()))
+        links = dataclasses.replace(ELE, accuracy_min=gamma)
+        bound = (
+            sens.symmetric_matrix_sensitivity(1.0, links)
+            if form == "symmetric"
+            else sens.gram_sensitivity(1.0, links, kappa)
+        )
+        assert 0.95 * bound <= best <= bound * (1 + 1e-9), (form, best / bound)
+
+
+@pytest.mark.parametrize("gamma", [0.1, 0.3, 0.5, 0.7, 0.9, 1.0])
+def test_instrument_matrix_bound_is_reached(gamma: float) -> None:
+    m = 25
+    Q = ele_matrix([m], [gamma])
+    best = 0.0
+    for others in (np.ones(m - 1), np.tile([1.0, -1.0], (m - 1) // 2)):
+        for h, h2, x, x2 in [(1, -1, 1, 1), (1, -1, 1, -1), (1, -1, -1, 1), (1, 1, 1, -1)]:
+            H = [np.r_[a, others] @ Q @ np.r_[b, others] for a, b in ((h, x), (h2, x2))]
+            best = max(best, abs(H[0] - H[1]))
+    bound = sens.instrument_matrix_sensitivity(1.0, 1.0, dataclasses.replace(ELE, accuracy_min=gamma))
+    assert 0.95 * bound <= best <= bound * (1 + 1e-12)
+
+
+def test_the_proof_of_the_instrument_matrix_at_half() -> None:
+    """The middle of that proof on a grid: at γ = 1/2 no four points of the plane exceed 4."""
+    grid = np.linspace(0, np.pi / 2, 46)
+    t, f, a, b = np.meshgrid(grid, grid, grid, grid, indexing="ij", sparse=True)
+    for s1 in (1, -1):
+        for s2 in (1, -1):
+            C, D, A, B = np.cos(t), np.cos(f), np.cos(a), np.cos(b)
+            square = (C * A) ** 2 + (D * B) ** 2 - 2 * C * D * A * B * np.cos(t + s1 * f) * np.cos(a + s2 * b)
+            assert square.max() <= 1 + 1e-12
+
+
+@pytest.mark.parametrize("displaced", [0, 2])
+@pytest.mark.parametrize("d", [1, 3])
+def test_response_bounds_are_reached(d: int, displaced: int) -> None:
+    """Every row pulls the same way: h flips under z = R, responses flip under h of the same direction."""
+    e = np.ones(d) / math.sqrt(d)
+    h, z = np.tile(-e, (4 + displaced, 1)), np.ones(4 + displaced)
+    h[0], h2, z2 = e, h.copy(), z.copy()
+    h2[0] = -e
+    h[1:] = h2[1:] = e
+    z2[1 : 2 + displaced] = -1.0
+    totals = z2.copy()
+    totals[0] = -1.0 if displaced else 1.0  # row j itself is linked anew where links are displaced
+    links = dataclasses.replace(ELE, displaced=displaced)
+    assert np.linalg.norm(h.T @ z - h2.T @ z2) == pytest.approx(sens.instrument_response_sensitivity(1.0, 1.0, links))
+    assert abs(z.sum() - totals.sum()) == pytest.approx(sens.response_total_sensitivity(1.0, links))
+
+
+def test_exact_bounds_are_reached() -> None:
+    assert sens.instrument_response_sensitivity(1.0, 1.0, EXACT) == 2.0  # h z -> (-h) z
+    x, x2 = np.array([1.0, 0.0]), np.array([0.0, 1.0])
+    moved = np.linalg.norm(np.outer(x, x) - np.outer(x2, x2))
+    assert moved == pytest.approx(sens.symmetric_matrix_sensitivity(1.0, EXACT))
+
+
+@pytest.mark.parametrize("ratio", [0.1, 0.5, 1.0, 2.0, 10.0])
+def test_joint_distance_is_reached_and_never_exceeded(ratio: float) -> None:
+    rng = np.random.default_rng(3)
+    bound = sens.joint_distance(1.0, 1.0, 1.0, ratio)
+    best = 0.0
+    for angle in np.linspace(0, np.pi, 721):
+        x, x2 = np.array([1.0, 0.0]), np.array([np.cos(angle), np.sin(angle)])
+        for z, z2 in ((1.0, 1.0), (1.0, -1.0)):
+            G = np.linalg.norm(np.outer(x, x) - np.outer(x2, x2))
+            best = max(best, math.hypot(G, np.linalg.norm(x * z - x2 * z2) / ratio))
+    for _ in range(3000):
+        x, x2 = ball(rng, 2, 2, bool(rng.integers(2)))
+        z, z2 = rng.uniform(-1, 1, 2)
+        G = np.linalg.norm(np.outer(x, x) - np.outer(x2, x2))
+        assert math.hypot(G, np.linalg.norm(x * z - x2 * z2) / ratio) <= bound + 1e-12
+    assert 0.95 * bound <= best <= bound + 1e-12
+
+
+@pytest.mark.parametrize("gamma", [0.6, 0.9])
+@pytest.mark.parametrize("d", [1, 2])
+def test_matrix_with_intercept_is_nearly_reached(gamma: float, d: int) -> None:
+    """Root of the summed squares of core, totals of x and totals of h: a search reaches 80 % at least."""
+    rng = np.random.default_rng(1)
+    links = dataclasses.replace(ELE, accuracy_min=gamma)
+    m = 9
+    Q = ele_matrix([m], [gamma])
+    h_norm, E = math.sqrt(d), math.sqrt(d)
+    bound = math.hypot(
+        sens.instrument_matrix_sensitivity(h_norm, E, links),
+        sens.regressor_total_sensitivity(E, links),
+        sens.instrument_total_sensitivity(h_norm),
+    )
+    best = 0.0
+    for _ in range(4000):
+        h, x = rng.choice([-1.0, 1.0], (m, d)), rng.choice([-1.0, 1.0], (m, d))
+        h2, x2 = h.copy(), x.copy()
+        h2[0], x2[0] = -h[0], rng.choice([-1.0, 1.0]) * x[0]
+        parts = (h.T @ Q @ x - h2.T @ Q @ x2, (x - x2).sum(axis=0), (h - h2).sum(axis=0))
+        best = max(best, math.sqrt(sum(float((part**2).sum()) for part in parts)))
+    # with x held, h'Qx moves by the block's mean of x: aligned others reach the most
+    for x0 in (1.0, -1.0):
+        h, x = np.ones((m, d)), np.ones((m, d))
+        h2, x2 = h.copy(), x.copy()
+        h[0], h2[0], x[0], x2[0] = 1.0, -1.0, x0, -x0
+        parts = (h.T @ Q @ x - h2.T @ Q @ x2, (x - x2).sum(axis=0), (h - h2).sum(axis=0))
+        best = max(best, math.sqrt(sum(float((part**2).sum()) for part in parts)))
+    assert 0.8 * bound <= best <= bound + 1e-12
+
+
+def test_rank_one_range_decreases() -> None:
+    values = [sens.rank_one_range(k) for k in np.linspace(0, 1, 2001)]
+    assert values[0] == 4.0
+    assert values[-1] == pytest.approx(math.sqrt(2))
+    assert np.all(np.diff(values) <= 1e-12)
+
+
+@pytest.mark.parametrize(("gamma", "other"), [(0.9, 0.9), (0.6, 0.6), (0.95, 0.5), (1.0, 0.7)])
+@pytest.mark.parametrize("sizes", [(4, 4), (2, 3), (1, 3), (3, 1), (2, 1), (1, 1), (9, 2)])
+def test_a_move_changes_the_matrix_as_claimed(gamma: float, other: float, sizes: tuple[int, int]) -> None:
+    """Brute force over Q before and after a move, blocks of one included."""
+    linkage = dpl.ELE({"a": gamma, "b": other}, block="k", other=1.0)
+    bound = linkage.exposure(dpl.PrivacyUnit(moves_block=True)).matrix_change
+
+    def matrix(keys: list[str]) -> np.ndarray:
+        Q = np.zeros((len(keys), len(keys)))
+        for key, accuracy in (("a", gamma), ("b", other)):
+            where = [i for i, k in enumerate(keys) if k == key]
+            if where:
+                Q[np.ix_(where, where)] = ele_matrix([len(where)], [accuracy])
+        return Q
+
+    keys = ["a"] * sizes[0] + ["b"] * sizes[1]
+    moved = ["b", *keys[1:]]
+    change = float(np.abs(matrix(keys) - matrix(moved)).sum())
+    assert change <= bound + 1e-12
+    if gamma == other and min(sizes) > 1:
+        assert change == pytest.approx(bound)
+
+
+def test_paper_constants() -> None:
+    """B of Theorem 4.1 at M = 1: R c 5 + 2 C c² 3, and R c 5 + max(6 c², 2 R²)."""
+    links = dataclasses.replace(ELE, matrix_change=1.0)
+    assert sens.paper_ngd_sensitivity(1.5, 2.0, 3.0, links) == pytest.approx(2 * 1.5 * 5 + 2 * 3 * 2.25 * 3)
+    assert sens.paper_ssp_sensitivity(1.5, 2.0, links) == pytest.approx(2 * 1.5 * 5 + max(2 * 2.25 * 3, 8))
+
+
+def test_displaced_links_are_permuted_rows_for_the_paper() -> None:
+    """Swapping responses equals permuting rows of Q: at most 2 in l1 per displaced row."""
+    Q = ele_matrix([4, 4], [0.9, 0.9])
+    order = np.array([4, 1, 2, 3, 0, 5, 6, 7])
+    assert np.abs(Q - Q[order]).sum() <= 2.0 * 2 + 1e-12
+    assert dataclasses.replace(ELE, displaced=2).paper_change == 6.0
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    seed=st.integers(0, 2**32 - 1),
+    d=st.integers(1, 3),
+    kind=st.sampled_from(["exact", "ele", "displaced"]),
+    clip=st.floats(0.1, 3.0),
+)
+def test_meats_stay_within(seed: int, d: int, kind: str, clip: float) -> None:
+    """Row and block meat of clipped residuals, rows changed as the unit allows; blocks of any make-up."""
+    rng = np.random.default_rng(seed)
+    k = 2 if kind == "displaced" else 0
+    links = EXACT if kind == "exact" else dataclasses.replace(ELE, displaced=k)
+    n = 9
+    blocks = rng.integers(0, 4, n)
+    h, r = ball(rng, n, d, True), rng.normal(0, 2, n)
+    h2, r2 = h.copy(), r.copy()
+    j, p = rng.integers(n, size=2)
+    p = j if kind == "exact" else p
+    changed = [j, p, *rng.choice([i for i in range(n) if i not in (j, p)], k, replace=False)]
+    h2[j], r2[changed] = ball(rng, 1, d, True)[0], rng.normal(0, 2, len(changed))
+
+    def rows(h: np.ndarray, r: np.ndarray) -> np.ndarray:
+        u = h * r[:, None]
+        u /= np.maximum(np.linalg.norm(u, axis=1, keepdims=True) / clip, 1.0)
+        return u.T @ u
+
+    moved = np.linalg.norm(rows(h, r) - rows(h2, r2))
+    assert moved <= sens.row_meat_sensitivity(clip, links) + 1e-9
+
+    def totals(h: np.ndarray, r: np.ndarray) -> np.ndarray:
+        T = np.array([(h[blocks == b] * r[blocks == b, None]).sum(axis=0) for b in range(4)])
+        T /= np.maximum(np.linalg.norm(T, axis=1, keepdims=True) / clip, 1.0)
+        return T.T @ T
+
+    # within the touched blocks every residual may move (block means change), elsewhere none
+    touched = np.isin(blocks, blocks[changed])
+    r2 = np.where(touched, r2 + rng.normal(0, 1, n), r2)
+    assert np.linalg.norm(totals(h, r) - totals(h2, r2)) <= sens.block_meat_sensitivity(clip, links) + 1e-9
+    counts = [(np.abs(x) < 1.0).sum() for x in (r[np.unique(changed)], r2[np.unique(changed)])]
+    assert abs(counts[0] - counts[1]) <= sens.residual_count_sensitivity(links)
+
+
+def test_meat_bounds_are_reached() -> None:
+    e, f = np.array([1.0, 0.0]), np.array([0.0, 1.0])
+    one, other = np.outer(e, e), np.outer(f, f)
+    assert np.linalg.norm(one - other) == pytest.approx(sens.row_meat_sensitivity(1.0, EXACT))
+    # row j from e to f, row p (h = f) from 0 to 1: their changes add along f f' only in part
+    moved = np.linalg.norm(other + other - one)
+    assert 0.9 * sens.row_meat_sensitivity(1.0, ELE) <= moved <= sens.row_meat_sensitivity(1.0, ELE)
+    # two blocks, each from e to f
+    assert 2 * np.linalg.norm(one - other) == pytest.approx(sens.block_meat_sensitivity(1.0, ELE))
+
+
+@settings(max_examples=100, deadline=None)
+@given(seed=st.integers(0, 2**32 - 1), carriers=st.integers(1, 3))
+def test_matching_meat_stays_within(seed: int, carriers: int) -> None:
+    """Residuals z - w'β under an explicit Q that changes too; several rows may carry the person's response."""
+    rng = np.random.default_rng(seed)
+    n, d, clip = 8, 2, 1.0
+    Q = rng.dirichlet(np.full(n, 0.4), n)
+    Q2 = Q.copy()
+    Q2[rng.integers(n)] = rng.dirichlet(np.full(n, 0.4))
+    S = max(1.0 + 1e-9, Q.sum(axis=0).max(), Q2.sum(axis=0).max())
+    least = min(Q.diagonal().min(), Q2.diagonal().min())
+    links = LinkageExposure(False, False, least, S, float(np.abs(Q - Q2).sum()), 0, carriers)
+    h, x, z, beta = ball(rng, n, d, True), ball(rng, n, d, True), rng.normal(size=n), rng.normal(size=d)
+    h2, x2, z2 = h.copy(), x.copy(), z.copy()
+    j = rng.integers(n)
+    h2[j], x2[j] = ball(rng, 1, d, True)[0], -x[j]
+    z2[rng.choice(n, carriers, replace=False)] += rng.normal(0, 3, carriers)
+
+    def meat(h, x, z, Q):
+        u = h * (z - Q @ x @ beta)[:, None]
+        u /= np.maximum(np.linalg.norm(u, axis=1, keepdims=True) / clip, 1.0)
+        return u.T @ u
+
+    moved = np.linalg.norm(meat(h, x, z, Q) - meat(h2, x2, z2, Q2))
+    assert moved <= sens.matching_meat_sensitivity(clip, 1.0, float(np.linalg.norm(beta)), links) + 1e-9
+
+
+@settings(max_examples=200, deadline=None)
+@given(seed=st.integers(0, 2**32 - 1), displaced=st.integers(0, 4))
+def test_right_links_stay_within(seed: int, displaced: int) -> None:
+    """One person's row, the row that holds their record and k more are linked anew; the others keep their links."""
+    rng = np.random.default_rng(seed)
+    n = int(rng.integers(3, 25))
+    truth, links, groups, checked = rng.permutation(n), rng.permutation(n), rng.integers(0, 3, n), rng.random(n) < 0.7
+    j = int(rng.integers(n))
+    p = int(np.flatnonzero(links == truth[j])[0])
+    free = np.setdiff1d(np.arange(n), [j, p])
+    rows = np.concatenate([[j, p], rng.choice(free, min(displaced, free.size), replace=False)])
+    other = links.copy()
+    other[rows] = rng.permutation(links[rows]) if rng.random() < 0.5 else truth[rows]
+    counts = [np.bincount(groups[checked], (side == truth)[checked], 3) for side in (links, other)]
+    exposure = dpl.ELE(0.5, "b").exposure(dpl.PrivacyUnit(displaced_links=displaced))
+    assert np.linalg.norm(counts[0] - counts[1]) <= sens.right_links_sensitivity(exposure)
+
+
+def test_the_bound_on_right_links_is_reached() -> None:
+    """Three rows in a wrong cycle that one changed record sets right: own row, holder, one displaced."""
+    truth, links = np.arange(3), np.array([1, 2, 0])
+    exposure = dpl.ELE(0.5, "b").exposure(dpl.PrivacyUnit(displaced_links=1))
+    assert (truth == truth).sum() - (links == truth).sum() == sens.right_links_sensitivity(exposure)

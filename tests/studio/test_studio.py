@@ -1,0 +1,618 @@
+"""The studio: who is let in, and the whole path in a real browser."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import shutil
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+import dplinked as dpl
+from dplinked.simulate import linked_households
+from dplinked.studio.desk import Desk, Fault, Job, attempt
+from dplinked.studio.draft import BLANK, Draft, formula_columns, list_from, table_from
+from dplinked.studio.guard import Guard
+from dplinked.studio.serve import run_studio
+from studies import LEDGER_STUDY, STUDY
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
+PAGES = ("study", "check", "plan", "release", "budget")
+ODD = '<img src=x onerror="document.title=1">\'&amp;😀'  # a column's name
+
+# --- the guard ---------------------------------------------------------------------------------------
+
+
+@dataclass
+class Answer:
+    status: int
+    headers: dict[str, str]
+    body: str
+
+
+class Host:
+    """A guard on port 1234, and what is behind it."""
+
+    def __init__(self) -> None:
+        self.guard, self.passed = Guard(1234, self._app), 0
+        self.token = urlsplit(self.guard.address).query
+
+    async def _app(self, scope: Any, receive: Any, send: Any) -> None:
+        self.passed += 1
+        if scope["type"] == "http":
+            await send({"type": "http.response.start", "status": 200, "headers": []})
+            await send({"type": "http.response.body", "body": b"inside"})
+        else:
+            await send({"type": "websocket.accept"})
+
+    def ask(
+        self, query: str = "", *, kind: str = "http", method: str = "GET", path: str = "/", **headers: str
+    ) -> Answer:
+        given = {"host": "127.0.0.1:1234", **headers}
+        scope = {
+            "type": kind, "method": method, "path": path, "query_string": query.encode(),
+            "headers": [(name.encode(), value.encode()) for name, value in given.items()],
+        }  # fmt: skip
+        sent: list[Any] = []
+
+        async def send(message: Any) -> None:
+            sent.append(message)
+
+        async def receive() -> Any:
+            return {"type": f"{kind}.connect"}
+
+        asyncio.run(self.guard(scope, receive, send))
+        if kind == "websocket":
+            return Answer({"websocket.accept": 200, "websocket.close": 403}[sent[0]["type"]], {}, "")
+        got = {name.decode(): value.decode() for name, value in sent[0]["headers"]}
+        return Answer(sent[0]["status"], got, sent[1]["body"].decode())
+
+    def cookie(self) -> str:
+        return self.ask(self.token).headers["set-cookie"].split(";")[0]
+
+
+@pytest.fixture
+def host() -> Host:
+    return Host()
+
+
+def test_the_address_works_once(host: Host) -> None:
+    first = host.ask(host.token)
+    assert first.status == 200
+    assert first.headers["refresh"] == "0; url=/"
+    assert {"HttpOnly", "SameSite=Strict", "Path=/"} <= set(first.headers["set-cookie"].split("; "))
+    assert host.token.removeprefix("token=") not in first.headers["set-cookie"] + first.body
+    again = host.ask(host.token)
+    assert again.status == 403
+    assert "start it anew" in again.body
+    assert "set-cookie" not in again.headers
+    assert host.passed == 0
+
+
+@pytest.mark.parametrize("query", ["", "token=", "token=wrong", "token=%ff", "token=\u00e9"])
+def test_a_wrong_token_is_refused_and_uses_up_nothing(host: Host, query: str) -> None:
+    assert host.ask(query).status == 403
+    assert host.ask(f"{host.token}&{host.token}").status == 403
+    assert host.ask(host.token, method="POST").status == 403
+    assert host.ask(host.token, path="/session/1").status == 403
+    assert host.passed == 0
+    assert host.ask(host.token).status == 200
+
+
+def test_the_cookie_opens_everything(host: Host) -> None:
+    cookie = host.cookie()
+    inside = host.ask(path="/session/1/download/x", cookie=f"other=1; {cookie}")
+    assert (inside.status, inside.body) == (200, "inside")
+    assert "default-src 'none'" in inside.headers["content-security-policy"]
+    assert host.ask(host.token, cookie=cookie).status == 200  # the same browser, at the same address
+    for wrong in (cookie[:-1], cookie + "x", cookie.replace("1234", "1235"), "=", "a=\x01"):
+        assert host.ask(cookie=wrong).status == 403
+    assert host.ask().status == 403
+
+
+@pytest.mark.parametrize("name", ["evil.example", "127.0.0.1", "127.0.0.1:99", "evil.example:1234", ""])
+def test_other_hosts_names_are_refused(host: Host, name: str) -> None:
+    cookie = host.cookie()
+    assert host.ask(cookie=cookie, host=name).status == 403
+    assert host.ask(cookie=cookie, kind="websocket", host=name, origin="http://127.0.0.1:1234").status == 403
+    assert host.ask(cookie=cookie, host="localhost:1234").status == 200
+
+
+def test_the_socket_is_for_our_own_page(host: Host) -> None:
+    cookie, ours = host.cookie(), "http://127.0.0.1:1234"
+    assert host.ask(kind="websocket", cookie=cookie, origin=ours).status == 200
+    assert host.ask(kind="websocket", origin=ours).status == 403
+    assert host.ask(kind="websocket", cookie=cookie).status == 403
+    for origin in ("http://evil.example", "http://127.0.0.1:99", "https://127.0.0.1:1234", "null"):
+        assert host.ask(kind="websocket", cookie=cookie, origin=origin).status == 403
+        assert host.ask(method="POST", cookie=cookie, origin=origin).status == 403
+
+
+# --- studies as text, and the desk -------------------------------------------------------------------
+
+
+def test_a_draft_changes_what_was_asked_and_nothing_else() -> None:
+    draft = Draft(0, "s.toml", LEDGER_STUDY)
+    same = {("privacy", "epsilon"): 1, ("linkage", "accuracy"): 0.91, ("model", "ridge"): None, ("typical", "x"): []}
+    assert draft.changed(same) == LEDGER_STUDY
+    changed = draft.changed({("privacy", "epsilon"): 0.5, ("ledger", "url"): "", ("ledger", "population"): None})
+    assert changed.splitlines()[0] == LEDGER_STUDY.splitlines()[0]
+    assert "epsilon = 0.5" in changed
+    assert "[ledger]" not in changed
+    assert Draft(0, "s.toml", "not = = toml").sections is None
+
+
+def test_odd_names_survive_the_text() -> None:
+    changes = {
+        ("model", "formula"): f"`{ODD}` ~ x",
+        ("bounds", ODD): [0, 1],
+        ("bounds", "x"): [0.5, 2],
+        ("linkage", "block"): ODD,
+        ("linkage", "accuracy"): table_from(f"{ODD} = 0.9\n a = b = 0.8\n\n"),
+        ("data", "path"): "x\n\u202e.csv",
+    }
+    study = dpl.Study.from_text(Draft(0, "", BLANK).changed(changes), "/tmp")
+    assert study.bounds == {ODD: [0, 1], "x": [0.5, 2]}
+    assert study.linkage == dpl.ELE({ODD: 0.9, "a = b": 0.8}, ODD)
+    assert formula_columns(study.formula, []) == ([ODD, "x"], [])
+    assert list_from("1\n two\n", [1, 2]) == [1, "two"]
+
+
+def test_only_our_own_errors_are_shown() -> None:
+    def fails() -> None:
+        raise ValueError("a cell")
+
+    assert attempt(fails) == Fault("Unexpected error; please report it.")
+    refused = attempt(lambda: dpl.ELE(2.0))
+    assert isinstance(refused, Fault)
+    assert "accuracy must lie" in refused.text
+
+
+@pytest.mark.parametrize("name", ["", "a", "../a.toml", "/etc/a.toml", "a/b.toml", "a\n.toml", ".toml/"])
+def test_files_stay_in_the_folder(tmp_path: Path, name: str) -> None:
+    desk = Desk(tmp_path)
+    with pytest.raises(dpl.StudyError, match="is not a name for a study file"):
+        desk.read(name)
+    with pytest.raises(dpl.StudyError, match="is not a name for a study file"):
+        desk.write(name, "", None)
+
+
+def test_a_file_is_not_overwritten_unseen(tmp_path: Path) -> None:
+    desk = Desk(tmp_path)
+    desk.write("a.toml", "one", None)
+    with pytest.raises(dpl.StudyError, match="is there already"):
+        desk.write("a.toml", "two", None)
+    desk.write("a.toml", "two", "one")
+    assert desk.read("a.toml") == "two"
+    assert (desk.study_files(), desk.free_name()) == (["a.toml"], "study.toml")
+
+
+def test_one_release_at_a_time(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    going, begun = threading.Event(), []
+
+    def slow(*_: Any, progress: Any, **__: Any) -> Any:
+        begun.append(progress("reading", 1, 2))
+        going.wait(30)
+        raise dpl.BudgetError("No.")
+
+    monkeypatch.setattr("dplinked.studio.desk.fit_study", slow)
+    desk, study = Desk(folder), dpl.Study.from_toml(folder / "study.toml")
+    desk.start(study, None)
+    with pytest.raises(dpl.StudyError, match="is running already"):
+        desk.start(study, None)
+    going.set()
+    while desk.job is not None and desk.job.running:
+        time.sleep(0.01)
+    assert len(begun) == 1
+    assert desk.job == Job(running=False, fault=Fault("No."))
+
+
+def test_it_says_why_it_cannot_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(dpl.StudyError, match=r"no study file 'absent\.toml'"):
+        run_studio(tmp_path / "absent.toml")
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        with pytest.raises(dpl.StudyError, match="cannot be used"):
+            run_studio(None, port=taken.getsockname()[1])
+    monkeypatch.setattr("dplinked.studio.serve.find_spec", lambda name: None)
+    with pytest.raises(dpl.StudyError, match="pip install 'dplinked"):
+        run_studio(None)
+
+
+def test_the_library_does_not_load_the_studio() -> None:
+    code = "import sys, dplinked, dplinked.cli.main; print([m for m in sys.modules if 'studio' in m or m in ('shiny', 'uvicorn')])"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"
+
+
+# --- in a browser ------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Data, a study of it, and a budget for four releases of epsilon 1."""
+    table = pa.table(linked_households(2_000, 1)).drop_columns(["true_consumption"])
+    pq.write_table(table, tmp_path / "linked.parquet")
+    (tmp_path / "study.toml").write_text(LEDGER_STUDY, encoding="utf-8")
+    ledger = dpl.Ledger.create(tmp_path / "budget.db", "households", epsilon=1.5, delta=1e-6)
+    ledger.register(tmp_path / "linked.parquet")
+    return tmp_path
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    pytest.importorskip("shiny", reason="the studio needs Shiny: pip install 'dplinked[studio]'")
+    api = pytest.importorskip("playwright.sync_api", reason="browser tests need Playwright")
+    if CHROMIUM is None:
+        pytest.skip("browser tests need Chromium: apt install chromium")
+    with api.sync_playwright() as playwright:
+        launched = playwright.chromium.launch(executable_path=CHROMIUM)
+        yield launched
+        launched.close()
+
+
+class Studio:
+    """A running studio, and windows in it."""
+
+    def __init__(self, browser: Any, *arguments: object, cwd: Path) -> None:
+        command = [sys.executable, "-m", "dplinked.cli", "studio", "--no-browser", *map(str, arguments)]
+        self.errors = cwd / "stderr.txt"
+        with self.errors.open("w") as errors:
+            self.process = subprocess.Popen(command, cwd=cwd, stdout=subprocess.PIPE, stderr=errors, text=True)
+        assert self.process.stdout is not None
+        self.address = next(line.strip() for line in self.process.stdout if "token=" in line)
+        self.origin = self.address.split("/?")[0]
+        self._browser, self._contexts = browser, []
+        self.asked: list[str] = []
+        self.logged: list[str] = []
+
+    def open(self, width: int = 1280, scheme: str = "light") -> Any:
+        """A window of a browser of its own at the printed address."""
+        context = self._browser.new_context(viewport={"width": width, "height": 900}, color_scheme=scheme)
+        context.set_default_timeout(20_000)
+        self._contexts.append(context)
+        page = context.new_page()
+        page.on("request", lambda request: self.asked.append(request.url))
+        page.on("websocket", lambda socket: self.asked.append(socket.url.replace("ws://", "http://")))
+        page.on("console", lambda message: self.logged.append(message.text) if message.type == "error" else None)
+        page.on("pageerror", lambda error: self.logged.append(str(error)))
+        page.goto(self.address)
+        return page
+
+    def close(self) -> None:
+        for context in self._contexts:
+            context.close()
+        self.process.send_signal(2)
+        assert self.process.wait(20) == 0
+        assert self.process.stdout is not None
+        self.process.stdout.close()
+        assert self.errors.read_text() == ""
+        assert {url[: len(self.origin)] for url in self.asked} <= {self.origin}, "something was loaded from elsewhere"
+        assert [line for line in self.logged if "404" not in line and "403" not in line] == []  # no icon; refusals
+
+
+@pytest.fixture
+def start(browser: Any, folder: Path) -> Iterator[Any]:
+    begun: list[Studio] = []
+
+    def begin(*arguments: object) -> Studio:
+        begun.append(Studio(browser, *arguments, cwd=folder))
+        return begun[-1]
+
+    yield begin
+    for studio in begun:
+        studio.close()
+
+
+def go(page: Any, name: str) -> None:
+    link = page.locator(f"a[data-value={name}]")
+    if not link.is_visible():
+        page.get_by_role("button", name="Toggle navigation").click()
+    link.click()
+    page.locator(f".tab-pane.active[data-value={name}]").wait_for()
+
+
+def see(page: Any, text: str | re.Pattern[str], kind: str = ".note") -> None:
+    page.locator(f".tab-pane.active {kind}").filter(has_text=text).first.wait_for()
+
+
+def settle(page: Any) -> None:
+    """Wait until the server has nothing more to say."""
+    page.wait_for_timeout(300)
+    page.wait_for_function("!document.documentElement.classList.contains('shiny-busy')")
+
+
+def release(page: Any, name: str = "") -> None:
+    go(page, "release")
+    page.get_by_label("Name of this release").fill(name)
+    page.get_by_role("button", name="Release …").click()
+    page.get_by_role("button", name="Spend it and release").click()
+
+
+def left(page: Any) -> float:
+    """Epsilon that the page Budget says is left."""
+    go(page, "budget")
+    page.get_by_role("button", name="Read again").click()
+    settle(page)
+    told = page.locator(".tab-pane.active tr", has_text="Left").inner_text()
+    return float(re.search(r"epsilon = ([\d.]+)", told)[1])  # type: ignore[index]
+
+
+def drag(page: Any, label: str, by: int) -> None:
+    handle = page.locator(f".shiny-input-container:has(label:text-is({json.dumps(label)})) .irs-handle").last
+    box = handle.bounding_box()
+    page.mouse.move(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
+    page.mouse.down()
+    page.mouse.move(box["x"] + box["width"] / 2 + by, box["y"] + box["height"] / 2, steps=4)
+    page.mouse.up()
+
+
+def fetch(page: Any, button: str) -> tuple[str, str]:
+    with page.expect_download() as waiting:
+        page.get_by_role("link", name=button).click()
+    return waiting.value.suggested_filename, waiting.value.path().read_text(encoding="utf-8")
+
+
+@pytest.mark.slow
+def test_the_whole_path(start: Any, folder: Path) -> None:
+    (folder / "study.toml").unlink()
+    studio = start()
+    page = studio.open()
+    see(page, "lacks 'formula'")
+
+    # write a study
+    page.get_by_label("Data file").fill("linked.parquet")
+    page.get_by_label("Formula").fill("consumption ~ income + C(region)")
+    page.get_by_label("Formula").press("Tab")
+    see(page, "lacks 'accuracy'")
+    for name, value in {
+        "consumption: Lowest": "0", "consumption: Highest": "120000", "income: Lowest": "0", "income: Highest": "150000",
+        "income: Typical from": "15000", "income: to": "50000", "region: Levels": "north\nsouth",
+        "Block column": "state", "Share of links that are right": "0.91", "Ledger": "budget.db", "Population": "households",
+    }.items():  # fmt: skip
+        page.get_by_label(name).fill(value)
+    see(page, "The study is complete")
+    see(page, "Not saved")
+    page.get_by_role("button", name="Save").click()
+    see(page, "'study.toml' is saved")
+    assert fetch(page, "Download study file") == ("study.toml", (folder / "study.toml").read_text(encoding="utf-8"))
+    study = dpl.Study.from_toml(folder / "study.toml")
+    wanted = dpl.Study.from_text(LEDGER_STUDY, folder)
+    assert study == wanted
+
+    # check
+    go(page, "check")
+    page.get_by_role("button", name="Look at the data").click()
+    see(page, "FOR THE STEWARD ONLY, NOT FOR PUBLICATION")
+    see(page, "2,000 rows; all declared columns are there", "li")
+
+    # plan: a larger epsilon, narrower intervals
+    go(page, "plan")
+    page.get_by_label("Number of rows").fill("2000")
+    cell = page.locator("tr", has_text="income").locator("td").first
+    see(page, "At 2,000 rows, epsilon = 1,", ".hint")
+    before = float(cell.inner_text()[1:])
+    drag(page, "Epsilon", 60)
+    see(page, re.compile(r"At 2,000 rows, epsilon = ([2-9]|1\.\d)"), ".hint")
+    assert float(cell.inner_text()[1:]) < before
+    assert page.locator("figure svg").get_attribute("aria-label").startswith("Expected 95 % intervals")
+
+    page.get_by_role("button", name="Use these settings").click()
+    see(page, "Not saved")
+    assert float(page.get_by_label("Epsilon of").input_value()) > 1
+    page.get_by_label("Epsilon of").fill("1")
+
+    # release, and see the budget fall
+    go(page, "release")
+    see(page, "the budget of households", "td")
+    whole = left(page)
+    release(page, "first")
+    page.frame_locator("iframe.report").get_by_role("heading", level=1).wait_for()
+    assert page.locator("iframe.report").get_attribute("sandbox") == ""
+    rest = left(page)
+    assert rest < whole
+    see(page, "first", "td")
+    go(page, "release")
+    name, text = fetch(page, "Download release")
+    made = dpl.Release.from_json(text)
+    assert (name, made.count, made.ledger["id"]) == ("release.json", 2000, "first")
+    name, text = fetch(page, "Download report")
+    assert name == "report.html"
+    assert "differentially private" in text
+
+    # the same name again costs nothing; another one is more than is left
+    release(page, "first")
+    page.get_by_label("Releases since the studio was started").wait_for()
+    assert left(page) == rest
+    release(page, "second")
+    page.get_by_label("Releases since the studio was started").locator("option", has_text="3. ").wait_for(
+        state="attached"
+    )
+    go(page, "release")
+    see(page, "more than is left", "td")
+    release(page)
+    see(page, "The budget of 'households' does not allow this release")
+    assert len(dpl.Ledger(folder / "budget.db").events()) == 6  # opened, registered, two charges with their releases
+    page.reload()
+    go(page, "release")
+    page.locator("iframe.report").wait_for()  # what was paid for is not lost with a window
+
+
+@pytest.mark.slow
+def test_refusals(start: Any, folder: Path) -> None:
+    studio = start(folder / "study.toml")
+    page = studio.open()
+    see(page, "The study is complete")
+    assert studio.address != page.url == f"{studio.origin}/"
+
+    other = studio.open()
+    assert "The studio's address works once" in other.inner_text("main")
+    assert other.goto(f"{studio.origin}/?token=wrong").status == 403
+    assert other.goto(f"{studio.origin}/lib/shiny-1/shiny.min.js").status == 403
+    assert page.goto(studio.address).status == 200  # the browser that is in, at the old address
+    see(page, "The study is complete")
+
+    for label, value, told in (
+        ("Epsilon of", "-1", "epsilon must be"), ("Epsilon of", "50", "large_epsilon"), ("Share of links", "1.5", "accuracy must lie"),
+        ("income: Highest", "-3", "low one must come first"), ("Formula", "consumption ~ scale(income)", "not supported"),
+    ):  # fmt: skip
+        field = page.get_by_label(label)
+        right = field.input_value()
+        field.fill(value)
+        field.press("Tab")
+        see(page, told, ".bad")
+        for name in ("release", "plan", "budget"):
+            go(page, name)
+            see(page, told, ".bad")
+        assert page.get_by_role("button", name="Release …").count() == 0
+        go(page, "study")
+        field.fill(right)
+        field.press("Tab")
+        see(page, "The study is complete")
+
+    page.get_by_role("button", name="Edit as text").click()
+    page.get_by_label("Study file (TOML)").fill("epsilon = = 1")
+    page.get_by_role("button", name="Use this text").click()
+    see(page, "is not valid TOML")
+    page.get_by_role("button", name="Open", exact=True).click()
+    page.get_by_role("button", name="Discard them").click()
+    see(page, "The study is complete")
+    page.get_by_label("Data file").fill("absent.parquet")
+    release(page)
+    see(page, "no file", ".bad")
+    go(page, "check")
+    page.get_by_role("button", name="Look at the data").click()
+    see(page, "no file", "li")
+
+
+OVERLAPS = """() => {
+  const seen = node => { const box = node.getBoundingClientRect(), style = getComputedStyle(node);
+    return box.width > 1 && box.height > 1 && style.visibility == 'visible' && !['absolute', 'fixed'].includes(style.position) };
+  const parts_of = node => [...node.children].flatMap(
+    part => getComputedStyle(part).display == 'contents' ? parts_of(part) : [part]);
+  const found = [];
+  for (const parent of document.querySelectorAll('nav *, .tab-pane.active, .tab-pane.active *')) {
+    if (parent.closest('svg, .irs, table')) continue;
+    const parts = parts_of(parent).filter(seen);
+    for (let i = 0; i < parts.length; i++) for (let j = i + 1; j < parts.length; j++) {
+      const a = parts[i].getBoundingClientRect(), b = parts[j].getBoundingClientRect();
+      if (getComputedStyle(parts[i]).display == 'inline' || getComputedStyle(parts[j]).display == 'inline') continue;
+      if (Math.min(a.right, b.right) - Math.max(a.left, b.left) > 1 && Math.min(a.bottom, b.bottom) - Math.max(a.top, b.top) > 1)
+        found.push(parts[i].outerHTML.slice(0, 80) + ' / ' + parts[j].outerHTML.slice(0, 80));
+    } }
+  for (const node of document.querySelectorAll('.tab-pane.active *')) {
+    if (node.closest('svg, .irs, .scroll, .visually-hidden') || !seen(node)) continue;
+    if (node.getBoundingClientRect().right > innerWidth + 1) found.push('beyond the edge: ' + node.outerHTML.slice(0, 80));
+    if (node.scrollWidth > node.clientWidth + 1 && node.clientWidth && !['INPUT', 'TEXTAREA', 'SELECT'].includes(node.tagName)
+        && getComputedStyle(node).display != 'inline') found.push('wider than it is: ' + node.outerHTML.slice(0, 80));
+  }
+  if (document.documentElement.scrollWidth > innerWidth) found.push('the page scrolls sideways');
+  return found;
+}"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("width", "scheme"), [(1280, "light"), (400, "dark"), (1280, "dark"), (400, "light")])
+def test_every_page_is_readable(start: Any, folder: Path, width: int, scheme: str) -> None:
+    axe = pytest.importorskip("axe_playwright_python.sync_playwright").Axe()
+    studio = start(folder / "study.toml")
+    page = studio.open(width, scheme)
+    see(page, "The study is complete")
+    assert page.evaluate("document.documentElement.dataset.bsTheme") == scheme
+
+    def look(name: str) -> None:
+        page.wait_for_timeout(300)
+        assert page.evaluate(OVERLAPS) == [], name
+        found = axe.run(page).response["violations"]
+        shown = [
+            (one["id"], node["html"], node["failureSummary"])
+            for one in found
+            for node in one["nodes"]
+            if one["impact"] in ("serious", "critical")
+        ]
+        assert shown == [], name
+
+    look("study")
+    page.get_by_role("button", name="Edit as text").click()
+    page.get_by_label("Study file (TOML)").wait_for()
+    look("text")
+    page.get_by_role("button", name="Cancel").click()
+    go(page, "check")
+    page.get_by_role("button", name="Look at the data").click()
+    see(page, "rows", "li")
+    look("check")
+    go(page, "plan")
+    page.locator("figure svg").wait_for()
+    look("plan")
+    go(page, "release")
+    page.get_by_role("button", name="Release …").click()
+    page.get_by_role("button", name="Spend it and release").wait_for()
+    look("question")
+    page.get_by_role("button", name="Spend it and release").click()
+    page.locator("iframe.report").wait_for()
+    look("release")
+    go(page, "budget")
+    see(page, "release", "td")
+    look("budget")
+    go(page, "study")
+    page.get_by_label("Epsilon of").fill("-1")
+    see(page, "epsilon must be")
+    look("fault")
+
+    # planted faults are noticed
+    page.add_style_tag(content=".hint { color: #808080 !important }")
+    found = axe.run(page).response["violations"]
+    assert [one["id"] for one in found if one["impact"] == "serious"] == ["color-contrast"]
+    page.add_style_tag(content="h1 { margin-bottom: -3rem !important }")
+    assert page.evaluate(OVERLAPS) != []
+
+
+@pytest.mark.slow
+def test_odd_names_are_shown_as_text(start: Any, folder: Path) -> None:
+    table = pq.read_table(folder / "linked.parquet")
+    pq.write_table(
+        table.rename_columns([{"income": ODD, "region": ODD + "2"}.get(name, name) for name in table.column_names]),
+        folder / "odd.parquet",
+    )
+    text = STUDY.replace("linked.parquet", "odd.parquet")
+    text = text.replace("~ income + C(region)", f"~ `{ODD}` + C(`{ODD}2`)".replace('"', '\\"'))
+    quoted = json.dumps(ODD, ensure_ascii=False)
+    text = text.replace("income =", f"{quoted} =").replace("region =", f"{json.dumps(ODD + '2', ensure_ascii=False)} =")
+    (folder / f"<b>{'x' * 40}<b>'😀.toml").write_text(text, encoding="utf-8")
+    studio = start(folder / f"<b>{'x' * 40}<b>'😀.toml")
+    page = studio.open(400)
+    see(page, "The study is complete")
+    page.get_by_label(f"{ODD}: Lowest").wait_for()
+    page.get_by_label(f"{ODD}2: Levels").wait_for()
+    page.get_by_label("Data file").fill(ODD)
+    see(page, "Not saved")
+    page.get_by_label("Data file").fill("odd.parquet")
+    see(page, "is saved")
+    go(page, "check")
+    page.get_by_role("button", name="Look at the data").click()
+    see(page, f"{ODD}: 0.00 % null", "li")
+    go(page, "plan")
+    page.get_by_text(f"Bounds of {ODD}").wait_for()
+    see(page, ODD, "th")
+    page.locator("figure svg").wait_for()
+    release(page)
+    page.frame_locator("iframe.report").get_by_text(ODD).first.wait_for()
+    for name in PAGES:
+        go(page, name)
+        page.wait_for_timeout(200)
+        assert page.locator(".tab-pane.active img, .tab-pane.active b").count() == 0
+        assert page.evaluate(OVERLAPS) == []
+    assert page.title() == "dplinked studio"
