@@ -152,7 +152,7 @@ def fit_study(study: Study, data: Any, *, release_id: str | None = None, progres
     if study.calibration == "paper":
         design = design.unscaled()
     else:
-        design = replace(design, halves=None) if study.method == "ngd" else design
+        design = replace(design, half_widths=None) if study.method == "ngd" else design
     run = {"paper": _run_paper, "tight": _run_descent if study.method == "ngd" else _run_sums}[study.calibration]
     try:
         with _quietly():
@@ -231,10 +231,10 @@ def _run_sums(study: Study, data: Pass, links: LinkageExposure) -> Release:
         design, search = _private_ranges(data, mu)
         left -= (search.mu / mu) ** 2
         before.append(search)
-    if design.halves is not None:
+    if design.half_widths is not None:
         unaimed = replace(study, typical={}).prepare()[0]
         design = better_instrument(design, unaimed, links, count, mu * math.sqrt(left))
-    data = data.aimed(design)
+    data = data.with_design(design)
     mu_sums = mu * math.sqrt(left)
     released = door.release_sums(data.instrument_sums(), design, links, mu_sums, intervals=study.intervals)
     estimate = solve_sums(

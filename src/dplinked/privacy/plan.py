@@ -72,7 +72,7 @@ class NoisePlan:
 
 def is_symmetric(design: Design, links: LinkageExposure) -> bool:
     """Whether ``h'QX`` is symmetric: the instrument is x itself and Q symmetric."""
-    return design.halves is None and links.symmetric
+    return design.half_widths is None and links.symmetric
 
 
 def instrument_parts(design: Design, links: LinkageExposure, count: int, intervals: bool) -> list[Part]:

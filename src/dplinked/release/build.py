@@ -113,7 +113,7 @@ def build_release(
             "columns": [{"name": c.name, "shift": c.shift, "scale": c.scale} for c in design.columns],
             "response": {"name": design.response.name, "shift": design.response.shift, "scale": design.response.scale},
             "intercept": design.intercept,
-            "halves": None if design.halves is None else list(design.halves),
+            "halves": None if design.half_widths is None else list(design.half_widths),
         },
         versions={name: metadata.version(name) for name in ("dplinked", "opendp", "numpy")},
     )

@@ -99,7 +99,7 @@ class Design:
 
     Attributes
     ----------
-    halves
+    half_widths
         Half-widths of the bounded instrument ``h = clip(x/half, -1, 1)``, one per column; for
         indicator columns and where it is None, ``h = x``.
     """
@@ -112,7 +112,7 @@ class Design:
     bounds: Mapping[str, Interval]
     levels: Mapping[str, tuple[Any, ...]]
     fill: Mapping[str, float]
-    halves: tuple[float, ...] | None = None
+    half_widths: tuple[float, ...] | None = None
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -133,7 +133,7 @@ class Design:
     @property
     def instrument_radius(self) -> float:
         """Largest l2 norm of a row of instruments, intercept left out."""
-        if self.halves is None:
+        if self.half_widths is None:
             return self.radius
         squares = (1.0 if group.numeric else group.radius**2 for group in self.groups)
         return math.sqrt(sum(squares)) * _ULP_ROOM
@@ -183,13 +183,13 @@ class Design:
 
     def instruments(self, regressors: Floats, out: Floats) -> None:
         """Write the instruments of some rows' regressors (d×k) into `out`."""
-        if self.halves is None:
+        if self.half_widths is None:
             out[:] = regressors
             return
         for group in self.groups:
             for k in range(group.start, group.stop):
                 if group.numeric:
-                    np.divide(regressors[k], self.halves[k], out=out[k])
+                    np.divide(regressors[k], self.half_widths[k], out=out[k])
                     np.clip(out[k], -1.0, 1.0, out=out[k])
                 else:
                     out[k] = regressors[k]
@@ -199,7 +199,7 @@ class Design:
 
         Affects precision only: neither privacy nor bias depends on where the middles lie.
         """
-        columns, groups, halves = list(self.columns), list(self.groups), []
+        columns, groups, half_widths = list(self.columns), list(self.groups), []
         for g, group in enumerate(groups):
             for k in range(group.start, group.stop):
                 column = columns[k]
@@ -208,12 +208,12 @@ class Design:
                     if self.intercept:
                         column = replace(column, shift=(low + high) / 2.0)
                     reach = (high - low) / 2.0 if self.intercept else max(abs(low), abs(high))
-                    halves.append(min(reach / column.scale, column.peak))
+                    half_widths.append(min(reach / column.scale, column.peak))
                     columns[k] = column
                     groups[g] = replace(group, radius=column.peak)
                 else:
-                    halves.append(column.peak)
-        return replace(self, columns=tuple(columns), groups=tuple(groups), halves=tuple(halves))
+                    half_widths.append(column.peak)
+        return replace(self, columns=tuple(columns), groups=tuple(groups), half_widths=tuple(half_widths))
 
     def unscaled(self) -> Design:
         """The same columns in the user's own units, as the paper has them."""
@@ -223,7 +223,7 @@ class Design:
             for group in self.groups
         )
         response = replace(self.response, shift=0.0, scale=1.0)
-        return replace(self, response=response, columns=columns, groups=groups, halves=None)
+        return replace(self, response=response, columns=columns, groups=groups, half_widths=None)
 
     def to_user(self) -> tuple[Floats, Floats]:
         """Return (A, a) such that user coefficients are ``A β + a`` for β on the scaled columns."""

@@ -26,12 +26,12 @@ def _moments(design: Design) -> tuple[Floats, Floats]:
             if not group.numeric:
                 share = 1.0 / (group.stop - group.start + 1)
                 signal[k] = square[k] = share * (1.0 - share) / column.scale**2
-            elif design.halves is None:
+            elif design.half_widths is None:
                 # uniform over the bounds; without an intercept, over the whole scaled interval
                 low, high = ((edge - column.shift) / column.scale for edge in column.interval)
                 signal[k] = square[k] = (low * low + low * high + high * high) / 3.0
             else:
-                half = design.halves[k]
+                half = design.half_widths[k]
                 width = min(half / MIDDLE, column.peak)
                 inside = min(half, width)
                 signal[k] = (inside**3 / (3.0 * half) + (width**2 - inside**2) / 2.0) / width
@@ -55,8 +55,8 @@ def column_spread(design: Design) -> Floats:
     spread = np.array(square)
     for group in design.groups:
         for k in range(group.start, group.stop):
-            if group.numeric and design.halves is not None:
-                spread[k] = min(design.halves[k] / MIDDLE, design.columns[k].peak) ** 2 / 3.0
+            if group.numeric and design.half_widths is not None:
+                spread[k] = min(design.half_widths[k] / MIDDLE, design.columns[k].peak) ** 2 / 3.0
     return spread
 
 

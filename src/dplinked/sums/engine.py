@@ -48,7 +48,7 @@ class Pass(Protocol):
     def blocks(self) -> BlockFacts | None:
         """Facts about the blocks, if there are any."""
 
-    def aimed(self, design: Design) -> Pass:
+    def with_design(self, design: Design) -> Pass:
         """The same rows with another scaling or instrument."""
 
     def instrument_sums(self) -> PrivateSums:
@@ -161,7 +161,7 @@ class TablePass:
         """Facts about the blocks, if there are any."""
         return None if self.data.blocks is None else self.data.blocks.facts()
 
-    def aimed(self, design: Design) -> TablePass:
+    def with_design(self, design: Design) -> TablePass:
         """See :class:`Pass`; so are the others."""
         return TablePass(replace(self.data, design=design))
 

@@ -77,7 +77,7 @@ def test_instrument_sums_equal_dense_q(layout: str, formula: str, typical, expli
     sums = instrument_sums(encoded(data, design, linkage))
     x = np.stack([(data[c.name] - c.shift) / c.scale for c in design.columns])
     z = (data["y"] - design.response.shift) / design.response.scale
-    h = x if design.halves is None else np.clip(x / np.array(design.halves)[:, None], -1, 1)
+    h = x if design.half_widths is None else np.clip(x / np.array(design.half_widths)[:, None], -1, 1)
     if design.intercept:
         x, h = (np.vstack([np.ones(len(z)), part]) for part in (x, h))
     np.testing.assert_allclose(sums.matrix, h @ Q @ x.T, rtol=1e-9, atol=1e-9)

@@ -91,7 +91,7 @@ def all_sums(source: Any, formula: str, linkage: Any, unit: Any = UNIT, typical:
     found = source.open(design, linkage, unit)
     p, d = len(design.names), len(design.columns)
     predictor = Predictor(np.linspace(-0.3, 0.4, p), np.linspace(-0.1, 0.2, d), 0.8)
-    sums, plain = found.instrument_sums(), found.aimed(design.unscaled()).paper_sums(1.5, 2.0)
+    sums, plain = found.instrument_sums(), found.with_design(design.unscaled()).paper_sums(1.5, 2.0)
     result = {"H": sums.matrix, "b": sums.vector, "WW": plain.matrix, "Wz": plain.vector}
     result["counts"] = found.column_counts(16).counts
     result["residuals"] = found.residual_counts(predictor, np.array([0.1, 0.5, 1.0])).counts
@@ -402,7 +402,7 @@ def test_what_is_kept_goes_with_the_pass(engine: Open) -> None:
     before = kept()
     found = source.open(build_design("y ~ x", BOUNDS), dpl.ELE(0.8, block="k"), UNIT)
     assert kept() == before + 1
-    aimed = found.aimed(found.design)
+    aimed = found.with_design(found.design)
     del found
     assert kept() == before + 1
     aimed.close()
@@ -418,7 +418,7 @@ def test_nothing_private_is_shown(engine: Open) -> None:
 
 def test_a_pass_needs_no_other_hold_on_its_rows(engine: Open) -> None:
     found = engine(make_table(18)).open(build_design("y ~ x", BOUNDS), dpl.ELE(0.8, block="k"), UNIT)
-    assert found.aimed(found.design).instrument_sums().count == N
+    assert found.with_design(found.design).instrument_sums().count == N
 
 
 # --- Spark alone ------------------------------------------------------------------------------------

@@ -127,8 +127,8 @@ def prepare_tight(study: Study, data: dict[str, Any]) -> Tight:
     design, links = study.prepare()
     count = len(next(iter(data.values())))
     if study.method == "ngd":
-        design = replace(design, halves=None)
-    elif design.halves is not None:
+        design = replace(design, half_widths=None)
+    elif design.half_widths is not None:
         unaimed = replace(study, typical={}).prepare()[0]
         design = better_instrument(design, unaimed, links, count, privacy_mu(study.epsilon, study.delta))
     encoded = encode(Rows(data), design, study.linkage, study.unit)

@@ -29,7 +29,7 @@ def instrument_sums(data: Encoded) -> PrivateSums:
     design, d = data.design, len(data.design.columns)
     if data.matching is not None:
         return _matched_sums(data)
-    symmetric = design.halves is None
+    symmetric = design.half_widths is None
     if kernel.KERNEL is not None:
         (core, b, sum_h, sum_x, sum_z), totals = _sum_compiled(data)
     else:

@@ -59,7 +59,7 @@ class InstrumentSums:
     """
 
     def __init__(self, design: Design, a: Floats | None, exact: bool) -> None:
-        d, bent = len(design.columns), design.halves is not None
+        d, bent = len(design.columns), design.half_widths is not None
         self._design, self._bent = design, bent
         self._a = np.ones(1) if a is None else np.require(a, np.float64, ["C", "A"])
         self._scaling = np.array([_scaling(design, k) for k in range(d + 1)])
@@ -91,7 +91,7 @@ class InstrumentSums:
             raise ReleaseError(CHANGED)
         core, b, sum_h, sum_x, sum_z = np.split(sums, np.cumsum([d * d, d, d, d]))
         core = core.reshape(d, d)
-        if design.halves is None:
+        if design.half_widths is None:
             core, sum_x = core + np.triu(core, 1).T, sum_h
         return [core, b, sum_h, sum_x, sum_z[0]]
 
@@ -114,7 +114,7 @@ def _scaling(design: Design, place: int) -> tuple[float, ...]:
     """What kernel.c calls a Scaling: bounds, fill, shift, scale and half-width of a column, the response last."""
     column = (*design.columns, design.response)[place]
     numeric = any(group.numeric and group.start <= place < group.stop for group in design.groups)
-    half = design.halves[place] if design.halves is not None and numeric else math.nan
+    half = design.half_widths[place] if design.half_widths is not None and numeric else math.nan
     if column.plain is None:
         return *_PREPARED, half
     return *design.bounds[column.plain], design.fill[column.plain], column.shift, column.scale, half

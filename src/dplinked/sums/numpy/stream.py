@@ -64,7 +64,7 @@ class StreamPass:
         """Number of rows, as declared."""
         return self.rows.count
 
-    def aimed(self, design: Design) -> StreamPass:
+    def with_design(self, design: Design) -> StreamPass:
         """The same stream with another instrument."""
         return replace(self, design=design)
 

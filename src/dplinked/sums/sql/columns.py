@@ -44,7 +44,7 @@ class Cells:
         )
         z = self._column(self.design.response, self.z.log if scaled else 0)
         query = f"select k, {z} as z{listed} from ({self._clipped(key)}) clipped"
-        if not (instruments and self.design.halves is not None):
+        if not (instruments and self.design.half_widths is not None):
             return query
         bent = "".join(f", {self._instrument(i, log)} as h{i}" for i, log in enumerate(logs) if self._bent(i))
         return f"select cells.*{bent} from ({query}) cells"
@@ -55,11 +55,11 @@ class Cells:
 
     def _bent(self, place: int) -> bool:
         numeric = any(group.numeric and group.start <= place < group.stop for group in self.design.groups)
-        return numeric and self.design.halves is not None
+        return numeric and self.design.half_widths is not None
 
     def _instrument(self, place: int, log: int) -> str:
-        assert self.design.halves is not None
-        half = math.ldexp(self.design.halves[place], -log)
+        assert self.design.half_widths is not None
+        half = math.ldexp(self.design.half_widths[place], -log)
         return self.engine.clip(f"x{place} / {self.engine.double(half)}", -1.0, 1.0)
 
     def _clipped(self, key: str | None) -> str:

@@ -145,7 +145,7 @@ class SqlPass:
         """What runs the statements."""
         return self.cells.engine
 
-    def aimed(self, design: Design) -> SqlPass:
+    def with_design(self, design: Design) -> SqlPass:
         """The same rows with another scaling or instrument."""
         return replace(self, cells=Cells(self.engine, self.cells.fields, self.cells.source, design))
 
@@ -159,7 +159,7 @@ class SqlPass:
         """``h'QX`` and ``h'z`` with the design's instruments h; the intercept comes first."""
         cells, links, d = self.cells, self.links, len(self.design.columns)
         rows, h, x, z = cells.rows(links.key, instruments=True), cells.h, cells.x, cells.z
-        symmetric = self.design.halves is None and not isinstance(links, Matched)
+        symmetric = self.design.half_widths is None and not isinstance(links, Matched)
         weights: tuple[Scaled, ...] = ()
         sums = ExactSums(self.engine, self.count)
         if isinstance(links, Keyed):
