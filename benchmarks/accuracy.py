@@ -36,14 +36,15 @@ from rich.progress import track
 
 import dplinked as dpl
 from dplinked.data.table import Rows
-from dplinked.estimate.ssp import solve_sums
+from dplinked.estimate.coefficients import solve_sums
 from dplinked.linkage import Exact
-from dplinked.privacy import mechanism as door
 from dplinked.privacy.calibration import privacy_mu
-from dplinked.release.build import coefficient_range
+from dplinked.privacy.quantities.instrument import entry_noise, plan_sums, release_sums
+from dplinked.privacy.spending import Spending
 from dplinked.study.study import Study
 from dplinked.sums.numpy.instrument import instrument_sums
 from dplinked.sums.numpy.prepare import encode
+from dplinked.sums.types import ClippedSums
 from machine import describe_machine
 
 Floats = NDArray[np.float64]
@@ -220,16 +221,17 @@ class Ours:
     def __init__(self, data: DataSet) -> None:
         self.data = data
         study, columns = declare_study(data, 1.0)
-        self.design, self.links = study.prepare()
+        self.design, self.exposure = study.prepare()
         self.sums = instrument_sums(encode(Rows(columns), self.design, study.linkage, study.unit))
+        self.clipped = ClippedSums(self.sums, self.design, self.exposure)
 
     def draw(self, epsilon: float, draws: int) -> tuple[Floats, NDArray[np.bool_]]:
         """Errors (draws) and which coefficients each release calls identified (draws × p), as `fit` does."""
         first, d = int(self.data.intercept), self.data.X.shape[1]
-        mu, span = privacy_mu(epsilon, DELTA), coefficient_range(self.design)
+        mu, span = privacy_mu(epsilon, DELTA), self.design.coefficient_range()
         slopes, identified = np.empty((draws, d)), np.empty((draws, first + d), dtype=bool)
         for i in range(draws):
-            released = door.release_sums(self.sums, self.design, self.links, mu)
+            released = release_sums(self.clipped, Spending(mu), intervals=False)
             estimate = solve_sums(released, intercept=self.design.intercept, prior_scale=1.0 / d)
             slopes[i] = estimate.beta[first:] * self.design.response.scale
             identified[i] = 1.96 * estimate.plain_error <= span
@@ -237,7 +239,7 @@ class Ours:
 
     def truly_identified(self, epsilon: float) -> NDArray[np.bool_]:
         """Whether sampling and privacy errors, from the true sums, stay within a coefficient's range (p)."""
-        plan = door.plan_sums(self.design, self.links, self.sums.count, privacy_mu(epsilon, DELTA))
+        plan = plan_sums(self.design, self.exposure, self.sums.count, privacy_mu(epsilon, DELTA))
         H, b, first = self.sums.matrix, self.sums.vector, int(self.data.intercept)
         inverse = np.linalg.pinv(H)
         beta = inverse @ b
@@ -247,17 +249,16 @@ class Ours:
         d = self.data.X.shape[1]
         noise = np.zeros((first + d, first + d))
         slopes = beta[first:]
-        noise[first:, first:] = plan.scale("instrument × response") ** 2 * np.eye(d)
-        noise[first:, first:] += (
-            plan.scale("symmetric matrix") ** 2 / 2.0 * (slopes @ slopes * np.eye(d) + np.outer(slopes, slopes))
-        )
+        entry = entry_noise(plan)
+        noise[first:, first:] = entry.response**2 * np.eye(d)
+        noise[first:, first:] += entry.core**2 * (slopes @ slopes * np.eye(d) + np.outer(slopes, slopes))
         if first:
-            border = plan.scale("regressor totals")
-            noise[0, 0] = plan.scale("response total") ** 2 + border**2 * slopes @ slopes
+            border = entry.row
+            noise[0, 0] = entry.response_total**2 + border**2 * slopes @ slopes
             noise[1:, 1:] += border**2 * beta[0] ** 2 * np.eye(d)
             noise[0, 1:] = noise[1:, 0] = border**2 * beta[0] * slopes
         privacy = np.sqrt(np.diag(inverse @ noise @ inverse))
-        return np.asarray(1.96 * (sampling + privacy) <= coefficient_range(self.design))
+        return np.asarray(1.96 * (sampling + privacy) <= self.design.coefficient_range())
 
 
 def draw_adassp(data: DataSet, epsilon: float, draws: int, gdp: bool, rng: np.random.Generator) -> Floats:

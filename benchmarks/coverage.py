@@ -155,16 +155,16 @@ def run_one(job: tuple[Cell, int]) -> dict[str, Any]:
     )
     data, arguments, slopes = draw(cell, rng)
     release = dpl.fit(data, **arguments)
-    out: dict[str, Any] = {"estimate": [], "truth": slopes.tolist(), "route": release.released["meat"]["route"]}
+    out: dict[str, Any] = {"estimate": [], "truth": slopes.tolist(), "route": release.released.variance.route}
     solution = release._to_user[0] @ release._solution.beta
-    first = int(release.scaling["intercept"])
+    first = int(release.scaling.intercept)
     out["estimate"] = solution[first:].tolist()
     out["std_err"] = [release.std_err[f"x{k}"] for k in range(cell.d)]
     for name, level, method in (("95", 0.95, "test"), ("80", 0.8, "test"), ("wald", 0.95, "wald")):
         ends = release.conf_int(level, method=method)
         out[name] = [ends[f"x{k}"] for k in range(cell.d)]
-    response = release.scaling["response"]["scale"]
-    out["range"] = [response / c["scale"] for c in release.scaling["columns"]]
+    response = release.scaling.response.scale
+    out["range"] = [response / c.scale for c in release.scaling.columns]
     return out
 
 

@@ -18,8 +18,8 @@ from rich.progress import track
 
 import dplinked as dpl
 from dplinked.paper import constants_not_private, ngd_not_private, ssp_not_private
-from dplinked.privacy import sensitivity as sens
 from dplinked.privacy.calibration import privacy_mu
+from dplinked.privacy.quantities import paper
 from dplinked.simulate import mislink, paper_design
 from machine import describe_machine
 
@@ -60,7 +60,7 @@ def cell_errors(n: int, sigma: float, repetitions: int, seed: int) -> dict[str, 
     links = linkage.exposure(paper_unit)
     mu = privacy_mu(epsilon, delta)
     kappa = float((accuracy**2 + (1 - accuracy) ** 2 / (sizes - 1)).min())
-    delta_G, delta_b = sens.gram_sensitivity(1.0, links, kappa), sens.cross_sensitivity(1.0, R, links)
+    delta_G, delta_b = paper.gram_sensitivity(1.0, links, kappa), paper.cross_sensitivity(1.0, R, links)
     omega_b, omega_G = math.sqrt(delta_b * (delta_b + delta_G)) / mu, math.sqrt(delta_G * (delta_G + delta_b)) / mu
     for _ in track(range(repetitions), f"n = {n:,}, sigma = {sigma}"):
         y = x + rng.normal(0.0, sigma, n)

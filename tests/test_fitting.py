@@ -469,8 +469,8 @@ def test_released_scales_are_the_ones_drawn(households: pd.DataFrame, monkeypatc
     monkeypatch.setattr(noise, "add_gaussian", spy)
     release = dpl.fit(households, "consumption ~ income", **OPTIONS, linkage=dpl.ELE(0.91, block="state"), **extra)
     steps = {"residuals below": 6, "counts below": 12, "gradient": 3}  # drawn once a step
-    parts = release.released["parts"]
-    stated = [np.full(part["entries"], part["scale"]) for part in parts for _ in range(steps.get(part["name"], 1))]
+    parts = release.released.parts
+    stated = [np.full(part.entries, part.scale) for part in parts for _ in range(steps.get(part.name, 1))]
     np.testing.assert_array_equal(np.concatenate(calls), np.concatenate(stated))
     spent = sum(steps.get(part["name"], 1) * (part["sensitivity"] / part["scale"]) ** 2 for part in parts)
     assert 0.999 * release.privacy.mu**2 <= spent <= release.privacy.mu**2

@@ -217,9 +217,9 @@ def test_feature_names_come_back(rows, frame):
     assert fitted.n_features_in_ == 2
     assert list(release.coef) == list(release.std_err) == list(release.identified) == ["Intercept", *bounds]
     assert list(fitted.coef_) == [release.coef[name] for name in bounds]
-    assert [column["name"] for column in release.scaling["columns"]] == list(bounds)
+    assert [column.name for column in release.scaling.columns] == list(bounds)
     assert release.formula == "y ~ x1 + `log(x1) `a|b``"
-    assert release.linkage["block"] == "x1"
+    assert release.linkage.block == "x1"
     assert "the block keys (x1)" in release.privacy.assumed_public
     assert dpl.Release.from_json(release.to_json()) == release
     assert "log(x1)" in fitted.release_.summary()
@@ -229,7 +229,7 @@ def test_feature_names_come_back(rows, frame):
 @pytest.mark.parametrize("block", ["x0", "y", "x1", "y__"])
 def test_a_block_column_may_have_any_name(rows, block):
     X, y, blocks = rows
-    assert model(linkage=ELE(0.9, block=block)).fit(X, y, blocks).release_.linkage["block"] == block
+    assert model(linkage=ELE(0.9, block=block)).fit(X, y, blocks).release_.linkage.block == block
 
 
 @pytest.mark.usefixtures("silent")

@@ -16,6 +16,7 @@ from dplinked.data.keys import number
 from dplinked.errors import StudyError, raise_alone, suggest
 from dplinked.fitting import fit_study
 from dplinked.linkage import UNSTATED, Linkage, PrivacyUnit
+from dplinked.release.contents import Declared
 from dplinked.release.release import Release
 from dplinked.study.descent import Descent
 from dplinked.study.study import Study
@@ -259,21 +260,20 @@ def _rename(release: Release, names: Mapping[str, str]) -> Release:
         return {names.get(name, name): value for name, value in values.items()}
 
     terms = [label if label.isidentifier() else f"`{label}`" for label in names.values()]
-    columns = [{**column, "name": names[column["name"]]} for column in release.scaling["columns"]]
-    response = {**release.scaling["response"], "name": "y"}
-    formula = "y ~ " + " + ".join(terms if release.scaling["intercept"] else ["0", *terms])
-    inside = release.scaling["response"]["name"]
-    declared = {part: relabel(release.declared[part]) for part in ("bounds", "levels", "fill")}
+    scaling = release.scaling
+    columns = tuple(replace(column, name=names[column.name]) for column in scaling.columns)
+    formula = "y ~ " + " + ".join(terms if scaling.intercept else ["0", *terms])
+    declared = {part: relabel(getattr(release.declared, part)) for part in ("bounds", "levels", "fill")}
     for part in declared.values():
-        if inside in part:
-            part["y"] = part.pop(inside)
+        if scaling.response.name in part:
+            part["y"] = part.pop(scaling.response.name)
     return replace(
         release,
         formula=formula,
-        declared={"formula": formula, **declared},
+        declared=Declared(formula, **declared),
         error_parts=relabel(release.error_parts),
         coef=relabel(release.coef),
         std_err=relabel(release.std_err),
         identified=relabel(release.identified),
-        scaling={**release.scaling, "columns": columns, "response": response},
+        scaling=replace(scaling, columns=columns, response=replace(scaling.response, name="y")),
     )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import importlib
 import itertools
 import json
 import math
@@ -17,6 +16,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +30,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import dplinked as dpl
+from dplinked import fitting
 from dplinked.cli import main as cli
 from dplinked.errors import BudgetError, LedgerError, ReleaseError, StudyError
 from dplinked.ledger import ledger as ledgers
@@ -43,7 +44,6 @@ MODEL: dict[str, Any] = {
     "formula": "consumption ~ income", "bounds": {"consumption": (0, 120_000), "income": (0, 150_000)}, "epsilon": 1.0, "delta": 1e-6,
     "linkage": dpl.ELE(0.91, block="state"),
 }  # fmt: skip
-FIT = importlib.import_module("dplinked.fitting")  # the package's attribute of that name is the function
 NUMBERS = itertools.count()
 
 
@@ -371,9 +371,9 @@ def test_an_exhausted_budget_refuses_and_spends_nothing(ledger: Ledger) -> None:
 def test_a_release_names_its_charge(registered: Ledger, url: str, data: Path) -> None:
     release = fit(data, url, release_id="first")
     assert release.ledger is not None
-    assert (release.ledger["id"], release.ledger["population"]) == ("first", "people")
-    balance = registered.verify(release.ledger["head"])
-    assert release.ledger["epsilon_left"] == balance.epsilon_left
+    assert (release.ledger.id, release.ledger.population) == ("first", "people")
+    balance = registered.verify(release.ledger.head)
+    assert release.ledger.epsilon_left == balance.epsilon_left
     assert kinds(registered) == ["open", "register", "charge", "release"]
     again = fit(data, url, release_id="first")
     assert again.to_json() == release.to_json() == registered.events()[-1].body
@@ -422,12 +422,12 @@ def test_a_rolled_back_copy_is_noticed(tmp_path: Path, data: Path) -> None:
     shutil.copy(url, tmp_path / "copy.db")
     release = fit(data, str(url))
     assert release.ledger is not None
-    ledger.verify(release.ledger["head"])
+    ledger.verify(release.ledger.head)
     assert not list(tmp_path.glob("budget.db-*"))  # all of it is in the one file
     shutil.copy(tmp_path / "copy.db", url)
     assert Ledger(url, "people").verify().spent == 0  # it is a ledger, but an old one
     with pytest.raises(LedgerError, match="rolled back"):
-        Ledger(url, "people").verify(release.ledger["head"])
+        Ledger(url, "people").verify(release.ledger.head)
 
 
 @pytest.fixture(scope="module")
@@ -448,7 +448,7 @@ def test_released_accuracies_are_charged(ledger: Ledger, url: str, audited: Any)
     ledger.register(audited.sources[0])
     paid = dpl.release_accuracy(audited, **options, release_id="accuracy")
     assert paid.ledger is not None
-    assert ledger.verify(paid.ledger["head"]).spent == cost(MU)
+    assert ledger.verify(paid.ledger.head).spent == cost(MU)
     again = dpl.release_accuracy(audited, **options, release_id="accuracy")
     assert again.to_json() == paid.to_json()
     with pytest.raises(StudyError, match="another request"):
@@ -498,12 +498,18 @@ def fail(fault: BaseException) -> Callable[..., Any]:
     return run
 
 
+def failing(fault: BaseException) -> Callable[..., Any]:
+    """The study's own method, which fails when it is run."""
+    method_of = fitting.method_of
+    return lambda study: replace(method_of(study), run=fail(fault))
+
+
 @pytest.mark.parametrize("fault", [RuntimeError("income 31415"), MemoryError(), StudyError("income 31415")])
 def test_a_failure_keeps_the_charge_and_tells_nothing(
     registered: Ledger, url: str, data: Path, monkeypatch: pytest.MonkeyPatch, fault: Exception
 ) -> None:
     with monkeypatch.context() as patched:
-        patched.setattr(FIT, "_run_sums", fail(fault))
+        patched.setattr(fitting, "method_of", failing(fault))
         with pytest.raises(ReleaseError, match="the charge stays") as caught:
             fit(data, url, release_id="first")
     assert caught.value.exit_code == 5
@@ -520,7 +526,7 @@ def test_an_interruption_keeps_the_charge(
     registered: Ledger, url: str, data: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patched:
-        patched.setattr(FIT, "_run_sums", fail(KeyboardInterrupt()))
+        patched.setattr(fitting, "method_of", failing(KeyboardInterrupt()))
         with pytest.raises(KeyboardInterrupt):
             fit(data, url, release_id="first")
     assert registered.verify().spent == cost(privacy_mu(1.0, 1e-6))
@@ -532,7 +538,7 @@ def test_a_failure_is_one_of_the_release_even_if_the_ledger_is_gone(
     registered: Ledger, url: str, data: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patched:
-        patched.setattr(FIT, "_run_sums", fail(RuntimeError()))
+        patched.setattr(fitting, "method_of", failing(RuntimeError()))
         patched.setattr(Ledger, "record_failure", fail(LedgerError("")))
         with pytest.raises(ReleaseError, match="the charge stays"):
             fit(data, url)
@@ -682,7 +688,7 @@ def test_commands_never_print_fingerprints(
     run("budget", "book", "study.toml", "--epsilon", "1.5", "--delta", "1e-6", "--note", "a table")
     assert "first" in run("budget", "show", "study.toml")
     run("fit", "study.toml", "--id", "second", code=3)
-    head = dpl.Release.load("release.json").ledger["head"]
+    head = dpl.Release.load("release.json").ledger.head
     assert "The chain holds" in run("budget", "verify", "study.toml", "--head", head)
     run("budget", "verify", "study.toml", "--head", "0" * 64, code=4)
     run("budget", "export", "study.toml")

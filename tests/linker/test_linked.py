@@ -16,6 +16,7 @@ import pyarrow.parquet
 import pytest
 
 import dplinked as dpl
+from dplinked.linkage.declared import DeclaredLinkage
 from dplinked.linker.linked import linkage_section
 from dplinked.linker.rules import LAST, UNLINKED
 from dplinked.simulate import review_links, two_files
@@ -272,7 +273,7 @@ def test_the_matching_matrix_corrects_like_the_blocks(files, linked) -> None:
         unit=dpl.PrivacyUnit(linkage_change=1.0, displaced_links=1),
         **MODEL,
     )
-    assert release.linkage["model"] == "Matching"
+    assert release.linkage.model == "Matching"
 
 
 # --- where the accuracy comes from ---------------------------------------------------------------------
@@ -301,9 +302,7 @@ def test_estimated_accuracies_with_declarations_are_never_shown(audited) -> None
     )
     unit = dpl.PrivacyUnit(linkage_change=needed)
     release = dpl.fit(audited.rows, "consumption ~ income", linkage=hidden, unit=unit, **MODEL)
-    assert release.linkage == {
-        "model": "ELE", "accuracy": None, "other": None, "block": "link_block", "source": "estimated", "accuracy_min": 0.5,
-    }  # fmt: skip
+    assert release.linkage == DeclaredLinkage("ELE", block="link_block", source="estimated", accuracy_min=0.5)
     for value in model.accuracy.values():
         assert repr(value)[:8] not in release.to_json()
     assert "≥ 0.5" in release.summary()

@@ -14,18 +14,19 @@ import pytest
 import scipy.sparse as sp
 
 import dplinked as dpl
+from dplinked import methods
 from dplinked.linker import quality as judged
-from dplinked.privacy import mechanism
-from dplinked.privacy import plan as planned
-from dplinked.privacy import sensitivity as sens
+from dplinked.privacy import spending as spent
 from dplinked.privacy.calibration import privacy_mu
+from dplinked.privacy.noise_plan import NoisePlan
+from dplinked.privacy.quantities import instrument, meat, ranges, residual_scale, right_links
 from dplinked.sums import engine as passes
 from dplinked.sums.engine import TablePass
+from dplinked.sums.linked_rows import LinkedRows
 from dplinked.sums.numpy import kernel
 from neighbours import BOUNDS, KINDS, LEVELS, Pair, make_pair
 from replay import Leak, replay
 
-fit_module = importlib.import_module("dplinked.fitting")  # the name dplinked.fit is the function
 EPSILON, DELTA = 1.0, 1e-5
 FORMULAS = ("y ~ x", "y ~ 0 + x + w", "y ~ x + C(g)", "y ~ x*w + I(x**2)", "y ~ 0 + C(g):x")
 PATHS = {
@@ -68,16 +69,18 @@ def check(
 @pytest.fixture(autouse=True)
 def _second_releases_at_any_size(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
     """Small files would skip private ranges, the size of residuals and the meat; here they must run."""
-    ranges, scale, meat = planned.plan_ranges, planned.plan_scale, planned.choose_meat
-    monkeypatch.setattr(planned, "plan_ranges", lambda queries, count, mu: ranges(queries, 10**9, mu))
-    monkeypatch.setattr(planned, "plan_scale", lambda links, count, mu: scale(links, 10**9, mu))
+    plan_ranges, plan_scale, choose_route = ranges.plan_ranges, residual_scale.plan_residual_scale, meat.choose_route
+    for module in (ranges, methods):
+        monkeypatch.setattr(module, "plan_ranges", lambda columns, count, mu: plan_ranges(columns, 10**9, mu))
+    for module in (residual_scale, methods):
+        monkeypatch.setattr(module, "plan_residual_scale", lambda exposure, count, mu: plan_scale(exposure, 10**9, mu))
     wanted = "block" if "block meat" in request.node.name else "row"
 
-    def choose(p, links, largest_block, count, mu):
-        route = meat(p, links, largest_block if wanted == "block" else None, 10**9, mu)
+    def choose(p, exposure, largest_block, count, mu):
+        route = choose_route(p, exposure, largest_block if wanted == "block" else None, 10**9, mu)
         return dataclasses.replace(route, clip={"block": 1.0, "row": 0.7}[route.name])  # tight clips: they must bite
 
-    monkeypatch.setattr(planned, "choose_meat", choose)
+    monkeypatch.setattr(methods, "choose_route", choose)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -182,18 +185,18 @@ def test_released_accuracies_replay(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_catches_faults_in_released_accuracies(monkeypatch: pytest.MonkeyPatch, fault: str) -> None:
     accuracy = importlib.import_module("dplinked.linker.release_accuracy")
     if fault == "half the noise":
-        scales = planned.NoisePlan.scales
-        monkeypatch.setattr(planned.NoisePlan, "scales", lambda plan: scales(plan) / 2.0)
+        scales = NoisePlan.scales
+        monkeypatch.setattr(NoisePlan, "scales", lambda plan: scales(plan) / 2.0)
     elif fault == "one person, one answer":
-        monkeypatch.setattr(sens, "right_links_sensitivity", lambda links: 1.0)
+        monkeypatch.setattr(right_links, "right_links_sensitivity", lambda exposure: 1.0)
     else:
         settle = accuracy._settle
         seen: list[np.ndarray] = []
-        release = mechanism.release_right_links
+        release = accuracy.release_right_links
         monkeypatch.setattr(
-            mechanism,
+            accuracy,
             "release_right_links",
-            lambda counts, plan: (seen.append(counts.counts.ravel()), release(counts, plan))[1],
+            lambda private, spending: (seen.append(private.counts), release(private, spending))[1],
         )
         monkeypatch.setattr(accuracy, "_settle", lambda right, *rest: settle(seen[-1].astype(float), *rest))
     rng = np.random.default_rng(8)
@@ -276,10 +279,8 @@ def test_catches_a_count_of_rows_that_were_kept(monkeypatch: pytest.MonkeyPatch)
 @pytest.mark.parametrize("path", ["row meat", "block meat"])
 def test_catches_too_little_noise_on_the_meat(monkeypatch: pytest.MonkeyPatch, path: str) -> None:
     """Only the meat's own noise is cut; a pair must move it further than that allows."""
-    release = mechanism.release_meat
-    monkeypatch.setattr(
-        mechanism, "release_meat", lambda meat, sensitivity, *rest: release(meat, sensitivity * 0.04, *rest)
-    )
+    sensitivity = meat.meat_sensitivity
+    monkeypatch.setattr(meat, "meat_sensitivity", lambda private: 0.04 * sensitivity(private))
     assert caught(monkeypatch, "ele", path, tries=600)
 
 
@@ -293,38 +294,38 @@ def test_catches_residuals_that_look_at_other_rows(monkeypatch: pytest.MonkeyPat
         return own(data, predictor, x, z) - 3.0 * x.mean()
 
     monkeypatch.setattr(residuals, "_own_residuals", shifted)
-    monkeypatch.setattr(planned, "SCALE_SHARE", 0.9)
+    monkeypatch.setattr(residual_scale, "RESIDUAL_SCALE", 0.9)
+    monkeypatch.setattr(methods, "VARIANCE", 0.95)
+    monkeypatch.setattr(instrument, "VARIANCE", 0.95)
     assert caught(monkeypatch, "ele", "row meat", tries=600)
 
 
 @pytest.mark.parametrize("path", ["ssp", "ngd", "paper ssp", "paper ngd", "private ranges"])
 def test_catches_half_the_noise(monkeypatch: pytest.MonkeyPatch, path: str) -> None:
     """Pairs that reach the sensitivity: an exact join for the tight paths, whose bounds are attained."""
-    scales = planned.NoisePlan.scales
+    scales = NoisePlan.scales
     factor = 0.5 if path in ("ssp", "ngd") else 0.1  # the paper's calibration has that much to spare
     if path == "private ranges":
-        original = mechanism.release_ranges
+        original = ranges.bisect
 
-        def weaken(counts, plan):
+        def weaken(counts, levels, steps, plan):
             parts = tuple(dataclasses.replace(part, scale=part.scale * 0.02) for part in plan.parts)
-            return original(counts, planned.NoisePlan(parts, plan.mu))
+            return original(counts, levels, steps, NoisePlan(parts, plan.mu))
 
-        monkeypatch.setattr(mechanism, "release_ranges", weaken)
+        monkeypatch.setattr(ranges, "bisect", weaken)
     else:
-        monkeypatch.setattr(planned.NoisePlan, "scales", lambda plan: scales(plan) * factor)
+        monkeypatch.setattr(NoisePlan, "scales", lambda plan: scales(plan) * factor)
     assert caught(monkeypatch, "exact" if path in ("ssp", "private ranges") else "ele", path)
 
 
 def test_catches_a_redraw(monkeypatch: pytest.MonkeyPatch) -> None:
-    original = fit_module.door.release_sums
-
-    def until_it_looks_good(sums, design, links, mu, **kind):
-        released = original(sums, design, links, mu, **kind)
-        while abs(np.linalg.det(released.matrix)) < abs(np.linalg.det(sums.matrix)) * 0.5:
-            released = original(sums, design, links, mu, **kind)
+    def until_it_looks_good(private, spending, **kind):
+        released = instrument.release_sums(private, spending, **kind)
+        while abs(np.linalg.det(released.matrix)) < abs(np.linalg.det(private.sums.matrix)) * 0.5:
+            released = instrument.release_sums(private, spent.Spending(spending.mu), **kind)
         return released
 
-    monkeypatch.setattr(fit_module.door, "release_sums", until_it_looks_good)
+    monkeypatch.setattr(methods, "release_sums", until_it_looks_good)
     assert caught(monkeypatch, "exact")
 
 
@@ -336,10 +337,10 @@ def test_catches_a_ridge_from_the_data(monkeypatch: pytest.MonkeyPatch) -> None:
         seen["sums"] = original(data)
         return seen["sums"]
 
-    solve = fit_module.solve_sums
+    solve = methods.solve_sums
     monkeypatch.setattr(TablePass, "instrument_sums", remember)
     monkeypatch.setattr(
-        fit_module,
+        methods,
         "solve_sums",
         lambda released, **k: solve(released, **{**k, "ridge": abs(np.linalg.eigvals(seen["sums"].matrix)).min()}),
     )
@@ -347,8 +348,8 @@ def test_catches_a_ridge_from_the_data(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_catches_a_forgotten_displaced_link(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sens, "response_total_sensitivity", lambda R, links: 2.0 * R)
-    monkeypatch.setattr(sens, "instrument_response_sensitivity", lambda R, h, links: 4.0 * R * h)
+    monkeypatch.setattr(instrument, "response_total_sensitivity", lambda R, exposure: 2.0 * R)
+    monkeypatch.setattr(instrument, "instrument_response_sensitivity", lambda R, h, exposure: 4.0 * R * h)
     assert caught(monkeypatch, "displaced")
 
 
@@ -370,20 +371,59 @@ def test_catches_perfect_link_noise_for_accuracy_one(monkeypatch: pytest.MonkeyP
 
 def test_catches_a_sensitivity_with_the_lower_bound_used_twice(monkeypatch: pytest.MonkeyPatch) -> None:
     """diffprivlib 0.6.6: Σx² with bounds (0, b) had sensitivity 0, so it was released exactly."""
-    plan_sums = mechanism.plan_sums
+    plan_sums = instrument.plan_sums
 
-    def mistaken(design, links, count, mu, **kind):
-        plan = plan_sums(design, links, count, mu, **kind)
+    def mistaken(design, exposure, count, mu, **kind):
+        plan = plan_sums(design, exposure, count, mu, **kind)
         parts = []
         for part in plan.parts:
             low, _ = design.columns[0].interval
             parts.append(
                 dataclasses.replace(part, scale=max(abs(low) * abs(low), 1e-9)) if "matrix" in part.name else part
             )
-        return planned.NoisePlan(tuple(parts), plan.mu)
+        return NoisePlan(tuple(parts), plan.mu)
 
-    monkeypatch.setattr(mechanism, "plan_sums", mistaken)
+    monkeypatch.setattr(instrument, "plan_sums", mistaken)
     assert caught(monkeypatch, "exact", formula="y ~ x")
+
+
+@pytest.mark.parametrize("path", ["ssp", "row meat", "ngd with intervals", "paper ssp"])
+def test_catches_a_purse_that_hands_out_too_much(monkeypatch: pytest.MonkeyPatch, path: str) -> None:
+    """Twice the budget that there is; the paper's noise has more to spare."""
+    factor = 10.0 if path.startswith("paper") else 2.0
+    monkeypatch.setattr(spent.Spending, "share", lambda self, share: factor * self.mu * np.sqrt(share))
+    monkeypatch.setattr(spent.Spending, "note", lambda self, plan: self._plans.append(plan) or plan)
+    assert caught(monkeypatch, "exact" if path == "ssp" else "ele", path)
+
+
+@pytest.mark.parametrize("path", ["row meat", "block meat"])
+def test_catches_a_meat_that_was_clipped_less_than_it_says(monkeypatch: pytest.MonkeyPatch, path: str) -> None:
+    name = path.replace(" ", "_")
+    original = getattr(TablePass, name)
+    monkeypatch.setattr(
+        TablePass, name, lambda data, predictor, weights, norm: original(data, predictor, weights, 8.0 * norm)
+    )
+    assert caught(monkeypatch, "ele", path, tries=600)
+
+
+@pytest.mark.parametrize("path", ["ssp", "paper ssp"])
+def test_catches_sums_of_another_clip_than_they_carry(monkeypatch: pytest.MonkeyPatch, path: str) -> None:
+    """Rows are summed with wider bounds, or longer, than the value that is released says."""
+    if path == "ssp":
+        original = LinkedRows.instrument_sums
+
+        def wider(rows):
+            columns = tuple(dataclasses.replace(column, scale=column.scale / 3.0) for column in rows.design.columns)
+            found = original(rows.with_design(dataclasses.replace(rows.design, columns=columns)))
+            return dataclasses.replace(found, design=rows.design)
+
+        monkeypatch.setattr(LinkedRows, "instrument_sums", wider)
+    else:
+        sums = TablePass.paper_sums
+        monkeypatch.setattr(TablePass, "paper_sums", lambda data, c, R: sums(data, 8.0 * c, 8.0 * R))
+    options = {"row_norm": 1.0, "response_bound": 0.5} if path == "paper ssp" else {}
+    monkeypatch.setitem(PATHS, path, {**PATHS[path], **options})
+    assert caught(monkeypatch, "exact" if path == "ssp" else "ele", path)
 
 
 def test_replay_catches_nan_distances(monkeypatch: pytest.MonkeyPatch) -> None:

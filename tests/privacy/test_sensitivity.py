@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 import dplinked as dpl
 from dplinked.linkage import LinkageExposure
-from dplinked.privacy import sensitivity as sens
+from dplinked.privacy.quantities import instrument, paper, residual_scale, right_links
+from dplinked.privacy.quantities.meat import block_meat_sensitivity, matching_meat_sensitivity, row_meat_sensitivity
 from neighbours import ele_matrix
 
 ELE = LinkageExposure(exact=False, symmetric=True, accuracy_min=0.8, column_sum=1.0, matrix_change=0.0, displaced=0)
@@ -48,14 +49,14 @@ def test_instrument_sums_stay_within(seed: int, d: int, gamma: float, displaced:
     for i in rng.choice(n, min(displaced, n), replace=False):
         z2[i] = -z2[i]
     b = np.linalg.norm(h.T @ z - h2.T @ z2)
-    assert b <= sens.instrument_response_sensitivity(1.0, 1.0, links) + 1e-12
-    assert abs(z.sum() - z2.sum()) <= sens.response_total_sensitivity(1.0, links) + 1e-12
+    assert b <= instrument.instrument_response_sensitivity(1.0, 1.0, links) + 1e-12
+    assert abs(z.sum() - z2.sum()) <= instrument.response_total_sensitivity(1.0, links) + 1e-12
     H = np.linalg.norm(h.T @ Q @ x - h2.T @ Q @ x2)
-    assert H <= sens.instrument_matrix_sensitivity(1.0, 1.0, links) + 1e-12
+    assert H <= instrument.instrument_matrix_sensitivity(1.0, 1.0, links) + 1e-12
     S = np.linalg.norm(x.T @ Q @ x - x2.T @ Q @ x2)
-    assert S <= sens.symmetric_matrix_sensitivity(1.0, links) + 1e-12
-    assert np.linalg.norm((Q @ x - Q @ x2).sum(axis=0)) <= sens.regressor_total_sensitivity(1.0, links) + 1e-12
-    assert np.linalg.norm((h - h2).sum(axis=0)) <= sens.instrument_total_sensitivity(1.0) + 1e-12
+    assert S <= instrument.symmetric_matrix_sensitivity(1.0, links) + 1e-12
+    assert np.linalg.norm((Q @ x - Q @ x2).sum(axis=0)) <= instrument.regressor_total_sensitivity(1.0, links) + 1e-12
+    assert np.linalg.norm((h - h2).sum(axis=0)) <= instrument.instrument_total_sensitivity(1.0) + 1e-12
 
 
 @settings(max_examples=200, deadline=None)
@@ -77,16 +78,16 @@ def test_a_changed_matrix_stays_within(seed: int, d: int, displaced: int, corner
     h2[j], x2[j] = -h[j], -x[j]
     z2[p] = -z[p]
     H = np.linalg.norm(h.T @ Q @ x - h2.T @ Q2 @ x2)
-    assert H <= sens.instrument_matrix_sensitivity(1.0, 1.0, links) + 1e-12
+    assert H <= instrument.instrument_matrix_sensitivity(1.0, 1.0, links) + 1e-12
     totals = np.linalg.norm((Q @ x).sum(axis=0) - (Q2 @ x2).sum(axis=0))
-    assert totals <= sens.regressor_total_sensitivity(1.0, links) + 1e-12
+    assert totals <= instrument.regressor_total_sensitivity(1.0, links) + 1e-12
     others = [i for i in range(n) if i not in (j, p)]
     for i in rng.choice(others, displaced, replace=False):
         z2[i] = -z2[i]
     # for W a displaced response means its row of Q is permuted away with it: the rest is covered by 2 per link
     W, W2 = Q @ x, Q2 @ x2
-    assert np.linalg.norm(W.T @ W - W2.T @ W2) <= sens.gram_sensitivity(1.0, links) + 1e-12
-    assert np.linalg.norm(W.T @ z - W2.T @ z2) <= sens.cross_sensitivity(1.0, 1.0, links) + 1e-12
+    assert np.linalg.norm(W.T @ W - W2.T @ W2) <= paper.gram_sensitivity(1.0, links) + 1e-12
+    assert np.linalg.norm(W.T @ z - W2.T @ z2) <= paper.cross_sensitivity(1.0, 1.0, links) + 1e-12
 
 
 @pytest.mark.parametrize("gamma", [0.1, 0.3, 0.5, 0.6, 0.8, 0.9, 1.0])
@@ -109,9 +110,9 @@ def test_symmetric_and_gram_bounds_are_reached(gamma: float, m: int) -> None:
             best = max(best, float(np.sqrt(((mats[:, None] - mats[None]) ** 2).sum(axis=(2, 3))).max()))
         links = dataclasses.replace(ELE, accuracy_min=gamma)
         bound = (
-            sens.symmetric_matrix_sensitivity(1.0, links)
+            instrument.symmetric_matrix_sensitivity(1.0, links)
             if form == "symmetric"
-            else sens.gram_sensitivity(1.0, links, kappa)
+            else paper.gram_sensitivity(1.0, links, kappa)
         )
         assert 0.95 * bound <= best <= bound * (1 + 1e-9), (form, best / bound)
 
@@ -125,7 +126,7 @@ def test_instrument_matrix_bound_is_reached(gamma: float) -> None:
         for h, h2, x, x2 in [(1, -1, 1, 1), (1, -1, 1, -1), (1, -1, -1, 1), (1, 1, 1, -1)]:
             H = [np.r_[a, others] @ Q @ np.r_[b, others] for a, b in ((h, x), (h2, x2))]
             best = max(best, abs(H[0] - H[1]))
-    bound = sens.instrument_matrix_sensitivity(1.0, 1.0, dataclasses.replace(ELE, accuracy_min=gamma))
+    bound = instrument.instrument_matrix_sensitivity(1.0, 1.0, dataclasses.replace(ELE, accuracy_min=gamma))
     assert 0.95 * bound <= best <= bound * (1 + 1e-12)
 
 
@@ -153,21 +154,23 @@ def test_response_bounds_are_reached(d: int, displaced: int) -> None:
     totals = z2.copy()
     totals[0] = -1.0 if displaced else 1.0  # row j itself is linked anew where links are displaced
     links = dataclasses.replace(ELE, displaced=displaced)
-    assert np.linalg.norm(h.T @ z - h2.T @ z2) == pytest.approx(sens.instrument_response_sensitivity(1.0, 1.0, links))
-    assert abs(z.sum() - totals.sum()) == pytest.approx(sens.response_total_sensitivity(1.0, links))
+    assert np.linalg.norm(h.T @ z - h2.T @ z2) == pytest.approx(
+        instrument.instrument_response_sensitivity(1.0, 1.0, links)
+    )
+    assert abs(z.sum() - totals.sum()) == pytest.approx(instrument.response_total_sensitivity(1.0, links))
 
 
 def test_exact_bounds_are_reached() -> None:
-    assert sens.instrument_response_sensitivity(1.0, 1.0, EXACT) == 2.0  # h z -> (-h) z
+    assert instrument.instrument_response_sensitivity(1.0, 1.0, EXACT) == 2.0  # h z -> (-h) z
     x, x2 = np.array([1.0, 0.0]), np.array([0.0, 1.0])
     moved = np.linalg.norm(np.outer(x, x) - np.outer(x2, x2))
-    assert moved == pytest.approx(sens.symmetric_matrix_sensitivity(1.0, EXACT))
+    assert moved == pytest.approx(instrument.symmetric_matrix_sensitivity(1.0, EXACT))
 
 
 @pytest.mark.parametrize("ratio", [0.1, 0.5, 1.0, 2.0, 10.0])
 def test_joint_distance_is_reached_and_never_exceeded(ratio: float) -> None:
     rng = np.random.default_rng(3)
-    bound = sens.joint_distance(1.0, 1.0, 1.0, ratio)
+    bound = instrument.joint_distance(1.0, 1.0, 1.0, ratio)
     best = 0.0
     for angle in np.linspace(0, np.pi, 721):
         x, x2 = np.array([1.0, 0.0]), np.array([np.cos(angle), np.sin(angle)])
@@ -192,9 +195,9 @@ def test_matrix_with_intercept_is_nearly_reached(gamma: float, d: int) -> None:
     Q = ele_matrix([m], [gamma])
     h_norm, E = math.sqrt(d), math.sqrt(d)
     bound = math.hypot(
-        sens.instrument_matrix_sensitivity(h_norm, E, links),
-        sens.regressor_total_sensitivity(E, links),
-        sens.instrument_total_sensitivity(h_norm),
+        instrument.instrument_matrix_sensitivity(h_norm, E, links),
+        instrument.regressor_total_sensitivity(E, links),
+        instrument.instrument_total_sensitivity(h_norm),
     )
     best = 0.0
     for _ in range(4000):
@@ -214,7 +217,7 @@ def test_matrix_with_intercept_is_nearly_reached(gamma: float, d: int) -> None:
 
 
 def test_rank_one_range_decreases() -> None:
-    values = [sens.rank_one_range(k) for k in np.linspace(0, 1, 2001)]
+    values = [instrument.rank_one_range(k) for k in np.linspace(0, 1, 2001)]
     assert values[0] == 4.0
     assert values[-1] == pytest.approx(math.sqrt(2))
     assert np.all(np.diff(values) <= 1e-12)
@@ -246,8 +249,8 @@ def test_a_move_changes_the_matrix_as_claimed(gamma: float, other: float, sizes:
 def test_paper_constants() -> None:
     """B of Theorem 4.1 at M = 1: R c 5 + 2 C c² 3, and R c 5 + max(6 c², 2 R²)."""
     links = dataclasses.replace(ELE, matrix_change=1.0)
-    assert sens.paper_ngd_sensitivity(1.5, 2.0, 3.0, links) == pytest.approx(2 * 1.5 * 5 + 2 * 3 * 2.25 * 3)
-    assert sens.paper_ssp_sensitivity(1.5, 2.0, links) == pytest.approx(2 * 1.5 * 5 + max(2 * 2.25 * 3, 8))
+    assert paper.paper_ngd_sensitivity(1.5, 2.0, 3.0, links) == pytest.approx(2 * 1.5 * 5 + 2 * 3 * 2.25 * 3)
+    assert paper.paper_ssp_sensitivity(1.5, 2.0, links) == pytest.approx(2 * 1.5 * 5 + max(2 * 2.25 * 3, 8))
 
 
 def test_displaced_links_are_permuted_rows_for_the_paper() -> None:
@@ -285,7 +288,7 @@ def test_meats_stay_within(seed: int, d: int, kind: str, clip: float) -> None:
         return u.T @ u
 
     moved = np.linalg.norm(rows(h, r) - rows(h2, r2))
-    assert moved <= sens.row_meat_sensitivity(clip, links) + 1e-9
+    assert moved <= row_meat_sensitivity(clip, links) + 1e-9
 
     def totals(h: np.ndarray, r: np.ndarray) -> np.ndarray:
         T = np.array([(h[blocks == b] * r[blocks == b, None]).sum(axis=0) for b in range(4)])
@@ -295,20 +298,20 @@ def test_meats_stay_within(seed: int, d: int, kind: str, clip: float) -> None:
     # within the touched blocks every residual may move (block means change), elsewhere none
     touched = np.isin(blocks, blocks[changed])
     r2 = np.where(touched, r2 + rng.normal(0, 1, n), r2)
-    assert np.linalg.norm(totals(h, r) - totals(h2, r2)) <= sens.block_meat_sensitivity(clip, links) + 1e-9
+    assert np.linalg.norm(totals(h, r) - totals(h2, r2)) <= block_meat_sensitivity(clip, links) + 1e-9
     counts = [(np.abs(x) < 1.0).sum() for x in (r[np.unique(changed)], r2[np.unique(changed)])]
-    assert abs(counts[0] - counts[1]) <= sens.residual_count_sensitivity(links)
+    assert abs(counts[0] - counts[1]) <= residual_scale.residual_count_sensitivity(links)
 
 
 def test_meat_bounds_are_reached() -> None:
     e, f = np.array([1.0, 0.0]), np.array([0.0, 1.0])
     one, other = np.outer(e, e), np.outer(f, f)
-    assert np.linalg.norm(one - other) == pytest.approx(sens.row_meat_sensitivity(1.0, EXACT))
+    assert np.linalg.norm(one - other) == pytest.approx(row_meat_sensitivity(1.0, EXACT))
     # row j from e to f, row p (h = f) from 0 to 1: their changes add along f f' only in part
     moved = np.linalg.norm(other + other - one)
-    assert 0.9 * sens.row_meat_sensitivity(1.0, ELE) <= moved <= sens.row_meat_sensitivity(1.0, ELE)
+    assert 0.9 * row_meat_sensitivity(1.0, ELE) <= moved <= row_meat_sensitivity(1.0, ELE)
     # two blocks, each from e to f
-    assert 2 * np.linalg.norm(one - other) == pytest.approx(sens.block_meat_sensitivity(1.0, ELE))
+    assert 2 * np.linalg.norm(one - other) == pytest.approx(block_meat_sensitivity(1.0, ELE))
 
 
 @settings(max_examples=100, deadline=None)
@@ -335,7 +338,7 @@ def test_matching_meat_stays_within(seed: int, carriers: int) -> None:
         return u.T @ u
 
     moved = np.linalg.norm(meat(h, x, z, Q) - meat(h2, x2, z2, Q2))
-    assert moved <= sens.matching_meat_sensitivity(clip, 1.0, float(np.linalg.norm(beta)), links) + 1e-9
+    assert moved <= matching_meat_sensitivity(clip, 1.0, float(np.linalg.norm(beta)), links) + 1e-9
 
 
 @settings(max_examples=200, deadline=None)
@@ -353,11 +356,11 @@ def test_right_links_stay_within(seed: int, displaced: int) -> None:
     other[rows] = rng.permutation(links[rows]) if rng.random() < 0.5 else truth[rows]
     counts = [np.bincount(groups[checked], (side == truth)[checked], 3) for side in (links, other)]
     exposure = dpl.ELE(0.5, "b").exposure(dpl.PrivacyUnit(displaced_links=displaced))
-    assert np.linalg.norm(counts[0] - counts[1]) <= sens.right_links_sensitivity(exposure)
+    assert np.linalg.norm(counts[0] - counts[1]) <= right_links.right_links_sensitivity(exposure)
 
 
 def test_the_bound_on_right_links_is_reached() -> None:
     """Three rows in a wrong cycle that one changed record sets right: own row, holder, one displaced."""
     truth, links = np.arange(3), np.array([1, 2, 0])
     exposure = dpl.ELE(0.5, "b").exposure(dpl.PrivacyUnit(displaced_links=1))
-    assert (truth == truth).sum() - (links == truth).sum() == sens.right_links_sensitivity(exposure)
+    assert (truth == truth).sum() - (links == truth).sum() == right_links.right_links_sensitivity(exposure)

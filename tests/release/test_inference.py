@@ -54,9 +54,10 @@ def test_interval_equals_fieller_for_one_slope(H: float, b: float) -> None:
 def test_unbounded_sets_are_said_in_words(release: dpl.Release) -> None:
     known = evidence(10.0, 5.0, 10.0, 8.0)
     assert invert_test(known, solve_evidence(known), np.ones(1), 3.8415, 1e6) == (-math.inf, math.inf)
-    matrix = np.array(release.released["matrix"])
-    matrix[1, 1] = release.released["matrix_scale"][1][1]
-    weak = replace(release, released={**release.released, "matrix": matrix.tolist()})
+    matrix = np.array(release.released.sums.matrix)
+    matrix[1, 1] = release.released.sums.matrix_scale[1][1]
+    sums = replace(release.released.sums, matrix=matrix)
+    weak = replace(release, released=replace(release.released, sums=sums))
     assert weak.conf_int()["income"] == (-math.inf, math.inf)
     assert "This budget does not identify income" in weak.summary()
 
@@ -155,7 +156,8 @@ def test_least_distance_is_least(release: dpl.Release) -> None:
 
     rng = np.random.default_rng(0)
     for weakness in (1.0, 20.0, 60.0):
-        known = replace(release._evidence, matrix_scale=release._evidence.matrix_scale * weakness)
+        known = release._inference._evidence
+        known = replace(known, matrix_scale=known.matrix_scale * weakness)
         beta = known.centre + rng.normal(0, 0.3, known.size)
         shifts = np.eye(known.size) * 1e-6
         numeric = [(known.distance(beta + s) - known.distance(beta - s)) / 4e-6 for s in shifts]
@@ -245,7 +247,7 @@ def test_descent_has_intervals(households) -> None:
     release = dpl.fit(households, FORMULA, **OPTIONS, linkage=dpl.ELE(0.91, block="state"), method="ngd")
     low, high = release.conf_int(1 - 1e-6)["income"]
     assert low < 0.55 < high
-    assert len(release.released["gradients"]) == 3
+    assert len(release.released.descent.gradients) == 3
 
 
 @pytest.mark.parametrize("extra", [{"intervals": False}, {"calibration": "paper", "typical": {}, "epsilon": 0.9}])

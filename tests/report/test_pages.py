@@ -106,9 +106,9 @@ def make_releases(folder: Path) -> dict[str, dpl.Release]:
 
 def without_ends(release: dpl.Release) -> dpl.Release:
     """The same release, had the matrix come out as hardly more than noise for income."""
-    matrix = np.array(release.released["matrix"])
-    matrix[1, 1] = release.released["matrix_scale"][1][1]
-    released = {**release.released, "matrix": matrix.tolist()}
+    matrix = np.array(release.released.sums.matrix)
+    matrix[1, 1] = release.released.sums.matrix_scale[1][1]
+    released = dataclasses.replace(release.released, sums=dataclasses.replace(release.released.sums, matrix=matrix))
     return dataclasses.replace(release, released=released, identified={**release.identified, "income": False})
 
 
@@ -289,11 +289,11 @@ def test_budget_before_and_after(releases: dict[str, dpl.Release], pages: dict[s
     assert left == pytest.approx(whole - 2 * spent, rel=1e-4)
     assert "<b>households</b>" in text
     assert release.ledger is not None
-    assert release.ledger["head"] in text
-    assert float(re.search(r"Left after it ε = (\S+)", text).group(1)) <= release.ledger["epsilon_left"]  # type: ignore[union-attr]
+    assert release.ledger.head in text
+    assert float(re.search(r"Left after it ε = (\S+)", text).group(1)) <= release.ledger.epsilon_left  # type: ignore[union-attr]
     assert "charged to no ledger" not in text
     assert "charged to no ledger" in shown_text(pages["ele"])
-    emptied = dataclasses.replace(release, ledger={**release.ledger, "epsilon": 1.0, "epsilon_left": 0.0})
+    emptied = dataclasses.replace(release, ledger=dataclasses.replace(release.ledger, epsilon=1.0, epsilon_left=0.0))
     assert "Left before this release ε = 1 " in shown_text(emptied.to_html())
     assert "0 % are left" in shown_text(emptied.to_html())
 

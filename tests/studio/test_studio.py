@@ -428,7 +428,7 @@ def test_the_whole_path(start: Any, folder: Path) -> None:
     go(page, "release")
     name, text = fetch(page, "Download release")
     made = dpl.Release.from_json(text)
-    assert (name, made.count, made.ledger["id"]) == ("release.json", 2000, "first")
+    assert (name, made.count, made.ledger.id) == ("release.json", 2000, "first")
     name, text = fetch(page, "Download report")
     assert name == "report.html"
     assert "differentially private" in text

@@ -172,9 +172,7 @@ def fit(
     try:
         release.save(out)
     except OSError:
-        again = (
-            "" if release.ledger is None else f" It is stored: run again with --id {release.ledger['id']}, at no cost."
-        )
+        again = "" if release.ledger is None else f" It is stored: run again with --id {release.ledger.id}, at no cost."
         raise_alone(ReleaseError(f"The release was made, but {str(out)!r} could not be written.{again}"))
     typer.echo(release.summary())
     typer.echo(f"\nWritten to {out}. Next: dplinked report {out}")

@@ -19,6 +19,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from dplinked.estimate.centring import centred_core
+
 Floats = NDArray[np.float64]
 
 _ROUNDS = 15  # steps towards the least distance; one or two do where noise is small
@@ -87,9 +89,7 @@ class Evidence:
     def _moved(self) -> Floats:
         """``γ ∂H/∂γ``: the slopes' part of H, the means taken out."""
         first, moved = int(self.intercept), np.zeros_like(self.matrix)
-        moved[first:, first:] = self.matrix[first:, first:]
-        if self.intercept:
-            moved[1:, 1:] -= np.outer(self.matrix[1:, 0], self.matrix[0, 1:]) / self.matrix[0, 0]
+        moved[first:, first:] = centred_core(self.matrix, self.intercept)
         return moved
 
     def covariance(self, beta: Floats) -> Floats:

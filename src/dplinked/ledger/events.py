@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from dplinked.errors import StudyError
+from dplinked.records import ReadableByKey
 
 START = "0" * 64  # what the first event of a population is chained to
 
@@ -32,6 +33,21 @@ class Event:
     nonce: str
     previous: str
     hash: str
+
+
+@dataclass(frozen=True)
+class LedgerEntry(ReadableByKey):
+    """What a release says of its charge: the budget it was charged to, its own id, and the chain's head by then.
+
+    The head is masked by the events' nonces, so it tells nothing of the data; a ledger that does not know it was rolled back.
+    """
+
+    population: str
+    id: str
+    head: str
+    epsilon: float
+    delta: float
+    epsilon_left: float
 
 
 def canonical(value: Any) -> str:

@@ -33,7 +33,7 @@ from dplinked.ledger.database import (
     list_events,
     list_populations,
 )
-from dplinked.ledger.events import START, Event, canonical, chain_event, chained_again, seal_row
+from dplinked.ledger.events import START, Event, LedgerEntry, canonical, chain_event, chained_again, seal_row
 from dplinked.privacy.calibration import privacy_epsilon, privacy_mu, round_down
 from dplinked.study.budget import check_budget
 from dplinked.sums.engine import source_bytes
@@ -73,13 +73,10 @@ class Charge:
     balance: Balance
     stored: str | None = None
 
-    def describe(self) -> dict[str, Any]:
-        """What a release says of its charge. The head is masked by the events' nonces, so it tells nothing of the data."""
+    def describe(self) -> LedgerEntry:
+        """What a release says of its charge."""
         left = self.balance
-        return {
-            "population": left.population, "id": self.release, "head": self.head, "epsilon": left.epsilon, "delta": left.delta,
-            "epsilon_left": left.epsilon_left,
-        }  # fmt: skip
+        return LedgerEntry(left.population, self.release, self.head, left.epsilon, left.delta, left.epsilon_left)
 
 
 def cost(mu: float) -> int:

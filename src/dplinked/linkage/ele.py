@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from dplinked.data.keys import key_text
 from dplinked.errors import StudyError
+from dplinked.linkage.declared import DeclaredLinkage
 from dplinked.linkage.unit import LinkageExposure, PrivacyUnit
 
 Floats = NDArray[np.float64]
@@ -318,18 +319,11 @@ class ELE:
             displaced=(unit.displaced_links or 0) + int(unit.moves_block),
         )
 
-    def describe(self) -> dict[str, Any]:
+    def describe(self) -> DeclaredLinkage:
         """Return what is declared, for the release: never accuracies that are data."""
         if self.source == "estimated":
-            hidden = dict.fromkeys(("accuracy", "other"))
-            return {
-                "model": "ELE",
-                **hidden,
-                "block": self.block,
-                "source": self.source,
-                "accuracy_min": self.accuracy_min,
-            }
-        return self.describe_whole()
+            return DeclaredLinkage("ELE", block=self.block, source=self.source, accuracy_min=self.accuracy_min)
+        return DeclaredLinkage(**self.describe_whole())
 
     def identity(self) -> dict[str, Any]:
         """What tells this model from others."""

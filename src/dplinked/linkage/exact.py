@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from dplinked.errors import StudyError
+from dplinked.linkage.declared import DeclaredLinkage
 from dplinked.linkage.unit import LinkageExposure, PrivacyUnit
 
 
@@ -31,7 +32,7 @@ class Exact:
 
     def identity(self) -> dict[str, Any]:
         """What tells this model from others."""
-        return self.describe()
+        return {"model": "Exact"}
 
     def exposure(self, unit: PrivacyUnit) -> LinkageExposure:
         """See :class:`LinkageExposure`."""
@@ -42,6 +43,6 @@ class Exact:
             )
         return LinkageExposure(True, True, 1.0, 1.0, 0.0, 0)
 
-    def describe(self) -> dict[str, Any]:
+    def describe(self) -> DeclaredLinkage:
         """Return what is declared, for the release."""
-        return {"model": "Exact"}
+        return DeclaredLinkage("Exact")

@@ -15,6 +15,7 @@ from dplinked.data.fingerprint import content_bytes
 from dplinked.data.keys import key_text
 from dplinked.data.sources import is_spark
 from dplinked.errors import StudyError, raise_alone
+from dplinked.linkage.declared import DeclaredLinkage
 from dplinked.linkage.unit import LinkageExposure, PrivacyUnit
 
 STOCHASTIC_TOLERANCE = 1e-5
@@ -168,12 +169,18 @@ class Matching:
             digest = hashlib.sha256()
             for piece in content_bytes(self.pairs):
                 digest.update(piece)
-            return {**self.describe(), "id": self.id, "matrix": digest.hexdigest()}
+            return {**self._declarations(), "id": self.id, "matrix": digest.hexdigest()}
         parts = (self.matrix.indptr, self.matrix.indices, self.matrix.data)
-        return {**self.describe(), "matrix": hashlib.sha256(b"".join(part.tobytes() for part in parts)).hexdigest()}
+        return {
+            **self._declarations(),
+            "matrix": hashlib.sha256(b"".join(part.tobytes() for part in parts)).hexdigest(),
+        }
 
-    def describe(self) -> dict[str, Any]:
+    def describe(self) -> DeclaredLinkage:
         """Return what is declared, for the release."""
+        return DeclaredLinkage(**self._declarations())
+
+    def _declarations(self) -> dict[str, Any]:
         return {
             "model": "Matching",
             "column_sum": self.column_sum,

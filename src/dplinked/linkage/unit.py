@@ -5,12 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from dplinked.errors import StudyError
+from dplinked.records import ReadableByKey
 
 _MOST = 10**9  # links that a person may displace, and change of the matching matrix
 
 
 @dataclass(frozen=True)
-class PrivacyUnit:
+class PrivacyUnit(ReadableByKey):
     """What one individual can change, beyond their own x and y.
 
     Parameters

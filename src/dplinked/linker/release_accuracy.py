@@ -12,16 +12,17 @@ from numpy.typing import NDArray
 
 from dplinked.data.fingerprint import source_state
 from dplinked.errors import LedgerError, StudyError
+from dplinked.ledger.events import LedgerEntry
 from dplinked.ledger.ledger import Ledger
 from dplinked.linkage import ELE, PrivacyUnit
 from dplinked.linker.linked import BLOCK, Linked
 from dplinked.linker.quality import accuracy_table
 from dplinked.linker.rules import LAST, UNLINKED
-from dplinked.privacy import mechanism as door
 from dplinked.privacy.calibration import privacy_mu, round_up
-from dplinked.privacy.plan import plan_right_links
+from dplinked.privacy.quantities.right_links import release_right_links
+from dplinked.privacy.spending import Spending
 from dplinked.study.budget import check_release_budget
-from dplinked.sums.types import PrivateCounts
+from dplinked.sums.types import RightLinks
 
 Floats = NDArray[np.float64]
 
@@ -53,11 +54,12 @@ class ReleasedAccuracy:
     mu: float
     unit: dict[str, Any]
     statement: str
-    ledger: dict[str, Any] | None = None
+    ledger: LedgerEntry | None = None
 
     def to_json(self) -> str:
         """All of it, as JSON."""
-        whole = {**self.__dict__, "linkage": self.linkage.describe_whole()}
+        ledger = None if self.ledger is None else asdict(self.ledger)
+        whole = {**self.__dict__, "linkage": self.linkage.describe_whole(), "ledger": ledger}
         return json.dumps(whole, indent=2, ensure_ascii=False)
 
     @classmethod
@@ -66,7 +68,8 @@ class ReleasedAccuracy:
         whole = json.loads(text)
         model = whole.pop("linkage")
         model.pop("model")
-        return cls(linkage=ELE(**model), **whole)
+        charged = whole.pop("ledger", None)
+        return cls(linkage=ELE(**model), ledger=None if charged is None else LedgerEntry(**charged), **whole)
 
     def save(self, path: str | Path) -> None:
         """Write it to a file."""
@@ -145,11 +148,10 @@ def _release(
     unit: PrivacyUnit,
 ) -> ReleasedAccuracy:
     strata, groups = linked.strata, np.flatnonzero(checked > 0)
-    links = ELE(0.5, BLOCK).exposure(unit)
-    mu = privacy_mu(epsilon, delta)
-    plan = plan_right_links(groups.size, links, int(checked.sum()), mu)
-    noisy = door.release_right_links(PrivateCounts(right[groups][None, :]), plan)
-    scale = plan.parts[0].scale
+    exposure = ELE(0.5, BLOCK).exposure(unit)
+    spending = Spending(privacy_mu(epsilon, delta))
+    noisy = release_right_links(RightLinks(right[groups], int(checked.sum()), exposure), spending)
+    scale, mu = spending.parts[0].scale, spending.spent
     names = [strata.names[k] for k in groups]
     accuracy, error = _settle(
         noisy, checked[groups].astype(np.float64), scale, [name in (LAST, UNLINKED) for name in names]

@@ -14,20 +14,14 @@ from numpy.typing import NDArray
 
 from dplinked.errors import StudyError, suggest
 from dplinked.linkage import ELE, UNSTATED, Linkage, LinkageExposure, PrivacyUnit
+from dplinked.plan.expected import expected_noise, expected_sampling
 from dplinked.privacy.calibration import privacy_mu
-from dplinked.privacy.plan import (
-    INTERCEPT_GUESS,
-    MEAT_SHARE,
-    SCALE_SHARE,
-    SLOPE_GUESS,
-    NoisePlan,
-    is_symmetric,
-    plan_sums,
-)
+from dplinked.privacy.quantities.instrument import plan_sums
+from dplinked.privacy.spending import VARIANCE
 from dplinked.study.budget import LARGE_EPSILON
 from dplinked.study.design import Design
 from dplinked.study.formula import Interval
-from dplinked.study.instrument import MIDDLE, choose_instrument, column_spread, instrument_signal, instrument_squares
+from dplinked.study.instrument import MIDDLE, column_spread
 from dplinked.study.study import Study
 
 Floats = NDArray[np.float64]
@@ -187,7 +181,16 @@ def plan(
         Wanted half-widths of 95 % intervals, by coefficient: the plan says which epsilon they need.
     """
     epsilons = [float(epsilon)] if isinstance(epsilon, (int, float)) else [float(value) for value in epsilon]
-    study = Study(formula, bounds, max(epsilons), delta, linkage, unit or UNSTATED, levels or {}, typical=typical or {})
+    study = Study(
+        formula=formula,
+        bounds=bounds,
+        epsilon=max(epsilons),
+        delta=delta,
+        linkage=linkage,
+        unit=unit or UNSTATED,
+        levels=levels or {},
+        typical=typical or {},
+    )
     counts = [count] if isinstance(count, int) else list(count)
     return plan_study(study, counts, epsilons, r_squared, half_width)
 
@@ -202,7 +205,7 @@ def plan_study(
     """Plan for a study; see :func:`plan`."""
     if not 0.0 <= r_squared < 1.0:
         raise StudyError(f"r_squared must lie in [0, 1), not {r_squared!r}.")
-    design, links = study.prepare()
+    design, exposure = study.prepare()
     for count in counts:
         study.check_count(count)
     guess = _guess(study, design, r_squared)
@@ -210,17 +213,17 @@ def plan_study(
         row
         for epsilon in epsilons
         for count in counts
-        for row in plan_errors(design, links, guess, count, epsilon, study.delta)
+        for row in plan_errors(design, exposure, guess, count, epsilon, study.delta)
     ]
     needed = []
     for name, wanted in (half_width or {}).items():
         if name not in design.names:
             raise StudyError(f"There is no coefficient {name!r}.{suggest(name, design.names)}")
         needed.append(
-            (name, float(wanted), _needed_epsilon(design, links, guess, counts[0], study.delta, name, wanted))
+            (name, float(wanted), _needed_epsilon(design, exposure, guess, counts[0], study.delta, name, wanted))
         )
     point = Point(epsilons[len(epsilons) // 2], counts[0], guess.accuracy)
-    levers = _levers(study, design, links, guess, point.count, point.epsilon)
+    levers = _levers(study, design, exposure, guess, point.count, point.epsilon)
     return Plan(
         study.delta,
         tuple(rows),
@@ -230,7 +233,7 @@ def plan_study(
         f"accuracy {guess.accuracy:g}. Privacy noise is exact given the sums; the rest is a guess.",
         study.formula,
         point,
-        _curves(study, design, links, guess, point, counts, epsilons),
+        _curves(study, design, exposure, guess, point, counts, epsilons),
     )
 
 
@@ -241,27 +244,27 @@ def _guess(study: Study, design: Design, r_squared: float) -> Guess:
     low, high = study.typical[name] if typical else response.interval
     deviation = (high - low) / (2.0 * math.sqrt(3.0) * response.scale * (MIDDLE if typical else 1.0))
     level = ((low + high) / 2.0 - response.shift) / response.scale
-    share = 1.0 - (SCALE_SHARE + MEAT_SHARE if study.intervals else 0.0)
+    share = 1.0 - (VARIANCE if study.intervals else 0.0)
     return Guess(level, deviation, r_squared, study.linkage.public.mean_accuracy, share)
 
 
 def plan_errors(
-    design: Design, links: LinkageExposure, guess: Guess, count: int, epsilon: float, delta: float
+    design: Design, exposure: LinkageExposure, guess: Guess, count: int, epsilon: float, delta: float
 ) -> list[PlannedError]:
     """Expected standard errors of all coefficients; every column explains an equal part of the variance.
 
     Wrong links add ``(1-γ²)`` of the explained variance to that of the residuals.
     """
-    to_user, _ = design.to_user()
+    to_user, _ = design.scaling.to_user()
     slopes = np.sqrt(guess.r_squared * guess.deviation**2 / (max(1, len(design.columns)) * column_spread(design)))
     residual = guess.deviation * math.sqrt(1.0 - guess.r_squared)
     mismatch = guess.deviation * math.sqrt(guess.r_squared * (1.0 - guess.accuracy**2))
     mu = privacy_mu(epsilon, delta) * math.sqrt(guess.share)
-    noise = plan_sums(design, links, count, mu, intervals=guess.share < 1.0)
+    noise = plan_sums(design, exposure, count, mu, intervals=guess.share < 1.0)
     scaled = (
         expected_sampling(design, guess.accuracy, count, residual),
         expected_sampling(design, guess.accuracy, count, mismatch),
-        expected_noise(design, links, guess.accuracy, count, noise, slopes, guess.level),
+        expected_noise(design, guess.accuracy, count, noise, slopes, guess.level),
     )
     user = [np.sqrt(to_user**2 @ part**2) for part in scaled]
     return [
@@ -270,12 +273,12 @@ def plan_errors(
 
 
 def _needed_epsilon(
-    design: Design, links: LinkageExposure, guess: Guess, count: int, delta: float, name: str, wanted: float
+    design: Design, exposure: LinkageExposure, guess: Guess, count: int, delta: float, name: str, wanted: float
 ) -> float | None:
     """Smallest epsilon whose expected half-width is at most the wanted one; None if none up to 100 is."""
 
     def width(epsilon: float) -> float:
-        rows = plan_errors(design, links, guess, count, epsilon, delta)
+        rows = plan_errors(design, exposure, guess, count, epsilon, delta)
         return next(row.half_width() for row in rows if row.name == name)
 
     low, high = 1e-3, 100.0
@@ -288,15 +291,15 @@ def _needed_epsilon(
 
 
 def _levers(
-    study: Study, design: Design, links: LinkageExposure, guess: Guess, count: int, epsilon: float
+    study: Study, design: Design, exposure: LinkageExposure, guess: Guess, count: int, epsilon: float
 ) -> tuple[Lever, ...]:
     """What twice the budget, twice the rows, half the linkage errors and bounds half as wide would do."""
-    now = plan_errors(design, links, guess, count, epsilon, study.delta)
+    now = plan_errors(design, exposure, guess, count, epsilon, study.delta)
     better = replace(guess, accuracy=(1.0 + guess.accuracy) / 2.0)
     changed = {
-        "twice the budget": plan_errors(design, links, guess, count, 2.0 * epsilon, study.delta),
-        "twice the rows": plan_errors(design, links, guess, 2 * count, epsilon, study.delta),
-        "half the linkage errors": plan_errors(design, links, better, count, epsilon, study.delta),
+        "twice the budget": plan_errors(design, exposure, guess, count, 2.0 * epsilon, study.delta),
+        "twice the rows": plan_errors(design, exposure, guess, 2 * count, epsilon, study.delta),
+        "half the linkage errors": plan_errors(design, exposure, better, count, epsilon, study.delta),
     }
     # Halving bounds tells something only where a typical range says that the rows lie well within them.
     typical = {name: study.typical[name] for name in design.bounds if name in study.typical}
@@ -306,7 +309,7 @@ def _levers(
         try:
             aimed = narrow.prepare()[0]
             better = _guess(narrow, aimed, guess.r_squared)
-            changed["bounds half as wide"] = plan_errors(aimed, links, better, count, epsilon, study.delta)
+            changed["bounds half as wide"] = plan_errors(aimed, exposure, better, count, epsilon, study.delta)
         except StudyError:
             pass  # a transform that the narrower bounds do not allow
     return tuple(
@@ -320,7 +323,7 @@ def _levers(
 def _curves(
     study: Study,
     design: Design,
-    links: LinkageExposure,
+    exposure: LinkageExposure,
     guess: Guess,
     point: Point,
     counts: Sequence[int],
@@ -341,10 +344,10 @@ def _curves(
     if isinstance(study.linkage, ELE):
         shares = sorted({*np.linspace(min(0.5, point.accuracy / 2.0), 1.0, _CURVE).round(4).tolist(), point.accuracy})
         at["accuracy"] = [(share, replace(guess, accuracy=share), point.count, point.epsilon) for share in shares]
-    now = {row.name: row for row in plan_errors(design, links, guess, point.count, point.epsilon, study.delta)}
+    now = {row.name: row for row in plan_errors(design, exposure, guess, point.count, point.epsilon, study.delta)}
     found = []
     for quantity, places in at.items():
-        errors = [plan_errors(design, links, own, count, epsilon, study.delta) for _, own, count, epsilon in places]
+        errors = [plan_errors(design, exposure, own, count, epsilon, study.delta) for _, own, count, epsilon in places]
         for k, name in enumerate(now):
             widths = [row[k].half_width() for row in errors]
             floor = [replace(row[k], privacy=0.0).half_width() for row in errors]
@@ -364,46 +367,3 @@ def _halved(interval: Interval, typical: Sequence[float]) -> Interval:
     half = max((interval[1] - interval[0]) / 4.0, (typical[1] - typical[0]) / 2.0)
     low = min(max((typical[0] + typical[1]) / 2.0 - half, interval[0]), interval[1] - 2.0 * half)
     return max(low, interval[0]), min(low + 2.0 * half, interval[1])
-
-
-def expected_noise(
-    design: Design,
-    links: LinkageExposure,
-    accuracy: float,
-    count: int,
-    plan: NoisePlan,
-    guess: Floats | float = SLOPE_GUESS,
-    level: float = INTERCEPT_GUESS,
-) -> Floats:
-    """Expected standard error by privacy noise on the scaled columns, slopes (`guess`) taken as uncorrelated."""
-    d = len(design.columns)
-    signal = instrument_signal(design)
-    slope = math.sqrt(float(np.sum(np.square(guess)))) if np.ndim(guess) else float(guess)
-    if is_symmetric(design, links):
-        core = plan.scale("symmetric matrix") / math.sqrt(2.0)
-        border = plan.scale("regressor totals")
-    else:
-        core = plan.scale("instrument × regressors")
-        border = plan.scale("instrument totals")
-    variance = plan.scale("instrument × response") ** 2 + (core * slope) ** 2
-    slopes = np.sqrt(variance + (border * level) ** 2) / (count * accuracy * signal) if d else np.zeros(0)
-    if not design.intercept:
-        return slopes
-    own = math.hypot(plan.scale("response total"), plan.scale("regressor totals") * slope) / count
-    return np.concatenate([[own], slopes])
-
-
-def expected_sampling(design: Design, accuracy: float, count: int, residual: float) -> Floats:
-    """Expected sampling standard error on the scaled columns, for a guessed residual deviation."""
-    signal, square = instrument_signal(design), instrument_squares(design)
-    slopes = residual * np.sqrt(square / count) / (accuracy * signal)
-    return np.concatenate([[residual / math.sqrt(count)], slopes]) if design.intercept else slopes
-
-
-def better_instrument(aimed: Design, plain: Design, links: LinkageExposure, count: int, mu: float) -> Design:
-    """Choose, from public values only, between the aimed bounded instrument and the symmetric one (h = x)."""
-    if not links.symmetric:
-        return aimed
-    return choose_instrument(
-        aimed, plain, lambda design: expected_noise(design, links, 1.0, count, plan_sums(design, links, count, mu))
-    )

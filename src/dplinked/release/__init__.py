@@ -1,5 +1,6 @@
 """The released result: frozen, complete, and made of released and declared values only."""
 
-from dplinked.release.release import Privacy, Release
+from dplinked.release.contents import Privacy
+from dplinked.release.release import Release
 
 __all__ = ["Privacy", "Release"]

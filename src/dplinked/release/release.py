@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -11,34 +10,21 @@ from pathlib import Path
 from typing import Any, overload
 
 import numpy as np
-from numpy.typing import NDArray
 
-from dplinked.errors import StudyError
-from dplinked.estimate.hypotheses import TestResult, parse_hypotheses
-from dplinked.estimate.intervals import Evidence, Solution, fit_restricted, invert_test, solve_evidence
-from dplinked.estimate.ssp import solve_sums
-from dplinked.privacy.mechanism import ReleasedSums
-from dplinked.privacy.plan import NoisePlan
+from dplinked.errors import StudyError, raise_alone
+from dplinked.estimate.coefficients import solve_sums
+from dplinked.estimate.hypotheses import TestResult
+from dplinked.ledger.events import LedgerEntry
+from dplinked.linkage.declared import DeclaredLinkage
+from dplinked.release.contents import Declared, Privacy, Released
+from dplinked.release.inference import Inference, checked_level, chi2_quantile
+from dplinked.release.json import read_json, write_json
+from dplinked.release.predict import model_rows
+from dplinked.release.what_if import WhatIf, suppose_accuracy
 from dplinked.report.page import write_or_return
-from dplinked.study.design import build_design, model_rows
+from dplinked.study.design import build_design
 from dplinked.study.formula import parse_formula
-
-Floats = NDArray[np.float64]
-
-FORMAT = 1
-_FAR = 1e4  # a value so many times a coefficient's declared range away counts as infinitely far
-
-
-@dataclass(frozen=True)
-class Privacy:
-    """What is promised: (ε, δ), the μ actually used, for whom, and what was taken as public."""
-
-    epsilon: float
-    delta: float
-    mu: float
-    unit: dict[str, Any]
-    statement: str
-    assumed_public: tuple[str, ...]
+from dplinked.study.scaling import Scaling
 
 
 @dataclass(frozen=True)
@@ -59,10 +45,16 @@ class Release:
     identified
         False where privacy noise alone exceeds the declared range of the coefficient: the budget does not
         tell it from any other value in its range.
+    privacy, linkage, declared
+        What is promised, how the rows were linked, and the model, all as declared.
     released
-        The released sums (or descent transcript) with the exact noise scale of every entry.
+        The released sums, variance and descent transcript, with the noise of all that was drawn.
     scaling
         Public constants that map scaled columns to the user's units.
+    dropped
+        Coefficients that a smaller model, made by :meth:`submodel`, holds at zero.
+    ledger
+        Where the release was charged; None without a ledger.
     """
 
     formula: str
@@ -74,13 +66,13 @@ class Release:
     error_parts: dict[str, dict[str, float]]
     identified: dict[str, bool]
     privacy: Privacy
-    linkage: dict[str, Any]
-    declared: dict[str, Any]
-    released: dict[str, Any]
-    scaling: dict[str, Any]
+    linkage: DeclaredLinkage
+    declared: Declared
+    released: Released
+    scaling: Scaling
     versions: dict[str, str]
     dropped: tuple[str, ...] = ()
-    ledger: dict[str, Any] | None = None
+    ledger: LedgerEntry | None = None
 
     # --- intervals and tests ---------------------------------------------------------------------
 
@@ -96,72 +88,38 @@ class Release:
             unbounded, which says that this budget does not identify the coefficient. ``"wald"`` is the familiar
             estimate ± standard errors.
         """
-        if method not in ("test", "wald"):
-            raise StudyError(f"method must be 'test' or 'wald', not {method!r}.")
-        level = _checked_level(level)
-        if (level, method) not in self._intervals:
-            quantile, (rows, offsets) = _chi2_quantile(level, 1), self._to_user
-            self._intervals[level, method] = {
-                name: self._interval(rows[k], float(offsets[k]), quantile, method)
-                for k, name in enumerate(self._names)
-                if name not in self.dropped
-            }
-        return dict(self._intervals[level, method])
-
-    @cached_property
-    def _intervals(self) -> dict[tuple[float, str], dict[str, tuple[float, float]]]:
-        """Intervals by level and method: many coefficients take seconds to invert, and are asked for more than once."""
-        return {}
-
-    def _interval(self, direction: Floats, offset: float, quantile: float, method: str) -> tuple[float, float]:
-        """Interval of ``direction'β + offset`` on the scaled columns."""
-        evidence, solution = self._evidence, self._solution
-        middle = float(direction @ solution.beta) + offset
-        if method == "wald":
-            reach = math.sqrt(quantile * float(direction @ solution.covariance @ direction))
-            return middle - reach, middle + reach
-        largest = _FAR * float(np.abs(direction).sum()) * max(1.0, float(np.abs(solution.beta).max()))
-        low, high = invert_test(evidence, solution, direction, quantile, largest)
-        return low + offset, high + offset
+        return self._inference.conf_int(level, method)
 
     def test(self, hypothesis: str | Sequence[str]) -> TestResult:
         """Test linear hypotheses jointly, like ``"income = 0.5"`` or ``"income = 0.5, C(region)[south] = 0"``."""
-        left, right, text = parse_hypotheses(hypothesis, self._names)
-        matrix, offset = self._to_user
-        scaled = left @ matrix
-        rows = np.vstack([self._evidence.left, scaled])
-        if np.linalg.matrix_rank(rows / np.linalg.norm(rows, axis=1, keepdims=True)) < len(rows):
-            raise StudyError(f"The hypotheses {text!r} contradict or repeat each other, or a dropped column.")
-        _, distance = fit_restricted(self._evidence, self._solution.beta, scaled, right - left @ offset)
-        statistic = max(0.0, distance - self._solution.distance)
-        return TestResult(text, statistic, len(left), _chi2_tail(statistic, len(left)))
+        return self._inference.test(hypothesis)
 
     def in_region(self, coef: Mapping[str, float], level: float = 0.95) -> bool:
         """Whether the joint confidence region of the named coefficients contains the given values."""
-        return self.test(
-            [f"{name} = {float(value)!r}" for name, value in coef.items()]
-        ).p_value >= 1.0 - _checked_level(level)
+        return self.test([f"{name} = {float(value)!r}" for name, value in coef.items()]).p_value >= 1.0 - checked_level(
+            level
+        )
 
     def submodel(self, formula: str) -> Release:
         """The same release with fewer columns: those left out have coefficient zero. Costs nothing."""
-        levels = self.declared["levels"]
-        parsed = parse_formula(formula, [name for name in levels if name not in self.declared["bounds"]])
-        names = build_design(formula, self.declared["bounds"], levels).names
+        levels, names = self.declared.levels, self.scaling.names
+        parsed = parse_formula(formula, [name for name in levels if name not in self.declared.bounds])
+        kept = build_design(formula, self.declared.bounds, levels).names
         response = parse_formula(self.formula, list(levels)).response.text
-        unknown = [name for name in names if name not in self._names]
-        if unknown or parsed.response.text != response:
-            raise StudyError(f"A submodel keeps the response {response!r} and some of the columns {list(self._names)}.")
-        dropped = tuple(name for name in self._names if name not in names)
-        restricted = replace(self, formula=formula, dropped=dropped, coef={}, std_err={}, error_parts={}, identified={})
-        matrix, offset = self._to_user
-        errors = np.sqrt(np.maximum(np.diag(matrix @ restricted._solution.covariance @ matrix.T), 0.0))
-        coef = matrix @ restricted._solution.beta + offset
-        kept = [k for k, name in enumerate(self._names) if name in names]
+        if any(name not in names for name in kept) or parsed.response.text != response:
+            raise StudyError(f"A submodel keeps the response {response!r} and some of the columns {list(names)}.")
+        dropped = tuple(name for name in names if name not in kept)
+        coef, covariance = replace(self._inference, dropped=dropped).coefficients()
+        errors = np.sqrt(np.maximum(np.diag(covariance), 0.0))
+        places = [k for k, name in enumerate(names) if name in kept]
         return replace(
-            restricted,
-            coef={self._names[k]: float(coef[k]) for k in kept},
-            std_err={self._names[k]: float(errors[k]) for k in kept},
-            identified={self._names[k]: self.identified[self._names[k]] for k in kept},
+            self,
+            formula=formula,
+            dropped=dropped,
+            coef={names[k]: float(coef[k]) for k in places},
+            std_err={names[k]: float(errors[k]) for k in places},
+            error_parts={},
+            identified={names[k]: self.identified[names[k]] for k in places},
         )
 
     def ridge(self, penalty: float) -> dict[str, float]:
@@ -171,10 +129,10 @@ class Release:
         if not (math.isfinite(penalty) and penalty >= 0):
             raise StudyError(f"The penalty must be a finite number, 0 or more, not {penalty!r}.")
         estimate = solve_sums(
-            self._sums, intercept=self.scaling["intercept"], prior_scale=1.0, ridge=penalty * self.count
+            self._inference.sums, intercept=self.scaling.intercept, prior_scale=1.0, ridge=penalty * self.count
         )
-        matrix, offset = self._to_user
-        return dict(zip(self._names, (matrix @ estimate.beta + offset).tolist(), strict=True))
+        matrix, offset = self.scaling.to_user()
+        return dict(zip(self.scaling.names, (matrix @ estimate.beta + offset).tolist(), strict=True))
 
     def predict(self, rows: Any, level: float = 0.95) -> list[tuple[float, float, float]]:
         """Mean response and its interval for each row: (mean, low, high). Cells are clipped to their declared bounds.
@@ -182,110 +140,41 @@ class Release:
         The mean is that of the coefficients shown; the interval belongs to the unshrunk solution, so with very
         little budget the mean may lie outside.
         """
-        quantile = _chi2_quantile(_checked_level(level), 1)
-        matrix, offset = self._to_user
-        coef = np.array([self.coef.get(name, 0.0) for name in self._names])
-        kept = [k for k, name in enumerate(self._names) if name not in self.dropped]
+        quantile, names = chi2_quantile(checked_level(level), 1), self.scaling.names
+        matrix, offset = self.scaling.to_user()
+        coef = np.array([self.coef.get(name, 0.0) for name in names])
+        kept = [k for k, name in enumerate(names) if name not in self.dropped]
         found = []
-        for given in model_rows(rows, {**self.declared, "formula": self.formula}):
-            row = np.zeros(len(self._names))
+        for given in model_rows(rows, self.formula, self.declared):
+            row = np.zeros(len(names))
             row[kept] = given
-            low, high = self._interval(row @ matrix, float(row @ offset), quantile, "test")
+            low, high = self._inference.interval(row @ matrix, float(row @ offset), quantile, "test")
             found.append((float(row @ coef), low, high))
         return found
 
-    def with_accuracy(self, change: float) -> Release:
-        """The release as it would read had the linkage accuracy been declared higher by `change`."""
-        if self.linkage["model"] != "ELE" or self.dropped or not self.scaling["intercept"]:
-            raise StudyError("Only a whole model with an intercept under ELE tells what another accuracy would do.")
-        if self.linkage["accuracy"] is None:
-            raise StudyError("The accuracies of this linkage are data and not shown, so another one cannot be tried.")
-        accuracy = self._accuracy
-        factor = min(1.0, max(0.01, accuracy + change)) / accuracy
-        first = int(self.scaling["intercept"])
-        matrix = np.array(self.released["matrix"])
-        mixed = np.outer(matrix[1:, 0], matrix[0, 1:]) / matrix[0, 0] if first else 0.0
-        matrix[first:, first:] = (matrix[first:, first:] - mixed) * factor + mixed
-        moved = replace(self, released={**self.released, "matrix": matrix.tolist()})
-        user, offset = self._to_user
-        ratio = np.ones(len(self._names))
-        ratio[first:] = 1.0 / factor
-        beta = self._scaled_coef * ratio
-        if first:
-            beta[0] = self._scaled_coef[0] + matrix[0, 1:] @ (self._scaled_coef - beta)[1:] / matrix[0, 0]
-        return replace(moved, coef=dict(zip(self._names, (user @ beta + offset).tolist(), strict=True)))
-
-    # --- what the methods above share ------------------------------------------------------------
+    def with_accuracy(self, change: float) -> WhatIf:
+        """What the release would say had the linkage accuracy been declared higher by `change`."""
+        return suppose_accuracy(change, self.linkage, self._inference, self.coef, self.std_err, self.error_parts)
 
     @property
-    def _names(self) -> tuple[str, ...]:
-        listed = tuple(column["name"] for column in self.scaling["columns"])
-        return ("Intercept", *listed) if self.scaling["intercept"] else listed
-
-    @property
-    def _accuracy(self) -> float:
-        accuracy = self.linkage.get("accuracy", 1.0)
-        return float(np.mean(list(accuracy.values()))) if isinstance(accuracy, Mapping) else float(accuracy)
-
-    @cached_property
-    def _to_user(self) -> tuple[Floats, Floats]:
-        """(A, a): user coefficients are ``Aβ + a`` for β on the scaled columns."""
-        first, response = int(self.scaling["intercept"]), self.scaling["response"]
-        matrix, offset = np.zeros((len(self._names),) * 2), np.zeros(len(self._names))
-        for k, column in enumerate(self.scaling["columns"], first):
-            matrix[k, k] = response["scale"] / column["scale"]
-            if first:
-                matrix[0, k] = -response["scale"] * column["shift"] / column["scale"]
-        if first:
-            matrix[0, 0], offset[0] = response["scale"], response["shift"]
-        return matrix, offset
-
-    @cached_property
-    def _scaled_coef(self) -> Floats:
-        matrix, offset = self._to_user
-        given = np.array([self.coef[name] for name in self._names]) - offset
-        return np.asarray(np.linalg.solve(matrix, given), np.float64)
-
-    @cached_property
-    def _sums(self) -> ReleasedSums:
-        self._require_intervals()
-        array = {name: np.array(self.released[name]) for name in ("matrix", "vector", "matrix_scale", "vector_scale")}
-        return ReleasedSums(
-            **array, symmetric=self.released["symmetric"], count=self.count, plan=NoisePlan((), self.privacy.mu)
-        )
-
-    @cached_property
-    def _evidence(self) -> Evidence:
-        sums, (matrix, offset) = self._sums, self._to_user
-        held = [self._names.index(name) for name in self.dropped]
-        return Evidence(
-            sums.matrix,
-            sums.vector,
-            sums.matrix_scale,
-            sums.vector_scale,
-            sums.symmetric,
-            np.array(self.released["meat"]["matrix"]),
-            np.array(self.released["centre"]),
-            self.scaling["intercept"],
-            self.released["accuracy_variance"] or 0.0,
-            matrix[held],
-            -offset[held],
-        )
-
-    @cached_property
-    def _solution(self) -> Solution:
-        return solve_evidence(self._evidence)
-
-    def _require_intervals(self) -> None:
-        if "meat" not in self.released:
-            raise StudyError(
-                "This release paid for no intervals. Fit with intervals=True and calibration='tight' to have them."
-            )
+    def tells_other_accuracies(self) -> bool:
+        """Whether :meth:`with_accuracy` can be asked."""
+        whole = self.has_intervals and not self.dropped and self.scaling.intercept
+        return whole and self.linkage.model == "ELE" and self.linkage.accuracy is not None
 
     @property
     def has_intervals(self) -> bool:
         """Whether intervals, tests and models after release are available."""
-        return "meat" in self.released
+        return self.released.variance is not None
+
+    @cached_property
+    def _inference(self) -> Inference:
+        sums, variance = self.released.sums, self.released.variance
+        if sums is None or variance is None:
+            raise StudyError(
+                "This release paid for no intervals. Fit with intervals=True and calibration='tight' to have them."
+            )
+        return Inference(sums, variance, self.scaling, self.dropped)
 
     # --- as text ---------------------------------------------------------------------------------
 
@@ -349,23 +238,15 @@ class Release:
 
     def to_json(self) -> str:
         """Return the result as JSON text."""
-        fields = {name: getattr(self, name) for name in self.__dataclass_fields__}
-        fields["privacy"] = vars(self.privacy)
-        return json.dumps({"dplinked_release": FORMAT, **fields}, indent=1, allow_nan=False, ensure_ascii=False)
+        return write_json(self)
 
     @classmethod
     def from_json(cls, text: str) -> Release:
-        """Read a release back from JSON text."""
+        """Read a release back from JSON text, of this version or an earlier one."""
         try:
-            fields = json.loads(text)
-            if fields.pop("dplinked_release") != FORMAT:
-                raise KeyError
-            privacy = fields.pop("privacy")
-            privacy["assumed_public"] = tuple(privacy["assumed_public"])
-            fields["dropped"] = tuple(fields["dropped"])
-            return cls(privacy=Privacy(**privacy), **fields)
-        except (ValueError, KeyError, TypeError, AttributeError):
-            raise StudyError("This is not a release that this version of dplinked can read.") from None
+            return read_json(cls, text)
+        except ValueError:
+            raise_alone(StudyError("This is not a release that this version of dplinked can read."))
 
     def save(self, path: str | Path) -> None:
         """Write the release to a JSON file."""
@@ -381,21 +262,3 @@ class Release:
                 f"{Path(path).name!r} cannot be read. Give the JSON file that 'fit --out' wrote."
             ) from None
         return cls.from_json(text)
-
-
-def _checked_level(level: float) -> float:
-    if not 0.0 < level < 1.0:
-        raise StudyError(f"level must lie strictly between 0 and 1, not {level!r}.")
-    return level
-
-
-def _chi2_quantile(level: float, degrees: int) -> float:
-    from scipy.special import chdtri
-
-    return float(chdtri(degrees, 1.0 - level))
-
-
-def _chi2_tail(value: float, degrees: int) -> float:
-    from scipy.special import chdtrc
-
-    return float(chdtrc(degrees, value))

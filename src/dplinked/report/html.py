@@ -108,7 +108,7 @@ def _facts(release: Release) -> list[tuple[str, str]]:
         left_out = list_names(release.dropped)
         facts.append(("Left out", f"{left_out}; a smaller model computed from a release that has them, at no cost"))
     if release.ledger is not None:
-        facts.append(("Charged to", f"the budget of {release.ledger['population']}"))
+        facts.append(("Charged to", f"the budget of {release.ledger.population}"))
     return [*facts, ("Made by", f"dplinked {release.versions.get('dplinked', '')}".strip())]
 
 
@@ -123,7 +123,7 @@ def _coefficients(release: Release, rows: Sequence[Row]) -> list[str]:
 
 def _reading(release: Release, rows: Sequence[Row]) -> str:
     slopes = [row for row in rows if row.name != "Intercept"]
-    response = release.scaling["response"]["name"]
+    response = release.scaling.response.name
     text = f"A coefficient says by how much {response} changes, on average, when its column is larger by one and the others stay the same."
     if not release.has_intervals:
         return (
@@ -145,13 +145,13 @@ def _reading(release: Release, rows: Sequence[Row]) -> str:
 
 def _other_errors(release: Release) -> str:
     """What moves a coefficient besides privacy noise."""
-    return "sampling errors" if release.linkage["model"] == "Exact" else "sampling and linkage errors"
+    return "sampling errors" if release.linkage.model == "Exact" else "sampling and linkage errors"
 
 
 def _coefficient_chart(release: Release, rows: Sequence[Row]) -> str:
     unsure = [name for name, known in release.identified.items() if not known]
     title = "Coefficients with 95 % intervals" if release.has_intervals else "Coefficients with privacy noise alone"
-    response = release.scaling["response"]["name"]
+    response = release.scaling.response.name
     return plots.coefficient_chart(rows, title=title, axis=f"change of {short_label(response)} per unit", unsure=unsure)
 
 
@@ -188,13 +188,14 @@ def _coefficient_notes(release: Release, rows: Sequence[Row]) -> list[str]:
     hidden = [name for name, known in release.identified.items() if not known]
     if hidden:
         notes.append(f"Privacy noise exceeds the whole declared range of: {list_names(hidden)}.")
-    if release.has_intervals:
-        covered = ["privacy noise", "sampling", *([] if release.linkage["model"] == "Exact" else ["wrong links"])]
-        if release.linkage["model"] == "ELE" and release.released["accuracy_variance"] is not None:
+    variance = release.released.variance
+    if variance is not None:
+        covered = ["privacy noise", "sampling", *([] if release.linkage.model == "Exact" else ["wrong links"])]
+        if release.linkage.model == "ELE" and variance.accuracy is not None:
             covered.append("the error of the declared accuracy")
-        elif release.linkage["model"] == "ELE":
+        elif release.linkage.model == "ELE":
             notes.append("Intervals take the linkage accuracy as exactly known; nothing was declared about its error.")
-        wrong = ", or an accuracy that is wrong beyond its stated error" if release.linkage["model"] == "ELE" else ""
+        wrong = ", or an accuracy that is wrong beyond its stated error" if release.linkage.model == "ELE" else ""
         notes.append(
             f"Intervals cover {list_names(covered)}. They do not cover a relation that is not linear, or responses cut off by their "
             f"bounds{wrong}. Under strong noise estimates are drawn towards zero and intervals are not, so an estimate need not lie in the "
@@ -264,7 +265,8 @@ def _largest_part(rows: Sequence[Row], shares: Sequence[Sequence[float]]) -> str
 
 def _route(release: Release) -> str:
     routes = {"block": "totals of blocks", "row": "single rows", "scale": "the size of residuals alone"}
-    return routes[release.released["meat"]["route"]]
+    assert release.released.variance is not None
+    return routes[release.released.variance.route]
 
 
 # --- citing and copying ------------------------------------------------------------------------------
@@ -305,11 +307,11 @@ def _exports(release: Release) -> list[str]:
 
 def _record(release: Release) -> list[str]:
     declared = release.declared
-    bounds = [[name, f"{low:,.12g}", f"{high:,.12g}"] for name, (low, high) in declared["bounds"].items()]
-    levels = [[name, ", ".join(map(str, found))] for name, found in declared["levels"].items()]
+    bounds = [[name, f"{low:,.12g}", f"{high:,.12g}"] for name, (low, high) in declared.bounds.items()]
+    levels = [[name, ", ".join(map(str, found))] for name, found in declared.levels.items()]
     noise = [
-        [part["name"], f"{part['entries']:,}", format_number(part["sensitivity"]), format_number(part["scale"])]
-        for part in release.released["parts"]
+        [part.name, f"{part.entries:,}", format_number(part.sensitivity), format_number(part.scale)]
+        for part in release.released.parts
     ]
     return [
         html.details(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from dplinked.privacy.calibration import privacy_epsilon, privacy_mu, round_down, round_up
 from dplinked.report import page as html
@@ -13,6 +13,7 @@ from dplinked.report import plots
 from dplinked.report.exports import coefficient_rows, format_delta, format_percent
 
 if TYPE_CHECKING:
+    from dplinked.linkage.declared import DeclaredLinkage
     from dplinked.release.release import Release
 
 _ACCURACY_STEP = 0.02
@@ -25,18 +26,20 @@ def promise_in_short(release: Release) -> str:
     return f"ε = {round_up(privacy.epsilon, 10)}, δ = {format_delta(privacy.delta)} for each person in the files"
 
 
-def linkage_in_short(linkage: Mapping[str, Any]) -> str:
+def linkage_in_short(linkage: DeclaredLinkage) -> str:
     """The linkage in one line."""
-    if linkage["model"] == "Exact":
+    if linkage.model == "Exact":
         return "joined on a unique key"
-    if linkage["model"] != "ELE":
+    if linkage.model != "ELE":
         return "probabilities of each possible link (a matching matrix)"
-    accuracy, said = linkage["accuracy"], {"released": "as released before"}.get(linkage["source"], "as declared")
+    accuracy, said = linkage.accuracy, "as released before" if linkage.source == "released" else "as declared"
     if accuracy is None:
-        return f"at least {format_percent(linkage['accuracy_min'])} of the links are right in every block, {said}"
+        return f"at least {format_percent(linkage.accuracy_min or 0.0)} of the links are right in every block, {said}"
     if isinstance(accuracy, Mapping):
         ends = min(accuracy.values()), max(accuracy.values())
-        return f"{format_percent(ends[0])} to {format_percent(ends[1])} of the links are right, by {linkage['block']}, {said}"
+        return (
+            f"{format_percent(ends[0])} to {format_percent(ends[1])} of the links are right, by {linkage.block}, {said}"
+        )
     return f"{format_percent(accuracy)} of the links are right, {said}"
 
 
@@ -76,7 +79,7 @@ def describe_privacy(release: Release) -> list[str]:
 
 def _promise(release: Release) -> list[str]:
     """What (ε, δ) and μ mean, in words. The bet is the Gaussian trade-off's: right with probability Φ(μ/2) at best."""
-    privacy, paid = release.privacy, release.linkage.get("paid")
+    privacy, paid = release.privacy, release.linkage.paid
     guess = statistics.NormalDist().cdf(math.hypot(privacy.mu, paid or 0.0) / 2.0)
     both = "this release and that of the linkage accuracy" if paid else "the release"
     factor = round_up(math.exp(min(privacy.epsilon, 700.0)), 3)
@@ -90,7 +93,7 @@ def _promise(release: Release) -> list[str]:
 
 def _declared_facts(release: Release) -> list[str]:
     unit = release.privacy.unit
-    k, change, moves = unit.get("displaced_links") or 0, unit.get("linkage_change") or 0.0, unit.get("moves_block")
+    k, change, moves = unit.displaced_links or 0, unit.linkage_change or 0.0, unit.moves_block
     facts = [
         "Files that are compared have the same number of rows and differ in one person's values, in any way at all."
     ]
@@ -121,7 +124,7 @@ def exact_statement(release: Release) -> list[str]:
 def describe_linkage(release: Release) -> list[str]:
     """The linkage model as declared, and what a slightly different accuracy would do."""
     linkage = release.linkage
-    if linkage["model"] == "Exact":
+    if linkage.model == "Exact":
         return [
             html.paragraph(
                 "The rows were joined on a unique key: every link is right by construction, and nothing had to be corrected."
@@ -130,11 +133,11 @@ def describe_linkage(release: Release) -> list[str]:
     not_shown = html.paragraph(
         "Not shown: what would have come out had the wrong links been ignored. That would have to be paid for, and was not."
     )
-    if linkage["model"] != "ELE":
+    if linkage.model != "ELE":
         facts = [
-            ("Largest sum of a column", f"{linkage['column_sum']:g}"),
-            ("Smallest probability that a link is right", f"{linkage['accuracy_min']:g}"),
-            ("Rows that may carry one person's response", f"{linkage['carriers']:,}"),
+            ("Largest sum of a column", f"{linkage.column_sum:g}"),
+            ("Smallest probability that a link is right", f"{linkage.accuracy_min:g}"),
+            ("Rows that may carry one person's response", f"{linkage.carriers:,}"),
         ]
         return [
             html.paragraph(
@@ -143,7 +146,7 @@ def describe_linkage(release: Release) -> list[str]:
             html.table((), facts, label="Declared about the matching matrix"),
             not_shown,
         ]
-    where = f"within the same block ({linkage['block']})" if linkage["block"] else "of the file"
+    where = f"within the same block ({linkage.block})" if linkage.block else "of the file"
     text = [
         f"Some links are wrong, and the coefficients are corrected for it. A wrong link is taken to fall on any other row {where} alike."
     ]
@@ -161,37 +164,37 @@ def _accuracy_text(release: Release) -> list[str]:
         "public": "The accuracy was declared; nothing here checks it.",
         "released": "The accuracy was measured on these files and released before, with noise, for a budget of its own.",
         "estimated": "The accuracies were estimated from these very files, so they are data: they correct the coefficients, and are not shown. Declared is only "
-        f"that they are at least {format_percent(linkage.get('accuracy_min') or 0.0)} in every block.",
-    }[linkage.get("source", "public")]
+        f"that they are at least {format_percent(linkage.accuracy_min or 0.0)} in every block.",
+    }[linkage.source or "public"]
     said = [source]
-    if linkage["accuracy"] is not None and not isinstance(linkage["accuracy"], Mapping):
-        said = [f"Declared: {format_percent(linkage['accuracy'])} of the links are right.", source]
-    checked, error = linkage.get("checked"), linkage.get("accuracy_error")
+    if linkage.accuracy is not None and not isinstance(linkage.accuracy, Mapping):
+        said = [f"Declared: {format_percent(linkage.accuracy)} of the links are right.", source]
+    checked, error = linkage.checked, linkage.accuracy_error
     if isinstance(checked, (int, float)):
-        per = " in each block" if isinstance(linkage["accuracy"], Mapping) else ""
+        per = " in each block" if isinstance(linkage.accuracy, Mapping) else ""
         said.append(f"It was found by checking {checked:,.0f} links{per}.")
     if isinstance(error, (int, float)):
         said.append(f"Its standard error is {error:g}.")
-    if checked is None and error is None and linkage.get("source") != "estimated":
+    if checked is None and error is None and linkage.source != "estimated":
         said.append("How well it is known was not declared.")
     return [" ".join(said)]
 
 
-def _accuracy_table(linkage: Mapping[str, Any]) -> list[str]:
-    accuracy = linkage["accuracy"]
+def _accuracy_table(linkage: DeclaredLinkage) -> list[str]:
+    accuracy = linkage.accuracy
     if not isinstance(accuracy, Mapping):
         return []
     extras = [
-        (title, linkage[key])
-        for title, key in (("links checked", "checked"), ("standard error", "accuracy_error"))
-        if isinstance(linkage.get(key), Mapping)
+        (title, known)
+        for title, known in (("links checked", linkage.checked), ("standard error", linkage.accuracy_error))
+        if isinstance(known, Mapping)
     ]
     rows = [
         [name if name.strip() else "(blank)", f"{value:.3f}", *(f"{extra[name]:,g}" for _, extra in extras)]
         for name, value in accuracy.items()
     ]
-    if linkage.get("other") is not None:
-        rows.append(["(all other blocks)", f"{linkage['other']:.3f}", *("-" for _ in extras)])
+    if linkage.other is not None:
+        rows.append(["(all other blocks)", f"{linkage.other:.3f}", *("-" for _ in extras)])
     table = html.table(
         ["block", "accuracy", *(title for title, _ in extras)], rows, label="Declared accuracy per block"
     )
@@ -200,12 +203,7 @@ def _accuracy_table(linkage: Mapping[str, Any]) -> list[str]:
 
 def _other_accuracy(release: Release) -> list[str]:
     """How coefficients would move were the accuracy a little off: computed from the release, at no cost."""
-    if (
-        not release.has_intervals
-        or release.linkage["accuracy"] is None
-        or release.dropped
-        or not release.scaling["intercept"]
-    ):
+    if not release.tells_other_accuracies:
         return []
     lower, higher = (release.with_accuracy(step).coef for step in (-_ACCURACY_STEP, _ACCURACY_STEP))
     rows = [
@@ -236,9 +234,9 @@ def budget_before(release: Release) -> tuple[float, float, float] | None:
     """
     if release.ledger is None:
         return None
-    delta, left = release.ledger["delta"], release.ledger["epsilon_left"]
+    delta, left = release.ledger.delta, release.ledger.epsilon_left
     after = privacy_mu(left, delta) ** 2 if left > 1e-6 else 0.0
-    whole = privacy_mu(release.ledger["epsilon"], delta) ** 2
+    whole = privacy_mu(release.ledger.epsilon, delta) ** 2
     spent = min(release.privacy.mu**2, whole)
     return min(after + spent, whole), spent, min(after, whole - spent)
 
@@ -259,19 +257,19 @@ def describe_budget(release: Release) -> list[str]:
             ),
         ]
     charge, (before, spent, left) = release.ledger, found
-    whole = privacy_mu(charge["epsilon"], charge["delta"]) ** 2
+    whole = privacy_mu(charge.epsilon, charge.delta) ** 2
     shares = {"spent before": max(0.0, whole - before) / whole, "this release": spent / whole, "left": left / whole}
-    epsilon_before = min(charge["epsilon"], privacy_epsilon(math.sqrt(before), charge["delta"])) if before else 0.0
+    epsilon_before = min(charge.epsilon, privacy_epsilon(math.sqrt(before), charge.delta)) if before else 0.0
     rows = [
-        ("The whole budget", f"ε = {charge['epsilon']:g}"),
+        ("The whole budget", f"ε = {charge.epsilon:g}"),
         ("Left before this release", f"ε = {epsilon_before:.4g}"),
         ("This release", f"ε = {round_up(privacy.epsilon, 10)} at δ = {format_delta(privacy.delta)}"),
-        ("Left after it", f"ε = {round_down(charge['epsilon_left'])}"),
+        ("Left after it", f"ε = {round_down(charge.epsilon_left)}"),
     ]
     return [
         html.paragraph(own),
         html.paragraph(
-            f"It was charged to the budget of {charge['population']} before any row was looked at. All at δ = {format_delta(charge['delta'])}, "
+            f"It was charged to the budget of {charge.population} before any row was looked at. All at δ = {format_delta(charge.delta)}, "
             "left meaning what one further release could have:"
         ),
         html.table((), rows, label="The budget before and after"),
@@ -286,9 +284,9 @@ def describe_budget(release: Release) -> list[str]:
             "Shares of μ² add up; values of ε do not.",
         ),
         html.paragraph(
-            f"In the ledger it is called {charge['id']}. The ledger must still know this head, else it was rolled back:"
+            f"In the ledger it is called {charge.id}. The ledger must still know this head, else it was rolled back:"
         ),
-        html.code_block(charge["head"], "Ledger head"),
+        html.code_block(charge.head, "Ledger head"),
     ]
 
 

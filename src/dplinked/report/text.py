@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 import textwrap
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from dplinked.privacy.calibration import round_down, round_up
 
 if TYPE_CHECKING:
+    from dplinked.linkage.declared import DeclaredLinkage
     from dplinked.release.release import Release
 
 WIDTH = 96
@@ -81,18 +82,16 @@ def _coefficient_lines(release: Release, width: int) -> list[str]:
 
 
 def _notes(release: Release) -> list[str]:
-    notes = []
-    if release.has_intervals:
+    notes, variance = [], release.released.variance
+    if variance is not None:
         unbounded = [name for name, ends in release.conf_int().items() if not all(map(math.isfinite, ends))]
         notes += [f"This budget does not identify {name}: no value of it can be ruled out." for name in unbounded]
-        if release.linkage["model"] == "ELE" and release.released["accuracy_variance"] is None:
+        if release.linkage.model == "ELE" and variance.accuracy is None:
             notes.append(
                 "Intervals take the linkage accuracy as exactly known; declare checked=… to include its error."
             )
         route = {"block": "block totals", "row": "single rows", "scale": "the residuals' size alone"}
-        notes.append(
-            f"Sampling and linkage variance come from {route[release.released['meat']['route']]}, released with noise."
-        )
+        notes.append(f"Sampling and linkage variance come from {route[variance.route]}, released with noise.")
     else:
         notes.append(
             "Noise s.e. is what privacy noise does to the coefficient; sampling and linkage error come on top."
@@ -105,13 +104,7 @@ def _notes(release: Release) -> list[str]:
 
 def _accuracy_lines(release: Release, width: int) -> list[str]:
     """How coefficients would move if the accuracy were a little off."""
-    if (
-        not release.has_intervals
-        or release.linkage["model"] != "ELE"
-        or release.linkage["accuracy"] is None
-        or release.dropped
-        or not release.scaling["intercept"]
-    ):
+    if not release.tells_other_accuracies:
         return []
     lines = ["", f"{'If accuracy were off by':<{width}}" + f"{-_ACCURACY_STEP:>30.2f}{_ACCURACY_STEP:>36.2f}"]
     moved = [release.with_accuracy(step) for step in (-_ACCURACY_STEP, _ACCURACY_STEP)]
@@ -138,12 +131,12 @@ def _facts(release: Release) -> list[tuple[str, str]]:
     ]
 
 
-def _linkage(linkage: dict[str, Any]) -> str:
-    if linkage["model"] != "ELE":
-        return str(linkage["model"])
-    accuracy = linkage["accuracy"]
+def _linkage(linkage: DeclaredLinkage) -> str:
+    if linkage.model != "ELE":
+        return str(linkage.model)
+    accuracy = linkage.accuracy
     if accuracy is None:
-        return f"ELE, accuracy ≥ {linkage['accuracy_min']:g}"
+        return f"ELE, accuracy ≥ {linkage.accuracy_min:g}"
     if isinstance(accuracy, dict):
         return f"ELE, {min(accuracy.values()):g}-{max(accuracy.values()):g}"
     return f"ELE, accuracy {accuracy:g}"
@@ -163,8 +156,8 @@ def _charge(release: Release) -> list[str]:
         return []
     charge = release.ledger
     return [
-        f"Charged to the budget of {charge['population']} ({charge['epsilon']:g}, {charge['delta']:g}) as {charge['id']}; after it, "
-        f"epsilon = {round_down(charge['epsilon_left'])} was left. Ledger head {charge['head']}."
+        f"Charged to the budget of {charge.population} ({charge.epsilon:g}, {charge.delta:g}) as {charge.id}; after it, "
+        f"epsilon = {round_down(charge.epsilon_left)} was left. Ledger head {charge.head}."
     ]
 
 

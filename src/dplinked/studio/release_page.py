@@ -159,7 +159,7 @@ def describe_charge(study: Study) -> list[tuple[str, str]]:
 
 
 def _name(release: Release) -> str:
-    return show(f"{release.formula} ({release.ledger['id']})" if release.ledger else release.formula)
+    return show(f"{release.formula} ({release.ledger.id})" if release.ledger else release.formula)
 
 
 def _progress(job: Job) -> Tag:

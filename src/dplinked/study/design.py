@@ -2,7 +2,7 @@
 
 Every cell is clipped to its declared bounds; every column is then mapped by ``x = (t - shift)/scale``
 with public constants so that ``|x| ≤ peak``. Coefficients are estimated on that scale and mapped back
-after release (:meth:`Design.to_user`).
+after release (:meth:`~dplinked.study.scaling.Scaling.to_user`).
 """
 
 from __future__ import annotations
@@ -18,9 +18,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dplinked.data.keys import key_text, number
+from dplinked.data.keys import key_text
 from dplinked.errors import StudyError, suggest
 from dplinked.study.formula import Factor, Interval, ParsedFormula, evaluate, interval_of, parse_formula
+from dplinked.study.scaling import ColumnScaling, Scaling
 
 Floats = NDArray[np.float64]
 Codes = NDArray[np.int32]
@@ -225,18 +226,17 @@ class Design:
         response = replace(self.response, shift=0.0, scale=1.0)
         return replace(self, response=response, columns=columns, groups=groups, half_widths=None)
 
-    def to_user(self) -> tuple[Floats, Floats]:
-        """Return (A, a) such that user coefficients are ``A β + a`` for β on the scaled columns."""
-        p = len(self.names)
-        first = int(self.intercept)
-        matrix, offset = np.zeros((p, p)), np.zeros(p)
-        for k, column in enumerate(self.columns):
-            matrix[first + k, first + k] = self.response.scale / column.scale
-            if self.intercept:
-                matrix[0, first + k] = -self.response.scale * column.shift / column.scale
-        if self.intercept:
-            matrix[0, 0], offset[0] = self.response.scale, self.response.shift
-        return matrix, offset
+    @property
+    def scaling(self) -> Scaling:
+        """The public constants that map scaled columns to the user's units."""
+        listed = (ColumnScaling(column.name, column.shift, column.scale) for column in (*self.columns, self.response))
+        *columns, response = listed
+        return Scaling(tuple(columns), response, self.intercept, self.half_widths)
+
+    def coefficient_range(self) -> Floats:
+        """Largest plausible coefficient on the scaled columns: crossing a column's bounds crosses the response's."""
+        slopes = [self.response.peak / column.peak if column.peak else math.inf for column in self.columns]
+        return np.array([self.response.peak, *slopes] if self.intercept else slopes)
 
 
 def build_design(
@@ -430,34 +430,3 @@ def _checked_fill(fill: Mapping[str, float], bounds: Mapping[str, Interval]) -> 
         if not bounds[name][0] <= value <= bounds[name][1]:
             raise StudyError(f"The fill value of {name!r} must lie within its bounds {bounds[name]}.")
     return {name: float(fill.get(name, low + (high - low) / 2.0)) for name, (low, high) in bounds.items()}
-
-
-def model_rows(data: Any, declared: Mapping[str, Any]) -> Floats:
-    """Rows of the model matrix (n×p) of new data in the user's units, clipped to the declared bounds.
-
-    The response is not needed. `declared` holds formula, bounds, levels and fill, as a release keeps them.
-    """
-    import narwhals as nw
-
-    design = build_design(
-        declared["formula"], declared["bounds"], declared["levels"], None, declared["fill"]
-    ).unscaled()
-    response = design.response.numeric[0].variables
-    if not isinstance(data, Mapping):
-        data = nw.from_native(data, eager_only=True).to_dict(as_series=False)
-    for name in design.variables:
-        if name not in data and name not in response:
-            raise StudyError(f"Column {name!r} is not in the rows to predict.{suggest(name, data)}")
-    columns = {name: list(values) if np.ndim(values) else [values] for name, values in data.items()}
-    count = max((len(columns[name]) for name in design.variables if name in columns), default=1)
-    raw = {
-        name: np.zeros(count) if name in response else np.fromiter(map(number, columns[name]), np.float64)
-        for name in design.bounds
-    }
-    codes = {}
-    for name, levels in design.levels.items():
-        known = {key_text(level): i for i, level in enumerate(levels)}
-        codes[name] = np.array([known.get(key_text(value), 0) for value in columns[name]], dtype=np.int32)
-    x = np.empty((len(design.columns), count))
-    design.regressors(design.numbers(raw), codes, x)
-    return np.vstack([np.ones(count), x]).T if design.intercept else x.T

@@ -10,6 +10,7 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
+from dplinked.study.descent import Descent
 from dplinked.study.design import Design
 
 Floats = NDArray[np.float64]
@@ -74,3 +75,17 @@ def choose_instrument(aimed: Design, plain: Design, expected_noise: Callable[[De
             noise = noise * (instrument_signal(plain) / column_spread(aimed))
         errors.append(float(np.log(noise).mean()))
     return aimed if errors[0] <= errors[1] else plain
+
+
+def public_steps(design: Design, accuracy: float, descent: Descent) -> Floats:
+    """Step size per coefficient: one over the curvature that the declared ranges imply.
+
+    Columns are taken as spread evenly around their typical range (else over their bounds). Steps are
+    shortened by a quarter for every further column, since correlated columns add up their curvature; a
+    declared step overrides all. Only public values enter, so a poor guess costs precision, not privacy.
+    """
+    p = len(design.names)
+    if descent.step is not None:
+        return np.full(p, descent.step)
+    curvature = np.concatenate([np.ones(int(design.intercept)), accuracy * column_spread(design)])
+    return 1.0 / (curvature * (1.0 + 0.25 * (p - 1)))

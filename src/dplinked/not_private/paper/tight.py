@@ -13,15 +13,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dplinked.data.table import Rows
-from dplinked.estimate.ngd import public_steps
-from dplinked.estimate.ssp import solve_sums
+from dplinked.estimate.coefficients import solve_sums
 from dplinked.linkage import LinkageExposure
 from dplinked.not_private.paper.variances import ngd_variance_not_private
-from dplinked.plan.planning import better_instrument
+from dplinked.plan.expected import better_instrument
 from dplinked.privacy.calibration import privacy_mu
-from dplinked.privacy.mechanism import ReleasedSums
-from dplinked.privacy.plan import NoisePlan, descent_sensitivity, is_symmetric, plan_descent, plan_sums
+from dplinked.privacy.noise_plan import NoisePlan
+from dplinked.privacy.quantities.descent import descent_sensitivity, largest_gradient, plan_descent
+from dplinked.privacy.quantities.instrument import ReleasedSums, entry_noise, is_symmetric, plan_sums
 from dplinked.study.design import Design
+from dplinked.study.instrument import public_steps
 from dplinked.study.study import Study
 from dplinked.sums.numpy.instrument import instrument_sums
 from dplinked.sums.numpy.prepare import encode
@@ -45,7 +46,7 @@ class Tight:
 
     study: Study
     design: Design
-    links: LinkageExposure
+    exposure: LinkageExposure
     instrument: Floats
     matrix: float
     to_user: float
@@ -86,30 +87,29 @@ class Tight:
         return privacy_mu(self.study.epsilon, self.study.delta)
 
     def _plan(self) -> NoisePlan:
-        return plan_sums(self.design, self.links, self.count, self._mu)
+        return plan_sums(self.design, self.exposure, self.count, self._mu)
 
     def _scales(self, plan: NoisePlan) -> tuple[float, float]:
-        return plan.scale("instrument × response"), plan.scale("symmetric matrix") or plan.scale(
-            "instrument × regressors"
-        )
+        noise = entry_noise(plan)
+        return noise.response, noise.diagonal
 
     def _solutions(self, vector: Floats, rng: np.random.Generator) -> Floats:
         plan = self._plan()
         b, H = self._scales(plan)
-        symmetric, found = is_symmetric(self.design, self.links), np.empty(vector.size)
+        symmetric, found = is_symmetric(self.design, self.exposure), np.empty(vector.size)
         noise = rng.normal(size=(vector.size, 2)) * (b, H)
         for k, value in enumerate(vector):
             released = ReleasedSums(
                 np.array([[self.matrix + noise[k, 1]]]), np.array([value + noise[k, 0]]), np.array([[H]]), np.array([b]),
-                symmetric, self.count, plan,
+                symmetric, np.zeros(1),
             )  # fmt: skip
             found[k] = solve_sums(released, intercept=False, prior_scale=1.0).beta[0]
         return found
 
     def _descent_plan(self) -> tuple[NoisePlan, Floats]:
-        descent, E = self._descent, self.design.radius
-        largest = (E + 1.0) * (self.links.column_sum * (E + 1.0) * descent.radius + self.design.response.peak)
-        sensitivity = descent_sensitivity(self.design, self.links, descent)
+        descent = self._descent
+        largest = largest_gradient(self.design, self.exposure, descent)
+        sensitivity = descent_sensitivity(self.design, self.exposure, descent)
         plan = plan_descent(1, sensitivity, 1.0 / self._mu, descent, self.count, largest)
         return plan, public_steps(self.study.prepare()[0], self.study.linkage.public.mean_accuracy, descent)
 
@@ -124,17 +124,19 @@ class Tight:
 
 def prepare_tight(study: Study, data: dict[str, Any]) -> Tight:
     """Lay down all that stays the same over repetitions: design, instrument and ``h'QX``."""
-    design, links = study.prepare()
+    design, exposure = study.prepare()
     count = len(next(iter(data.values())))
     if study.method == "ngd":
         design = replace(design, half_widths=None)
     elif design.half_widths is not None:
         unaimed = replace(study, typical={}).prepare()[0]
-        design = better_instrument(design, unaimed, links, count, privacy_mu(study.epsilon, study.delta))
+        design = better_instrument(design, unaimed, exposure, count, privacy_mu(study.epsilon, study.delta))
     encoded = encode(Rows(data), design, study.linkage, study.unit)
     x, _ = encoded.whole()
     h = np.empty_like(x)
     design.instruments(x, h)
-    matrix, _ = design.to_user()
+    matrix, _ = design.scaling.to_user()
     assert matrix.shape == (1, 1)
-    return Tight(study, design, links, h[0], float(instrument_sums(encoded).matrix[0, 0]), float(matrix[0, 0]), count)
+    return Tight(
+        study, design, exposure, h[0], float(instrument_sums(encoded).matrix[0, 0]), float(matrix[0, 0]), count
+    )

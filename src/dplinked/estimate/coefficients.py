@@ -1,4 +1,4 @@
-"""Coefficients from noisy sums, met with shrinkage where the noisy matrix is weak.
+"""Coefficients from noisy sums, shrunk where the noisy matrix is ill-conditioned.
 
 Nothing here sees data. ``β = H⁻¹b`` is fine where H stands clear of its noise. Where it does not, the
 inverse explodes; a floor under the eigenvalues or a redraw would be no better. Instead coefficients get a normal
@@ -14,7 +14,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from dplinked.privacy.mechanism import ReleasedSums
+from dplinked.estimate.centring import centred_core
+from dplinked.privacy.quantities.instrument import ReleasedSums
 
 Floats = NDArray[np.float64]
 
@@ -133,7 +134,7 @@ def _eliminate_intercept(released: ReleasedSums) -> _Core:
     if d == 0:
         return _Core(np.zeros((0, 0)), np.zeros(0), 0.0, 0.0)
     mean_h, level = M[1:, 0] / n, b[0] / n
-    matrix = M[1:, 1:] - np.outer(mean_h, M[0, 1:])
+    matrix = centred_core(M, intercept=True)
     if released.symmetric:
         matrix = (matrix + matrix.T) / 2.0
     scale = float(np.sqrt((released.matrix_scale[1:, 1:] ** 2).mean()))

@@ -1,0 +1,40 @@
+"""Coefficients from a released gradient descent."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from dplinked.estimate.coefficients import Estimate, solve_sums
+from dplinked.privacy.quantities.descent import ReleasedDescent
+from dplinked.privacy.quantities.instrument import ReleasedSums
+
+
+def last_iterate(released: ReleasedDescent, count: int) -> Estimate:
+    """The last iterate, with the noise that the steps carried into it.
+
+    The curvature is read off the transcript's step sizes (1/η), so the covariance is approximate: each
+    step's noise is damped by ``1 - η·curvature`` ≈ 0 in the next.
+    """
+    beta = released.path[-1]
+    per_step = (released.steps * released.scale / count) ** 2
+    return Estimate(beta, np.diag(per_step), np.diag(released.steps / count), np.sqrt(per_step))
+
+
+def descent_sums(path: ReleasedDescent, curvature: ReleasedSums) -> ReleasedSums:
+    """(H̃, b̃) around the mean iterate β°: every step tells ``b = Hβ_t - g_t``, and their mean is taken.
+
+    ``b̃ - H̃β`` then carries the mean of the steps' noise, and H̃'s noise times β° - β only.
+    """
+    centre = path.path[:-1].mean(axis=0)
+    vector = curvature.matrix @ centre - path.gradients.mean(axis=0)
+    scale = np.full(centre.size, path.scale / np.sqrt(len(path.gradients)))
+    return replace(curvature, vector=vector, vector_scale=scale, centre=centre)
+
+
+def solve_descent(released: ReleasedSums, intercept: bool, prior_scale: float) -> Estimate:
+    """Finish the descent: from its mean iterate, solve for what is left to go, shrunk towards it."""
+    left = replace(released, vector=released.vector - released.matrix @ released.centre)
+    estimate = solve_sums(left, intercept=intercept, prior_scale=prior_scale)
+    return replace(estimate, beta=released.centre + estimate.beta)

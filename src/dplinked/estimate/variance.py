@@ -1,0 +1,170 @@
+"""What moves a coefficient, from released values: sampling, wrong links, privacy noise, and the accuracy's own error."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dplinked.estimate.centring import centred_core
+from dplinked.estimate.coefficients import Estimate
+from dplinked.linkage import ELE, Exact, Linkage
+from dplinked.privacy.quantities.instrument import ReleasedSums
+from dplinked.records import Record
+from dplinked.study.design import Design
+from dplinked.study.instrument import column_spread, instrument_signal
+from dplinked.sums.types import BlockFacts
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True, eq=False)
+class NoisyVariance:
+    """The variance of ``b - Hβ`` as it was drawn.
+
+    Attributes
+    ----------
+    route
+        ``"block"``, ``"row"`` or ``"scale"``.
+    meat, weights
+        Noisy meat (p×p) of instruments times public weights (p); `noise` is the standard deviation in its packed entries.
+    residual
+        Residual standard deviation on the scaled response.
+    accuracy
+        Relative variance of the linkage accuracy; None if nothing was declared about it.
+    dependence
+        By how much links that hang together within a block raise the linkage part of row-wise variance.
+    """
+
+    route: str
+    meat: Floats
+    weights: Floats
+    noise: float
+    residual: float
+    accuracy: float | None
+    dependence: float
+
+
+@dataclass(frozen=True, eq=False)
+class ReleasedVariance(Record):
+    """The variance of ``b - Hβ`` as intervals use it.
+
+    Attributes
+    ----------
+    route
+        What sampling and linkage variance came from: ``"block"`` totals, single ``"row"``s, or the residuals' ``"scale"`` alone.
+    meat
+        Variance by sampling and wrong links (p×p), made positive definite.
+    noise, weights, residual, accuracy
+        As in :class:`NoisyVariance`.
+    """
+
+    route: str
+    meat: Floats
+    noise: float
+    weights: Floats
+    residual: float
+    accuracy: float | None
+
+    OLD_KEYS: ClassVar[Mapping[str, str]] = {"matrix": "meat", "scale": "noise"}
+
+
+@dataclass(frozen=True, eq=False)
+class ErrorParts:
+    """Variance of each coefficient in the user's units, by where it comes from (p each), and the variance they rest on.
+
+    `sampling`, `linkage` and `released` are None where no intervals were paid for.
+    """
+
+    privacy: Floats
+    sampling: Floats | None = None
+    linkage: Floats | None = None
+    released: ReleasedVariance | None = None
+
+    def named(self) -> dict[str, Floats]:
+        """The parts that are known, by name."""
+        listed = {"linkage": self.linkage, "privacy": self.privacy, "sampling": self.sampling}
+        return {name: part for name, part in listed.items() if part is not None}
+
+
+def split_errors(
+    design: Design,
+    linkage: Linkage,
+    count: int,
+    estimate: Estimate,
+    sums: ReleasedSums | None,
+    variance: NoisyVariance | None,
+) -> ErrorParts:
+    """Take the variance of each coefficient apart."""
+    to_user, _ = design.scaling.to_user()
+    privacy = np.diag(to_user @ estimate.covariance @ to_user.T)
+    if variance is None or sums is None:
+        return ErrorParts(privacy)
+    gain = to_user @ estimate.gain
+    share = linkage_share(linkage, design, estimate.beta, sums, variance, count)
+    meat = usable_meat(variance, count) * (1.0 + share * variance.dependence)
+    spread = np.diag(gain @ meat @ gain.T)
+    sampling, linked = spread * (1.0 - share), spread * share
+    if variance.accuracy:
+        moved = accuracy_direction(sums, estimate.beta, design.intercept)
+        linked = linked + variance.accuracy * (gain @ moved) ** 2
+    released = ReleasedVariance(
+        variance.route, meat, variance.noise, variance.weights, variance.residual, variance.accuracy
+    )
+    return ErrorParts(privacy, sampling, linked, released)
+
+
+def usable_meat(variance: NoisyVariance, count: int) -> Floats:
+    """The noisy meat made positive definite, and freed of its weights.
+
+    On the weighted scale its diagonal is about ``n·τ²``; eigenvalues below a tenth of that are noise.
+    """
+    values, vectors = np.linalg.eigh((variance.meat + variance.meat.T) / 2.0)
+    whole = (vectors * np.maximum(values, 0.1 * count * variance.residual**2)) @ vectors.T
+    return np.asarray(whole / np.outer(variance.weights, variance.weights), np.float64)
+
+
+def linkage_share(
+    linkage: Linkage, design: Design, beta: Floats, sums: ReleasedSums, variance: NoisyVariance, count: int
+) -> float:
+    """Share of the residual variance that wrong links cause: ``(1-γ²)·Var(x'β)`` of the whole."""
+    gamma = linkage.public.mean_accuracy
+    if gamma == 1.0 or not design.columns:
+        return 0.0
+    slopes = beta[int(design.intercept) :]
+    core = centred_core(sums.matrix, design.intercept)
+    spread = column_spread(design) / instrument_signal(design)
+    explained = float(slopes @ (core * spread[:, None]) @ slopes) / (count * gamma)
+    return float(np.clip((1.0 - gamma**2) * explained / variance.residual**2, 0.0, 0.95))
+
+
+def accuracy_direction(sums: ReleasedSums, beta: Floats, intercept: bool) -> Floats:
+    """``γ ∂(Hβ)/∂γ`` (p): the slopes' part of Hβ, the means taken out."""
+    first = int(intercept)
+    return np.concatenate([np.zeros(first), centred_core(sums.matrix, intercept) @ beta[first:]])
+
+
+def accuracy_variance(linkage: Linkage, blocks: BlockFacts | None) -> float | None:
+    """Relative variance of the declared accuracy; block shares only where they are public."""
+    if not isinstance(linkage, ELE):
+        return 0.0
+    if blocks is None or not blocks.by_key:
+        return linkage.accuracy_variance(None)
+    total = sum(blocks.by_key.values())
+    return linkage.accuracy_variance({key: rows / total for key, rows in blocks.by_key.items()})
+
+
+def link_dependence(linkage: Linkage, route: str, blocks: BlockFacts | None) -> float:
+    """Extra linkage variance that rows by themselves do not show, as a share of theirs.
+
+    If one response is misplaced, so is another of the same block. Simulated over random links (subsets of a
+    block cycled, or each row wrong by itself), block variance exceeds row variance by up to half of its linkage
+    part in blocks of two, and by less the larger the block: .9/√m covers all of them. Averaged over rows
+    where block sizes are public, else one half.
+    """
+    if route == "block" or isinstance(linkage, Exact):
+        return 0.0
+    return 0.5 if blocks is None else blocks.dependence

@@ -1,0 +1,45 @@
+"""What a release says about the linkage: what was declared, never accuracies that are data."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from dplinked.records import ReadableByKey
+
+
+@dataclass(frozen=True)
+class DeclaredLinkage(ReadableByKey):
+    """A linkage model as it was declared; None stands for what a model does not have, or does not show.
+
+    Attributes
+    ----------
+    model
+        ``"ELE"``, ``"Exact"`` or ``"Matching"``.
+    accuracy, other, block, source
+        Of an ELE: see :class:`~dplinked.ELE`. Accuracies that are data are None.
+    checked, accuracy_error, accuracy_min, paid, displaced_links
+        What is known about those accuracies; `accuracy_min` also of a matching matrix.
+    column_sum, carriers
+        Of a matching matrix: see :class:`~dplinked.Matching`.
+    """
+
+    model: str
+    accuracy: float | dict[str, float] | None = None
+    block: str | None = None
+    other: float | None = None
+    source: str | None = None
+    checked: float | dict[str, float] | None = None
+    accuracy_error: float | dict[str, float] | None = None
+    accuracy_min: float | None = None
+    paid: float | None = None
+    displaced_links: int | None = None
+    column_sum: float | None = None
+    carriers: int | None = None
+
+    @property
+    def mean_accuracy(self) -> float:
+        """Mean of the accuracies that are shown; 1 where there are none."""
+        if isinstance(self.accuracy, Mapping):
+            return sum(self.accuracy.values()) / len(self.accuracy)
+        return 1.0 if self.accuracy is None else self.accuracy

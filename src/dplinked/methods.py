@@ -1,0 +1,200 @@
+"""How each method goes from linked rows to a release: what is released, in which order, and what follows from it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dplinked.estimate.coefficients import solve_sums
+from dplinked.estimate.descent import descent_sums, last_iterate, solve_descent
+from dplinked.estimate.variance import NoisyVariance, accuracy_variance, link_dependence
+from dplinked.plan.expected import better_instrument
+from dplinked.privacy.calibration import noise_multiplier, privacy_mu
+from dplinked.privacy.quantities.descent import release_descent
+from dplinked.privacy.quantities.instrument import ReleasedSums, release_curvature, release_sums
+from dplinked.privacy.quantities.meat import SCALE_ALONE, choose_route, release_meat
+from dplinked.privacy.quantities.paper import release_paper_descent, release_paper_sums
+from dplinked.privacy.quantities.ranges import BINS, plan_ranges, release_ranges
+from dplinked.privacy.quantities.residual_scale import plan_residual_scale, release_residual_scale, residual_edges
+from dplinked.privacy.spending import MEAT, RANGES, RESIDUAL_SCALE, VARIANCE, Spending
+from dplinked.release.build import build_release
+from dplinked.release.release import Release
+from dplinked.study.descent import Descent
+from dplinked.study.design import Design
+from dplinked.study.instrument import instrument_squares, public_steps
+from dplinked.study.study import Study
+from dplinked.sums.linked_rows import LinkedRows
+from dplinked.sums.types import Predictor
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Method:
+    """One way to a release.
+
+    Attributes
+    ----------
+    rule
+        The rule that turns (ε, δ) into noise; see :func:`~dplinked.privacy.calibration.noise_multiplier`.
+    prepare
+        The design it needs, made from the study's.
+    run
+        From the study, linked rows and the budget to a release.
+    """
+
+    rule: str
+    prepare: Callable[[Design], Design]
+    run: Callable[[Study, LinkedRows, Spending], Release]
+
+    def mu(self, study: Study) -> float:
+        """μ that a release of this study spends: one over its noise multiplier."""
+        if self.rule == "analytic":
+            return privacy_mu(study.epsilon, study.delta)
+        return 1.0 / noise_multiplier(study.epsilon, study.delta, self.rule)
+
+
+def method_of(study: Study) -> Method:
+    """The way that a study declares."""
+    return METHODS[study.method, study.calibration]
+
+
+# --- tightly calibrated --------------------------------------------------------------------------------
+
+
+def fit_sums(study: Study, rows: LinkedRows, spending: Spending) -> Release:
+    """Sufficient statistics of the bounded instrument (the default)."""
+    design, keep = rows.design, VARIANCE if study.intervals else 0.0
+    if study.ranges == "private":
+        design = search_ranges(rows, spending)
+    if design.half_widths is not None:
+        unaimed = replace(study, typical={}).prepare()[0]
+        design = better_instrument(design, unaimed, rows.exposure, rows.count, spending.rest(keep))
+    rows = rows.with_design(design)
+    sums = release_sums(rows.instrument_sums(), spending, intervals=study.intervals)
+    estimate = solve_sums(sums, intercept=design.intercept, prior_scale=_prior_scale(design), ridge=study.ridge)
+    variance = release_variance(study, rows, spending, sums, estimate.beta)
+    return build_release(study, design, rows.count, spending, estimate, sums=sums, variance=variance)
+
+
+def fit_descent(study: Study, rows: LinkedRows, spending: Spending) -> Release:
+    """Noisy gradient descent on (H, b) with h = x.
+
+    For intervals H is released too. The steps' noisy gradients then tell b around the iterates,
+    ``b̃ = mean(H̃β_t - g̃_t)``, in which H̃'s noise counts only for the distance left to go.
+    """
+    design, descent = rows.design, study.descent or Descent()
+    private = rows.instrument_sums()
+    steps = public_steps(study.prepare()[0], study.linkage.public.mean_accuracy, descent)
+    path = release_descent(private, spending, descent, steps, intervals=study.intervals)
+    if not study.intervals:
+        return build_release(study, design, rows.count, spending, last_iterate(path, rows.count), descent=path)
+    sums = descent_sums(path, release_curvature(private, spending))
+    estimate = solve_descent(sums, design.intercept, _prior_scale(design))
+    variance = release_variance(study, rows, spending, sums, estimate.beta)
+    return build_release(study, design, rows.count, spending, estimate, sums=sums, descent=path, variance=variance)
+
+
+def search_ranges(rows: LinkedRows, spending: Spending) -> Design:
+    """Aim the instrument at privately found middles; the design as it is where a search could only mislead."""
+    numeric = [group.start for group in rows.design.groups if group.numeric]
+    if plan_ranges(len(numeric), rows.count, spending.share(RANGES)) is None:
+        return rows.design
+    middles = {}
+    for k, (low, high) in zip(numeric, release_ranges(rows.column_counts(BINS), spending), strict=True):
+        start, stop = rows.design.columns[k].interval
+        middles[k] = (start + low * (stop - start), start + high * (stop - start))
+    return rows.design.centred(middles)
+
+
+def release_variance(
+    study: Study, rows: LinkedRows, spending: Spending, sums: ReleasedSums, beta: Floats
+) -> NoisyVariance | None:
+    """Release the variance around the released coefficients: first the residual scale, then the meat clipped by it."""
+    if not study.intervals:
+        return None
+    design, exposure, count = rows.design, rows.exposure, rows.count
+    p, R = len(design.names), design.response.peak
+    predictor = _predictor(study, design, sums, beta, count)
+    blocks = None if study.unit.moves_block else rows.blocks
+    residual, route = R / 2.0, SCALE_ALONE
+    if plan_residual_scale(exposure, count, spending.share(RESIDUAL_SCALE)) is not None:
+        residual = release_residual_scale(rows.residual_counts(predictor, residual_edges(R)), spending)
+        route = choose_route(p, exposure, None if blocks is None else blocks.largest, count, spending.share(MEAT))
+    weights = _instrument_weights(design, sums, predictor.accuracy, count)
+    if route is SCALE_ALONE:
+        meat, noise = count * residual**2 * np.eye(p), 0.0
+    else:
+        meat, noise = release_meat(rows.meat(route.name, predictor, weights, route.clip * residual), spending)
+    return NoisyVariance(
+        route.name,
+        meat,
+        weights,
+        noise,
+        residual,
+        accuracy_variance(study.linkage.public, blocks),
+        link_dependence(study.linkage, route.name, blocks),
+    )
+
+
+def _predictor(study: Study, design: Design, sums: ReleasedSums, beta: Floats, count: int) -> Predictor:
+    """What residuals are taken around: released coefficients, released means of the regressors, declared accuracy."""
+    mean = np.zeros(beta.size)
+    if design.intercept:
+        mean = np.clip(sums.matrix[0, 1:] / count, -design.radius, design.radius)
+    return Predictor(beta, mean, study.linkage.public.mean_accuracy)
+
+
+def _instrument_weights(design: Design, sums: ReleasedSums, accuracy: float, count: int) -> Floats:
+    """Weights that bring instruments to mean square one, from public and released values (p)."""
+    first, squares = int(design.intercept), instrument_squares(design)
+    if sums.symmetric:  # h = x: the released matrix tells its mean squares
+        found = np.diag(sums.matrix)[first:] / (count * accuracy)
+        squares = np.clip(found, squares / 100.0, squares * 3.0)
+    return np.asarray(1.0 / np.sqrt(np.concatenate([np.ones(first), squares])), np.float64)
+
+
+def _prior_scale(design: Design) -> float:
+    return 1.0 / max(1, len(design.columns))
+
+
+# --- as published --------------------------------------------------------------------------------------
+
+
+def fit_paper_sums(study: Study, rows: LinkedRows, spending: Spending) -> Release:
+    """Algorithm 2 of [LPK24] with Theorem 4.1's noise, with declared constants and no redraw."""
+    c, R = paper_constants(study, rows.design)
+    sums = release_paper_sums(rows.paper_sums(c, R), spending)
+    estimate = solve_sums(sums, intercept=False, prior_scale=(R / c) ** 2, ridge=study.ridge, only_if_weak=True)
+    return build_release(study, rows.design, rows.count, spending, estimate, sums=sums)
+
+
+def fit_paper_descent(study: Study, rows: LinkedRows, spending: Spending) -> Release:
+    """Algorithm 1 of [LPK24] with Theorem 4.1's noise and declared constants."""
+    c, R = paper_constants(study, rows.design)
+    descent = study.descent or Descent()
+    steps = public_steps(rows.design, 1.0, descent)
+    path = release_paper_descent(rows.paper_sums(c, R), spending, descent, steps)
+    return build_release(study, rows.design, rows.count, spending, last_iterate(path, rows.count), descent=path)
+
+
+def paper_constants(study: Study, design: Design) -> tuple[float, float]:
+    """c and R of the paper: as declared, else what the bounds imply."""
+    c = study.row_norm or math.hypot(design.radius, float(design.intercept))
+    return c, study.response_bound or design.response.peak
+
+
+def _without_instrument(design: Design) -> Design:
+    return replace(design, half_widths=None)
+
+
+METHODS = {
+    ("ssp", "tight"): Method("analytic", lambda design: design, fit_sums),
+    ("ngd", "tight"): Method("analytic", _without_instrument, fit_descent),
+    ("ssp", "paper"): Method("classic", Design.unscaled, fit_paper_sums),
+    ("ngd", "paper"): Method("paper-zcdp", Design.unscaled, fit_paper_descent),
+}

@@ -1,0 +1,119 @@
+"""The meat, the variance of ``b - Hβ``: sensitivities with their proofs, the choice of a route, plan and draw."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dplinked.linkage import LinkageExposure
+from dplinked.privacy import noise
+from dplinked.privacy.noise_plan import NoisePlan, Part, make_room_for_draw
+from dplinked.privacy.spending import MEAT, Spending
+from dplinked.privacy.symmetric import pack_symmetric, unpack_symmetric
+from dplinked.sums.rounding import rounding_slack
+from dplinked.sums.types import ClippedMeat
+
+Floats = NDArray[np.float64]
+
+
+def row_meat_sensitivity(norm: float, exposure: LinkageExposure) -> float:
+    """Frobenius sensitivity of ``Σ u_i u_i'``, ``u_i = h_i r_i`` from the row's own residual, scaled to ‖u_i‖ ≤ norm.
+
+    Proof. Row j goes from one positive semidefinite rank-one matrix to another, each of norm at most K²:
+    ``‖A - B‖² = ‖A‖² + ‖B‖² - 2 tr AB ≤ 2K⁴``. Rows that hold the person's response, and displaced ones, keep the
+    direction of h and change the length within [0, K²]: K² each. Nothing else sees the change, whatever
+    happens to Q.
+    """
+    others = 0.0 if exposure.exact else float(exposure.carriers + exposure.displaced)
+    return norm**2 * (math.sqrt(2.0) + others)
+
+
+def matching_meat_sensitivity(norm: float, h: float, reach: float, exposure: LinkageExposure) -> float:
+    """The same with residuals ``z_i - w_i'β`` under an explicit Q, ‖h_i‖ ≤ h and ``|x'β| ≤ reach``.
+
+    Proof. As above for row j, the carriers and the displaced rows. Of the other rows, row i's w_i'β moves by at
+    most ``2 q_ij·reach`` through x_j and by ``Σ_l |q_il - q'_il|·reach`` through Q. ``min(h²r², K²)`` has slope at most
+    ``2Kh`` in r. Together ``2Kh·reach·(2(S-γ) + M)``.
+    """
+    spread = 2.0 * (exposure.column_sum - exposure.accuracy_min) + exposure.matrix_change
+    return row_meat_sensitivity(norm, exposure) + 2.0 * norm * h * reach * spread
+
+
+def block_meat_sensitivity(norm: float, exposure: LinkageExposure) -> float:
+    """Frobenius sensitivity of ``Σ_b T_b T_b'``, block totals ``T_b = Σ h_i r_i`` scaled to ‖T_b‖ ≤ norm.
+
+    Proof. All that a person changes lies in the block of row j, the block of row p, and one more block for each
+    displaced link (a move's new block is that of its displaced link). In each, one positive semidefinite
+    rank-one matrix of norm at most K² replaces another: ``√2K²``. Not for a declared change of Q, which may
+    lie in any block.
+    """
+    return (1.0 + exposure.carriers + exposure.displaced) * math.sqrt(2.0) * norm**2
+
+
+@dataclass(frozen=True)
+class MeatRoute:
+    """How the variance will be released: by blocks, by rows or by the residuals' size alone.
+
+    `clip` is the norm that contributions are clipped to, in units of the residual deviation.
+    """
+
+    name: str
+    clip: float
+
+
+SCALE_ALONE = MeatRoute("scale", 0.0)  # nothing more is released: the residuals' size has to do
+
+
+def choose_route(p: int, exposure: LinkageExposure, largest_block: int | None, count: int, mu: float) -> MeatRoute:
+    """Choose the route from public values: the expected noise relative to the meat decides.
+
+    Instruments are weighted to mean square one, so that the meat's diagonal is about ``n·τ²``. Block meat is right at every
+    block size but needs many blocks; row meat does not see that links within a block hang together; where both drown in
+    noise, so does the sampling error, and the residuals' size is enough. Clipping is as wide as a twentieth of relative
+    noise allows.
+    """
+    signal = mu * count
+    if largest_block is not None and exposure.matrix_change == 0.0 and not exposure.exact:
+        unit = block_meat_sensitivity(1.0, exposure) * largest_block * p / signal
+        least = 3.0 + 4.0 / math.sqrt(largest_block)
+        if unit * least**2 <= 0.2:
+            return MeatRoute("block", min(14.0, max(least, math.sqrt(0.05 / unit))) * math.sqrt(largest_block * p))
+    unit = row_meat_sensitivity(1.0, exposure) * p / signal
+    if unit * 16.0 <= 0.25:
+        return MeatRoute("row", min(14.0, max(4.0, math.sqrt(0.05 / unit))) * math.sqrt(p))
+    return SCALE_ALONE
+
+
+def meat_sensitivity(private: ClippedMeat) -> float:
+    """Sensitivity of a meat for the clip it was made with."""
+    exposure, norm = private.exposure, private.norm
+    if private.route == "block":
+        return block_meat_sensitivity(norm, exposure)
+    if exposure.symmetric:
+        return row_meat_sensitivity(norm, exposure)
+    return matching_meat_sensitivity(norm, private.instrument, private.reach, exposure)
+
+
+def plan_meat(p: int, sensitivity: float, largest: float, count: int, mu: float) -> NoisePlan:
+    """Plan the noise of the meat's upper triangle; terms of its sums are at most `largest`."""
+    entries = p * (p + 1) // 2
+    total = sensitivity + rounding_slack(count, largest, entries)
+    part = Part("meat", entries, total, 1.0, total / mu)
+    return make_room_for_draw(NoisePlan((part,), mu), 2.0 * count * largest)
+
+
+def release_meat(private: ClippedMeat, spending: Spending) -> tuple[Floats, float]:
+    """Release the meat in one Gaussian draw: the noisy matrix, and the noise in an entry of its packed form.
+
+    Privacy
+    -------
+    μ-GDP for its share of the budget, given the route and clip the value was made with, which are public by then.
+    """
+    p, norm = private.matrix.shape[0], private.norm
+    largest = norm * max(norm, private.instrument * private.reach)
+    plan = spending.note(plan_meat(p, meat_sensitivity(private), largest, private.rows, spending.take(MEAT)))
+    drawn = noise.add_gaussian(pack_symmetric(private.matrix), plan.scales())
+    return unpack_symmetric(drawn, p), plan.parts[0].scale

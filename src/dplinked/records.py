@@ -1,0 +1,49 @@
+"""Frozen records that may hold arrays: what they have in common."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping
+from dataclasses import fields
+from typing import Any, ClassVar
+
+import numpy as np
+
+
+class ReadableByKey:
+    """A record that was a dictionary before 0.2: ``record["name"]`` still reads ``record.name``, and warns.
+
+    `OLD_KEYS` says where a field stands now that had another key.
+    """
+
+    OLD_KEYS: ClassVar[Mapping[str, str]] = {}
+
+    def __getitem__(self, key: str) -> Any:
+        path = self.OLD_KEYS.get(key, key)
+        warnings.warn(
+            f"{type(self).__name__}[{key!r}] is going: read .{path} instead.", DeprecationWarning, stacklevel=2
+        )
+        found: Any = self
+        for name in path.split("."):
+            found = getattr(found, name, None)
+        if found is None and not hasattr(self, path.split(".")[0]):
+            raise KeyError(key)
+        return found
+
+
+class Record(ReadableByKey):
+    """A frozen dataclass with arrays: equal to another one if all fields are."""
+
+    def __eq__(self, other: object) -> bool:
+        if type(self) is not type(other):
+            return NotImplemented
+        names = (field.name for field in fields(self))  # type: ignore[arg-type]
+        return all(_same(getattr(self, name), getattr(other, name)) for name in names)
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+def _same(left: Any, right: Any) -> bool:
+    if isinstance(left, np.ndarray) or isinstance(right, np.ndarray):
+        return np.array_equal(left, right, equal_nan=True)
+    return bool(left == right)

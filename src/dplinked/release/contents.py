@@ -1,0 +1,66 @@
+"""What a release is made of: what was declared, what was released, and what is promised."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar
+
+from dplinked.estimate.variance import ReleasedVariance
+from dplinked.linkage import PrivacyUnit
+from dplinked.privacy.noise_plan import Part
+from dplinked.privacy.quantities.descent import ReleasedDescent
+from dplinked.privacy.quantities.instrument import ReleasedSums
+from dplinked.records import ReadableByKey, Record
+
+
+@dataclass(frozen=True)
+class Privacy:
+    """What is promised: (ε, δ), the μ actually used, for whom, and what was taken as public."""
+
+    epsilon: float
+    delta: float
+    mu: float
+    unit: PrivacyUnit
+    statement: str
+    assumed_public: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Declared(ReadableByKey):
+    """The model as it was declared: its formula, the bounds and levels of its columns, and what null cells became."""
+
+    formula: str
+    bounds: dict[str, tuple[float, float]]
+    levels: dict[str, tuple[str | None, ...]]
+    fill: dict[str, float]
+
+
+@dataclass(frozen=True, eq=False)
+class Released(Record):
+    """All that was released, with its noise.
+
+    Attributes
+    ----------
+    sums
+        Noisy sums; None for a descent without intervals.
+    descent
+        The transcript of a descent, if there was one.
+    variance
+        The variance that intervals rest on; None if they were not paid for.
+    parts
+        Name, size, sensitivity and noise scale of all that was drawn, in order.
+    """
+
+    sums: ReleasedSums | None
+    descent: ReleasedDescent | None
+    variance: ReleasedVariance | None
+    parts: tuple[Part, ...]
+
+    OLD_KEYS: ClassVar[Mapping[str, str]] = {
+        "meat": "variance",
+        "accuracy_variance": "variance.accuracy",
+        "scale": "descent.scale",
+        **{key: f"sums.{key}" for key in ("matrix", "vector", "matrix_scale", "vector_scale", "symmetric", "centre")},
+        **{key: f"descent.{key}" for key in ("path", "gradients", "steps")},
+    }

@@ -1,0 +1,130 @@
+"""Intervals and tests from released values, in the user's units."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dplinked.errors import StudyError
+from dplinked.estimate.hypotheses import TestResult, parse_hypotheses
+from dplinked.estimate.intervals import Evidence, Solution, fit_restricted, invert_test, solve_evidence
+from dplinked.estimate.variance import ReleasedVariance
+from dplinked.privacy.quantities.instrument import ReleasedSums
+from dplinked.study.scaling import Scaling
+
+Floats = NDArray[np.float64]
+Interval = tuple[float, float]
+
+_FAR = 1e4  # a value so many times a coefficient's declared range away counts as infinitely far
+
+
+@dataclass(frozen=True, eq=False)
+class Inference:
+    """All that released sums and their variance tell about the coefficients.
+
+    Attributes
+    ----------
+    sums, variance, scaling
+        As the release has them.
+    dropped
+        Names of coefficients that a smaller model holds at zero.
+    """
+
+    sums: ReleasedSums
+    variance: ReleasedVariance
+    scaling: Scaling
+    dropped: tuple[str, ...] = ()
+    _intervals: dict[tuple[float, str], dict[str, Interval]] = field(default_factory=dict, init=False, repr=False)
+
+    def conf_int(self, level: float, method: str) -> dict[str, Interval]:
+        """Confidence interval of each coefficient; kept, since many coefficients take seconds to invert."""
+        if method not in ("test", "wald"):
+            raise StudyError(f"method must be 'test' or 'wald', not {method!r}.")
+        level = checked_level(level)
+        if (level, method) not in self._intervals:
+            quantile, (rows, offsets) = chi2_quantile(level, 1), self._to_user
+            self._intervals[level, method] = {
+                name: self.interval(rows[k], float(offsets[k]), quantile, method)
+                for k, name in enumerate(self.scaling.names)
+                if name not in self.dropped
+            }
+        return dict(self._intervals[level, method])
+
+    def interval(self, direction: Floats, offset: float, quantile: float, method: str) -> Interval:
+        """Interval of ``direction'β + offset`` on the scaled columns."""
+        solution = self._solution
+        middle = float(direction @ solution.beta) + offset
+        if method == "wald":
+            reach = math.sqrt(quantile * float(direction @ solution.covariance @ direction))
+            return middle - reach, middle + reach
+        largest = _FAR * float(np.abs(direction).sum()) * max(1.0, float(np.abs(solution.beta).max()))
+        low, high = invert_test(self._evidence, solution, direction, quantile, largest)
+        return low + offset, high + offset
+
+    def test(self, hypothesis: str | Sequence[str]) -> TestResult:
+        """Test linear hypotheses jointly."""
+        left, right, text = parse_hypotheses(hypothesis, self.scaling.names)
+        matrix, offset = self._to_user
+        scaled = left @ matrix
+        rows = np.vstack([self._evidence.left, scaled])
+        if np.linalg.matrix_rank(rows / np.linalg.norm(rows, axis=1, keepdims=True)) < len(rows):
+            raise StudyError(f"The hypotheses {text!r} contradict or repeat each other, or a dropped column.")
+        _, distance = fit_restricted(self._evidence, self._solution.beta, scaled, right - left @ offset)
+        statistic = max(0.0, distance - self._solution.distance)
+        return TestResult(text, statistic, len(left), _chi2_tail(statistic, len(left)))
+
+    def coefficients(self) -> tuple[Floats, Floats]:
+        """Minimum-distance coefficients in the user's units, and their covariance (p, p×p)."""
+        matrix, offset = self._to_user
+        return matrix @ self._solution.beta + offset, matrix @ self._solution.covariance @ matrix.T
+
+    @cached_property
+    def _to_user(self) -> tuple[Floats, Floats]:
+        return self.scaling.to_user()
+
+    @cached_property
+    def _evidence(self) -> Evidence:
+        sums, (matrix, offset) = self.sums, self._to_user
+        zero = [self.scaling.names.index(name) for name in self.dropped]
+        return Evidence(
+            sums.matrix,
+            sums.vector,
+            sums.matrix_scale,
+            sums.vector_scale,
+            sums.symmetric,
+            self.variance.meat,
+            sums.centre,
+            self.scaling.intercept,
+            self.variance.accuracy or 0.0,
+            matrix[zero],
+            -offset[zero],
+        )
+
+    @cached_property
+    def _solution(self) -> Solution:
+        return solve_evidence(self._evidence)
+
+
+def checked_level(level: float) -> float:
+    """Refuse a level that is not one."""
+    if not 0.0 < level < 1.0:
+        raise StudyError(f"level must lie strictly between 0 and 1, not {level!r}.")
+    return level
+
+
+def chi2_quantile(level: float, degrees: int) -> float:
+    """Quantile of the χ² distribution."""
+    from scipy.special import chdtri
+
+    return float(chdtri(degrees, 1.0 - level))
+
+
+def _chi2_tail(value: float, degrees: int) -> float:
+    from scipy.special import chdtrc
+
+    return float(chdtrc(degrees, value))

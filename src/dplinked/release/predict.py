@@ -1,0 +1,45 @@
+"""Rows of the model matrix of new data, for predictions."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dplinked.data.keys import key_text, number
+from dplinked.errors import StudyError, suggest
+from dplinked.release.contents import Declared
+from dplinked.study.design import build_design
+
+Floats = NDArray[np.float64]
+
+
+def model_rows(data: Any, formula: str, declared: Declared) -> Floats:
+    """Rows of the model matrix (n×p) of new data in the user's units, clipped to the declared bounds.
+
+    The response is not needed.
+    """
+    import narwhals as nw
+
+    design = build_design(formula, declared.bounds, declared.levels, None, declared.fill).unscaled()
+    response = design.response.numeric[0].variables
+    if not isinstance(data, Mapping):
+        data = nw.from_native(data, eager_only=True).to_dict(as_series=False)
+    for name in design.variables:
+        if name not in data and name not in response:
+            raise StudyError(f"Column {name!r} is not in the rows to predict.{suggest(name, data)}")
+    columns = {name: list(values) if np.ndim(values) else [values] for name, values in data.items()}
+    count = max((len(columns[name]) for name in design.variables if name in columns), default=1)
+    raw = {
+        name: np.zeros(count) if name in response else np.fromiter(map(number, columns[name]), np.float64)
+        for name in design.bounds
+    }
+    codes = {}
+    for name, levels in design.levels.items():
+        known = {key_text(level): i for i, level in enumerate(levels)}
+        codes[name] = np.array([known.get(key_text(value), 0) for value in columns[name]], dtype=np.int32)
+    x = np.empty((len(design.columns), count))
+    design.regressors(design.numbers(raw), codes, x)
+    return np.vstack([np.ones(count), x]).T if design.intercept else x.T

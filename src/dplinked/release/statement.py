@@ -1,0 +1,44 @@
+"""What a release promises, to whom, and what it took as public: in words."""
+
+from __future__ import annotations
+
+import math
+
+from dplinked.linkage import ELE, Linkage, Matching
+from dplinked.privacy.calibration import privacy_epsilon, round_up
+from dplinked.release.contents import Privacy
+from dplinked.study.study import Study
+
+
+def describe_privacy(study: Study, mu: float) -> Privacy:
+    """State what is promised, to whom, and what was taken as public."""
+    public = ["the number of rows", "the schema", "bounds, levels and all other settings", *_accuracy_is(study.linkage)]
+    if study.linkage.block is not None and not study.unit.moves_block:
+        public.append(f"the block keys ({study.linkage.block})")
+    statement = (
+        f"({round_up(study.epsilon, 10)}, {round_up(study.delta, 10)})-differentially private. Protected is {study.unit.describe()} "
+        "Neighbouring files have the same number of rows."
+    )
+    paid = study.linkage.paid if isinstance(study.linkage, ELE) else None
+    if paid is not None:
+        total = math.hypot(mu, paid)
+        statement += (
+            f" The linkage accuracy was released before, at mu = {round_up(paid)}; both releases together are "
+            f"({round_up(privacy_epsilon(total, study.delta))}, {round_up(study.delta, 10)})-differentially private."
+        )
+    return Privacy(study.epsilon, study.delta, mu, study.unit, statement, tuple(public))
+
+
+def _accuracy_is(linkage: Linkage) -> list[str]:
+    """What is taken as public about the accuracy."""
+    if not isinstance(linkage, ELE):
+        return ["the linkage model's declarations"] if isinstance(linkage, Matching) else []
+    return {
+        "public": ["the linkage accuracy (declared)"],
+        "released": ["the linkage accuracy (released before)"],
+        "estimated": [
+            f"that no block's linkage accuracy is below {linkage.accuracy_min:g} (the accuracies themselves are not shown)"
+        ]
+        if linkage.accuracy_min is not None
+        else [],
+    }[linkage.source]
