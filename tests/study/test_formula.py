@@ -140,7 +140,7 @@ def test_coefficients_map_back(seed: int, formula: str) -> None:
     if design.intercept:
         scaled, plain = (np.vstack([np.ones(n), part]) for part in (scaled, plain))
     beta = rng.normal(size=len(design.names))
-    matrix, offset = design.to_user()
+    matrix, offset = design.scaling.to_user()
     predicted = design.response.shift + design.response.scale * (beta @ scaled)
     np.testing.assert_allclose((matrix @ beta + offset) @ plain, predicted, rtol=1e-9, atol=1e-9)
 
