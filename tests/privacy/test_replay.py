@@ -14,7 +14,7 @@ import pytest
 import scipy.sparse as sp
 
 import dplinked as dpl
-from dplinked.linker import quality as judged
+from dplinked.linker import quality
 from dplinked.privacy import mechanism
 from dplinked.privacy import plan as planned
 from dplinked.privacy import sensitivity as sens
@@ -161,7 +161,7 @@ def audited_pair(rng: np.random.Generator, displaced: int) -> tuple[dpl.Linked, 
     other = answers.copy()
     turned = rng.choice(rows.size, displaced + 2, replace=False)
     other[turned] = ~answers[turned] if rng.random() < 0.5 else not answers[turned[0]]
-    found = [judged.estimate_from_audit(linked.strata, rows, right) for right in (answers, other)]
+    found = [quality.estimate_from_audit(linked.strata, rows, right) for right in (answers, other)]
     return dataclasses.replace(linked, audit=found[0]), dataclasses.replace(linked, audit=found[1])
 
 
@@ -187,7 +187,7 @@ def test_catches_faults_in_released_accuracies(monkeypatch: pytest.MonkeyPatch, 
     elif fault == "one person, one answer":
         monkeypatch.setattr(sens, "right_links_sensitivity", lambda links: 1.0)
     else:
-        settle = accuracy._settle
+        shrink = accuracy.shrink_accuracies
         seen: list[np.ndarray] = []
         release = mechanism.release_right_links
         monkeypatch.setattr(
@@ -195,7 +195,7 @@ def test_catches_faults_in_released_accuracies(monkeypatch: pytest.MonkeyPatch, 
             "release_right_links",
             lambda counts, plan: (seen.append(counts.counts.ravel()), release(counts, plan))[1],
         )
-        monkeypatch.setattr(accuracy, "_settle", lambda right, *rest: settle(seen[-1].astype(float), *rest))
+        monkeypatch.setattr(accuracy, "shrink_accuracies", lambda correct, *rest: shrink(seen[-1].astype(float), *rest))
     rng = np.random.default_rng(8)
 
     def search() -> None:

@@ -53,7 +53,7 @@ def link(
     audit_sample: Annotated[
         int | None, typer.Option(min=1, help="Write this many links to check into audit.csv.")
     ] = None,
-    audited: Annotated[Path | None, typer.Option(help="The checked audit.csv, its column 'right' filled in.")] = None,
+    audited: Annotated[Path | None, typer.Option(help="The checked audit.csv, its column 'correct' filled in.")] = None,
     release_accuracy: Annotated[
         float | None, typer.Option(help="Epsilon to release the audited accuracies with.")
     ] = None,
@@ -100,7 +100,7 @@ def link(
     typer.echo(f"\nWritten to {out}/: {', '.join(written)}.")
     if audit_sample is not None:
         typer.echo(
-            f"Fill in the column 'right' of {out}/audit.csv (yes or no), then run the same command with --audited {out}/audit.csv."
+            f"Fill in the column 'correct' of {out}/audit.csv (yes or no), then run the same command with --audited {out}/audit.csv."
         )
 
 

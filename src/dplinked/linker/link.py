@@ -93,7 +93,7 @@ def link(
         raise StudyError("Links made elsewhere come with method='pairs' and pairs=…, both.")
     if isinstance(seed, bool) or not isinstance(seed, int) or seed < 0:
         raise StudyError(f"seed must be a whole number, 0 or more, not {seed!r}.")
-    paths = _settle_file(left), _settle_file(right)
+    paths = _resolve_file(left), _resolve_file(right)
     states = source_state(paths[0]), source_state(paths[1])  # before anything is read
     a, b = to_arrow(left, "left"), to_arrow(right, "right")
     ids = (id, id) if id is None or isinstance(id, str) else _two_names(id)
@@ -141,7 +141,7 @@ def _link_rules(
         raise StudyError("Linking needs rapidfuzz: pip install 'dplinked[linkage]'.") from None
 
 
-def _settle_file(data: Any) -> Path | None:
+def _resolve_file(data: Any) -> Path | None:
     """The file that a path leads to; None for a table, and for a path that leads nowhere, which is refused when it is read."""
     is_file = isinstance(data, (str, Path)) and Path(data).is_file()
     return Path(data).resolve() if is_file else None

@@ -18,7 +18,7 @@ from dplinked.data.files import read_file
 from dplinked.errors import StudyError, raise_alone
 from dplinked.linkage import ELE, Matching
 from dplinked.linkage.ele import LINK_BLOCK
-from dplinked.linker import quality as judged
+from dplinked.linker import quality
 from dplinked.linker.assignment import match_probabilities, matching_matrix
 from dplinked.linker.fields import Field
 from dplinked.linker.rules import LAST, UNLINKED, Links
@@ -56,7 +56,7 @@ class Linked:
     ids: tuple[str | None, str | None]
     sources: tuple[Any, Any]
     states: tuple[FileState | None, FileState | None]
-    audit: judged.Estimate | None = None
+    audit: quality.AccuracyEstimate | None = None
 
     def __repr__(self) -> str:
         return f"Linked({self.left.num_rows:,} rows, method={self.method!r}, {len(self.strata.names)} groups of links)"
@@ -64,9 +64,9 @@ class Linked:
     # --- the links -----------------------------------------------------------------------------
 
     @cached_property
-    def strata(self) -> judged.Strata:
+    def strata(self) -> quality.Strata:
         """Groups of rows that share an accuracy."""
-        return judged.make_strata(self.links.block)
+        return quality.make_strata(self.links.block)
 
     @cached_property
     def _pair_probability(self) -> NDArray[np.float64]:
@@ -74,7 +74,7 @@ class Linked:
 
     @cached_property
     def _own_probability(self) -> NDArray[np.float64]:
-        return judged.link_probabilities(self.links, self._pair_probability)
+        return quality.link_probabilities(self.links, self._pair_probability)
 
     @cached_property
     def pairs(self) -> Any:
@@ -129,12 +129,12 @@ class Linked:
     # --- how good they are ---------------------------------------------------------------------
 
     @cached_property
-    def estimates(self) -> tuple[judged.Estimate, ...]:
+    def estimates(self) -> tuple[quality.AccuracyEstimate, ...]:
         """Accuracy per group by every method that applies, the one that `linkage` uses first."""
         found = [] if self.audit is None else [self.audit]
         if self.links.candidates.left.size:
-            found.append(judged.estimate_from_probabilities(self.strata, self._own_probability))
-            found.append(judged.estimate_by_simulation(self.strata, self.links, self._pair_probability))
+            found.append(quality.estimate_from_probabilities(self.strata, self._own_probability))
+            found.append(quality.estimate_by_simulation(self.strata, self.links, self._pair_probability))
         return tuple(found)
 
     @property
@@ -146,7 +146,7 @@ class Linked:
                 "(audit_sample), or declare dpl.ELE(accuracy=…, block='link_block') yourself."
             )
         best = self.estimates[0]
-        accuracy, other = judged.accuracy_table(self.strata, best.accuracy)
+        accuracy, other = quality.accuracy_table(self.strata, best.accuracy)
         checked: Any = None
         if best.checked is not None:
             least = np.where(np.array(self.strata.names) == UNLINKED, _KNOWN, np.maximum(best.checked, 1))
@@ -169,22 +169,23 @@ class Linked:
         )
 
     def audit_sample(self, size: int = 400, seed: int = 0) -> Any:
-        """Links for a person to check, both records side by side; the answer goes into the column ``right`` (yes or no)."""
+        """Links for a person to check, both records side by side; the answer goes into the column ``correct`` (yes or no)."""
         import pyarrow as pa
 
-        rows = judged.draw_audit(self.links, self.strata, size, seed)
+        rows = quality.draw_audit(self.links, self.strata, size, seed)
         pairs = self.pairs.take(rows)
         table = {"left_id": pairs["left"], "right_id": pairs["right"], "block": pairs[BLOCK], "score": pairs[SCORE]}
         for field in self.fields:
             table[f"{field.name} (left)"] = self.left.column(field.name).take(rows)
             table[f"{field.right} (right)"] = self.right.column(field.right).take(pa.array(self.links.right[rows]))
-        return pa.table({**table, "right": pa.array([None] * len(rows), pa.string())})
+        return pa.table({**table, quality.ANSWER: pa.array([None] * len(rows), pa.string())})
 
     def audited(self, answers: Any) -> Linked:
         """Read a checked sample back (a table, or the path of a CSV or Parquet file)."""
         table = to_arrow(answers, "audit")
-        missing = {"left_id", "right_id", "right"} - set(table.column_names)
-        if missing:
+        answered = quality.answer_column(table.column_names)
+        missing = {"left_id", "right_id", answered or quality.ANSWER} - set(table.column_names)
+        if answered is None or missing:
             raise StudyError(f"The audit lacks the column(s) {sorted(missing)}. Fill in what audit_sample wrote.")
         left_id, right_id = (column_texts(table, name, "audit").to_pylist() for name in ("left_id", "right_id"))
         known = dict(zip(self.pairs["left"].to_pylist(), range(self.left.num_rows), strict=True))
@@ -198,8 +199,8 @@ class Linked:
             )
         if len(set(rows)) != len(rows):
             raise StudyError("The audit names a link twice.")
-        right = judged.read_answers(table.column("right").to_pylist())
-        found = judged.estimate_from_audit(self.strata, np.array(rows, dtype=np.int64), right)
+        correct = quality.read_answers(table.column(answered).to_pylist(), answered)
+        found = quality.estimate_from_audit(self.strata, np.array(rows, dtype=np.int64), correct)
         return replace(self, audit=found)
 
     def overall(self, linkage: ELE) -> float:
@@ -303,7 +304,8 @@ def _has_answers(path: Path) -> bool:
     if not path.is_file():
         return False
     table = read_file(path, None)[0]
-    return "right" in table.column_names and table.column("right").null_count < table.num_rows
+    answered = quality.answer_column(table.column_names)
+    return answered is not None and table.column(answered).null_count < table.num_rows
 
 
 def id_column(table: Any, name: str | None) -> Any:

@@ -21,6 +21,8 @@ Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
 
 LEVEL = 0.95
+ANSWER = "correct"  # the column of an audit in which the reviewer answers
+_OLD_ANSWER = "right"  # its name before version 0.2
 _MOST_STRATA = 50  # more blocks than this share one accuracy
 _LEAST_CHECKED = 5  # links of each stratum to check, as far as it has them
 _REGULAR = "(linked)"  # all blocks together, where there are many
@@ -49,7 +51,7 @@ class Strata:
 
 
 @dataclass(frozen=True)
-class Estimate:
+class AccuracyEstimate:
     """Accuracy per stratum by one method.
 
     Attributes
@@ -60,8 +62,8 @@ class Estimate:
         Per stratum; low and high are a 95 % interval, NaN where the method has none.
     overall
         Accuracy over all rows, with its own low and high.
-    checked, right
-        Links checked and found right per stratum (audit only).
+    checked, correct
+        Links checked and found correct per stratum (audit only).
     assumes
         What the method takes for granted, in a sentence.
     """
@@ -73,7 +75,7 @@ class Estimate:
     overall: tuple[float, float, float]
     assumes: str
     checked: Integers | None = None
-    right: Integers | None = None
+    correct: Integers | None = None
 
 
 def make_strata(blocks: NDArray[np.object_]) -> Strata:
@@ -109,7 +111,7 @@ def draw_audit(links: Links, strata: Strata, size: int, seed: int) -> Integers:
     return np.sort(np.concatenate(chosen))
 
 
-def estimate_from_audit(strata: Strata, rows: Integers, right: NDArray[np.bool_]) -> Estimate:
+def estimate_from_audit(strata: Strata, rows: Integers, answers: NDArray[np.bool_]) -> AccuracyEstimate:
     """Accuracy from checked links: exact intervals, estimates of small blocks drawn towards the others'.
 
     Notes
@@ -118,7 +120,7 @@ def estimate_from_audit(strata: Strata, rows: Integers, right: NDArray[np.bool_]
     across blocks are a population of their own and are not drawn towards anything.
     """
     checked = np.bincount(strata.of_row[rows], minlength=len(strata.names))
-    good = np.bincount(strata.of_row[rows], right.astype(np.float64), minlength=len(strata.names)).astype(np.int64)
+    good = np.bincount(strata.of_row[rows], answers.astype(np.float64), minlength=len(strata.names)).astype(np.int64)
     ordinary = np.array([name not in (LAST, UNLINKED) for name in strata.names])
     mean, weight = _beta_prior(good[ordinary], checked[ordinary])
     accuracy = np.where(
@@ -131,7 +133,7 @@ def estimate_from_audit(strata: Strata, rows: Integers, right: NDArray[np.bool_]
     error = math.sqrt(
         float(np.sum(share**2 * np.maximum(raw * (1 - raw), 0.25 / np.maximum(checked, 1)) / np.maximum(checked, 1)))
     )
-    return Estimate(
+    return AccuracyEstimate(
         "audit", _within(accuracy, strata), low, high,
         (overall, max(0.0, overall - 1.96 * error), min(1.0, overall + 1.96 * error)),
         "that the reviewer's answers are right, and that the checked links were drawn at random within blocks", checked, good,
@@ -170,11 +172,11 @@ def link_probabilities(links: Links, probability: Floats) -> Floats:
     return own
 
 
-def estimate_from_probabilities(strata: Strata, own: Floats) -> Estimate:
+def estimate_from_probabilities(strata: Strata, own: Floats) -> AccuracyEstimate:
     """Mean probability of the links, given that matches are one to one."""
     accuracy = np.bincount(strata.of_row, own, minlength=len(strata.names)) / strata.rows
     none = np.full(len(strata.names), math.nan)
-    return Estimate(
+    return AccuracyEstimate(
         "one-to-one", _within(accuracy, strata), none, none, (float(own.mean()), math.nan, math.nan),
         "that the evidence of the fields is calibrated (fields agree independently given a match or none) and links are one to one",
     )  # fmt: skip
@@ -185,7 +187,7 @@ def estimate_from_probabilities(strata: Strata, own: Floats) -> Estimate:
 
 def estimate_by_simulation(
     strata: Strata, links: Links, probability: Floats, *, repetitions: int = 20, seed: int = 0
-) -> Estimate:
+) -> AccuracyEstimate:
     """Simulate the linkage from its own model: draw who belongs to whom, compare anew, link, count (after Chipperfield).
 
     Notes
@@ -203,15 +205,15 @@ def estimate_by_simulation(
             score = candidates.score[drawn]
             least = max(float(score.min()), links.floor)
             taken = assign_sparse(candidates.left, candidates.right, score - least + 1e-3)
-            right = np.bincount(candidates.left[taken & truth], minlength=n) * (links.right >= 0)
-            found.append(np.bincount(strata.of_row, right, minlength=len(strata.names)) / strata.rows)
+            correct = np.bincount(candidates.left[taken & truth], minlength=n) * (links.right >= 0)
+            found.append(np.bincount(strata.of_row, correct, minlength=len(strata.names)) / strata.rows)
     else:
         found = [np.zeros(len(strata.names))] * 2
     each = np.array(found)
     share = strata.rows / strata.rows.sum()
     low, high = np.quantile(each, [(1 - LEVEL) / 2, (1 + LEVEL) / 2], axis=0)
     ends = np.quantile(each @ share, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
-    return Estimate(
+    return AccuracyEstimate(
         "simulation", _within(each.mean(axis=0), strata), low, high, (float((each @ share).mean()), float(ends[0]), float(ends[1])),
         "the same, and that comparisons of different pairs are independent; rows keep their group whatever is drawn, and the interval is "
         "the simulation's own spread",
@@ -257,21 +259,31 @@ def accuracy_table(strata: Strata, accuracy: Sequence[float] | Floats) -> tuple[
     if not last:
         return table[_REGULAR], None
     rows = dict(zip(strata.names, strata.rows.tolist(), strict=True))
-    right = sum(table[name] * rows[name] for name in last)
-    return table.get(_REGULAR, right / sum(rows[name] for name in last)), right / sum(rows[name] for name in last)
+    other = sum(table[name] * rows[name] for name in last) / sum(rows[name] for name in last)
+    return table.get(_REGULAR, other), other
 
 
-def read_answers(answers: Sequence[Any]) -> NDArray[np.bool_]:
-    """A reviewer's answers, yes or no in the usual spellings."""
+def answer_column(columns: Sequence[str]) -> str | None:
+    """Name of the column that holds the reviewer's answers, None if an audit has no such column."""
+    found = [name for name in (ANSWER, _OLD_ANSWER) if name in columns]
+    if len(found) > 1:
+        raise StudyError(
+            f"The audit has answers in two columns, {ANSWER!r} and {_OLD_ANSWER!r} (its name in older files). Remove one of them."
+        )
+    return found[0] if found else None
+
+
+def read_answers(answers: Sequence[Any], column: str = ANSWER) -> NDArray[np.bool_]:
+    """Read a reviewer's answers, yes or no in the usual spellings; `column` is named in the message if one is unclear."""
     spelling: Mapping[str, bool] = {
-        **dict.fromkeys(("1", "y", "yes", "true", "right", "t"), True),
-        **dict.fromkeys(("0", "n", "no", "false", "wrong", "f"), False),
+        **dict.fromkeys(("1", "y", "yes", "true", "right", "correct", "t"), True),
+        **dict.fromkeys(("0", "n", "no", "false", "wrong", "incorrect", "f"), False),
     }
     texts = ["" if answer is None else str(answer).strip().lower() for answer in answers]
     unclear = sum(text not in spelling for text in texts)
     if unclear:
         raise StudyError(
-            f"{unclear} of {len(texts)} checked links have no clear answer in the column 'right'. Write yes or no for each, or "
+            f"{unclear} of {len(texts)} checked links have no clear answer in the column {column!r}. Write yes or no for each, or "
             "take the line out."
         )
     return np.array([spelling[text] for text in texts], dtype=bool)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import warnings
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -34,8 +35,8 @@ class ReleasedAccuracy:
     ----------
     linkage
         The model for `fit`, with the accuracies' standard errors and what they cost.
-    right, scale
-        Noisy numbers of right links per group, and the standard deviation of their noise.
+    correct, scale
+        Noisy numbers of correct links per group, and the standard deviation of their noise.
     checked
         Links checked per group.
     epsilon, delta, mu, unit
@@ -45,7 +46,7 @@ class ReleasedAccuracy:
     """
 
     linkage: ELE
-    right: dict[str, float]
+    correct: dict[str, float]
     scale: float
     checked: dict[str, int]
     epsilon: float
@@ -55,6 +56,12 @@ class ReleasedAccuracy:
     statement: str
     ledger: dict[str, Any] | None = None
 
+    @property
+    def right(self) -> dict[str, float]:
+        """The name of `correct` before version 0.2."""
+        warnings.warn("ReleasedAccuracy.right is now called correct.", DeprecationWarning, stacklevel=2)
+        return self.correct
+
     def to_json(self) -> str:
         """All of it, as JSON."""
         whole = {**self.__dict__, "linkage": self.linkage.describe_whole()}
@@ -62,8 +69,10 @@ class ReleasedAccuracy:
 
     @classmethod
     def from_json(cls, text: str) -> ReleasedAccuracy:
-        """Read it back."""
+        """Read it back, also as versions before 0.2 wrote it."""
         whole = json.loads(text)
+        if "right" in whole:
+            whole["correct"] = whole.pop("right")
         model = whole.pop("linkage")
         model.pop("model")
         return cls(linkage=ELE(**model), **whole)
@@ -99,7 +108,7 @@ def release_accuracy(
     if not isinstance(unit, PrivacyUnit):
         raise StudyError("Say what one person can change: unit=dpl.PrivacyUnit(…), the same as in the fit.")
     check_release_budget(epsilon, delta, linked.left.num_rows)
-    if linked.audit is None or linked.audit.checked is None or linked.audit.right is None:
+    if linked.audit is None or linked.audit.checked is None or linked.audit.correct is None:
         raise StudyError(
             "There is no audit to release. Check some links (audit_sample), then read them back with audited(…)."
         )
@@ -111,10 +120,11 @@ def release_accuracy(
     if not (linked.audit.checked > 0).any():
         raise StudyError("No links were checked.")
     if ledger is None:
-        return _release(linked, linked.audit.checked, linked.audit.right, epsilon, delta, unit)
+        return _release(linked, linked.audit.checked, linked.audit.correct, epsilon, delta, unit)
     book = Ledger(ledger, population)
     _check_unchanged(linked)
-    answers = {"checked": linked.audit.checked.tolist(), "right": linked.audit.right.tolist()}
+    # The ledger knows a request again by its fingerprint, so the key "right" stays as it was in version 0.1.
+    answers = {"checked": linked.audit.checked.tolist(), "right": linked.audit.correct.tolist()}
     request = {
         "accuracy": book.fingerprint(answers), "files": book.check_registered(*linked.sources), "groups": list(linked.strata.names),
         "epsilon": epsilon, "delta": delta, "unit": asdict(unit),
@@ -124,7 +134,7 @@ def release_accuracy(
     if charge.stored is not None:
         return ReleasedAccuracy.from_json(charge.stored)
     with book.finishing(charge):
-        released = _release(linked, linked.audit.checked, linked.audit.right, epsilon, delta, unit)
+        released = _release(linked, linked.audit.checked, linked.audit.correct, epsilon, delta, unit)
         released = replace(released, ledger=charge.describe())
         book.record(charge, released.to_json())
     return released
@@ -139,7 +149,7 @@ def _check_unchanged(linked: Linked) -> None:
 def _release(
     linked: Linked,
     checked: NDArray[np.int64],
-    right: NDArray[np.int64],
+    correct: NDArray[np.int64],
     epsilon: float,
     delta: float,
     unit: PrivacyUnit,
@@ -148,10 +158,10 @@ def _release(
     links = ELE(0.5, BLOCK).exposure(unit)
     mu = privacy_mu(epsilon, delta)
     plan = plan_right_links(groups.size, links, int(checked.sum()), mu)
-    noisy = door.release_right_links(PrivateCounts(right[groups][None, :]), plan)
+    noisy = door.release_right_links(PrivateCounts(correct[groups][None, :]), plan)
     scale = plan.parts[0].scale
     names = [strata.names[k] for k in groups]
-    accuracy, error = _settle(
+    accuracy, error = shrink_accuracies(
         noisy, checked[groups].astype(np.float64), scale, [name in (LAST, UNLINKED) for name in names]
     )
     whole, errors = 1.0 / np.maximum(strata.rows, 1), np.zeros(len(strata.names))  # unchecked groups: random links
@@ -169,7 +179,7 @@ def _release(
             paid=mu,
             displaced_links=unit.displaced_links or 0,
         ),
-        right=dict(zip(names, noisy.tolist(), strict=True)),
+        correct=dict(zip(names, noisy.tolist(), strict=True)),
         scale=scale,
         checked={name: int(checked[k]) for name, k in zip(names, groups, strict=True)},
         epsilon=float(epsilon),
@@ -184,15 +194,15 @@ def _release(
     )
 
 
-def _settle(right: Floats, checked: Floats, scale: float, apart: list[bool]) -> tuple[Floats, Floats]:
+def shrink_accuracies(correct: Floats, checked: Floats, scale: float, apart: list[bool]) -> tuple[Floats, Floats]:
     """Accuracies and their standard errors from noisy counts alone.
 
     The normal model ``γ̃_b ~ N(γ_b, v_b)``, ``γ_b ~ N(mean, τ²)``, with v_b from sampling and noise. Ordinary groups share a mean
     and τ² that are found from them; groups linked across blocks stand apart, with those of a uniform distribution.
     """
-    ordinary, y = ~np.array(apart), right / checked
-    pooled = np.clip((right[ordinary].sum() + 0.5) / (checked[ordinary].sum() + 1.0), 0.01, 0.99)
-    typical = np.where(ordinary, pooled, np.clip((right + 0.5) / (checked + 1.0), 0.05, 0.95))
+    ordinary, y = ~np.array(apart), correct / checked
+    pooled = np.clip((correct[ordinary].sum() + 0.5) / (checked[ordinary].sum() + 1.0), 0.01, 0.99)
+    typical = np.where(ordinary, pooled, np.clip((correct + 0.5) / (checked + 1.0), 0.05, 0.95))
     v = typical * (1.0 - typical) / checked + (scale / checked) ** 2
     mean, spread, doubt = np.full(y.size, 0.5), np.full(y.size, 1.0 / 12.0), np.zeros(y.size)
     if ordinary.any():
