@@ -16,7 +16,7 @@ import pyarrow.parquet
 import pytest
 
 import dplinked as dpl
-from dplinked.linker.linked import linkage_section
+from dplinked.linker.files import linkage_section
 from dplinked.linker.release_accuracy import ReleasedAccuracy
 from dplinked.linker.rules import LAST, UNLINKED
 from dplinked.simulate import review_links, two_files

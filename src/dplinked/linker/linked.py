@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import os
-import tempfile
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -14,20 +11,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dplinked.data.arrow import column_texts, to_arrow
-from dplinked.data.files import read_file
-from dplinked.errors import StudyError, raise_alone
+from dplinked.errors import StudyError
 from dplinked.linkage import ELE, Matching
 from dplinked.linkage.ele import LINK_BLOCK
 from dplinked.linker import quality
 from dplinked.linker.assignment import match_probabilities, matching_matrix
 from dplinked.linker.fields import Field
+from dplinked.linker.files import linkage_section, save_linked
 from dplinked.linker.rules import LAST, UNLINKED, Links
 from dplinked.report.linkage import quality_page, quality_text
 
 FileState = tuple[int, ...]
 BLOCK, SCORE, PROBABILITY = LINK_BLOCK, "link_score", "link_probability"
 _KNOWN = 1e12  # "links checked" where the accuracy is a public number: rows without a partner
-_STALE = {"linkage.toml", "accuracy.json"}
 
 
 @dataclass(frozen=True, repr=False)
@@ -233,79 +229,7 @@ class Linked:
         self, folder: str | Path, *, audit_sample: int | None = None, seed: int = 0, linkage: ELE | None = None
     ) -> list[str]:
         """Write linked.parquet, linkage.toml, quality.txt, quality.html (and audit.csv) into a folder: all of them or none."""
-        folder = Path(folder)
-        if folder.exists() and not folder.is_dir():
-            raise StudyError(f"{folder.name!r} is a file. Name a folder to write to.")
-        parent = folder if folder.is_dir() else folder.resolve().parent
-        if not (parent.is_dir() and os.access(parent, os.W_OK)):
-            raise StudyError(f"{str(folder)!r} cannot be written. Name a folder in an existing one.")
-        if audit_sample is not None and _has_answers(folder / "audit.csv"):
-            raise StudyError(
-                f"{str(folder / 'audit.csv')!r} holds a reviewer's answers. Move it, or read it back with --audited."
-            )
-        try:
-            return self._write(folder, parent, audit_sample, seed, linkage)
-        except OSError:
-            raise_alone(StudyError(f"{str(folder)!r} could not be written; nothing in it was changed."))
-
-    def _write(self, folder: Path, parent: Path, audit_sample: int | None, seed: int, linkage: ELE | None) -> list[str]:
-        import pyarrow.csv
-        import pyarrow.parquet
-
-        with tempfile.TemporaryDirectory(dir=parent, prefix=".dplinked-") as name:
-            work = Path(name)
-            pyarrow.parquet.write_table(self.rows, work / "linked.parquet")
-            if self.estimates or linkage is not None:
-                (work / "linkage.toml").write_text(linkage_section(linkage or self.linkage), encoding="utf-8")
-            (work / "quality.txt").write_text(self.summary() + "\n", encoding="utf-8")
-            self.to_html(work / "quality.html")
-            if audit_sample is not None:
-                pyarrow.csv.write_csv(self.audit_sample(audit_sample, seed), work / "audit.csv")
-            folder.mkdir(exist_ok=True)
-            written = sorted(path.name for path in work.iterdir())
-            for file in written:
-                (work / file).replace(folder / file)
-            for file in _STALE - set(written):  # of another linkage
-                (folder / file).unlink(missing_ok=True)
-        return written
-
-
-def linkage_section(linkage: ELE) -> str:
-    """A linkage model as the study's ``[linkage]`` section (TOML)."""
-    lines = [
-        "# The linkage of a study. FOR THE STEWARD: accuracies estimated from the files are data, not public values."
-    ]
-    if linkage.source == "estimated":
-        lines += [
-            "# source says where the accuracies come from; `fit` refuses 'estimated' as it stands. Either release them",
-            '# (dplinked link … --audited … --release-accuracy), or replace them by public ones and write source = "public",',
-            "# or keep them and declare accuracy_min here and linkage_change in [unit].",
-        ]
-    lines.append("[linkage]")
-    for key, value in linkage.describe_whole().items():
-        if value is not None and key != "model":
-            lines.append(f"{key} = {_toml(value)}")
-    lines += [
-        "",
-        "# What one person's identifiers may change about the links has to be said in [unit]: linking does not tell.",
-        "",
-    ]
-    return "\n".join(lines)
-
-
-def _toml(value: Any) -> str:
-    if isinstance(value, dict):
-        return "{ " + ", ".join(f"{_toml(key)} = {_toml(item)}" for key, item in value.items()) + " }"
-    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f") if isinstance(value, str) else repr(value)
-
-
-def _has_answers(path: Path) -> bool:
-    """Whether a file is an audit that a reviewer has begun to fill in."""
-    if not path.is_file():
-        return False
-    table = read_file(path, None)[0]
-    answered = quality.answer_column(table.column_names)
-    return answered is not None and table.column(answered).null_count < table.num_rows
+        return save_linked(self, Path(folder), audit_sample=audit_sample, seed=seed, linkage=linkage)
 
 
 def id_column(table: Any, name: str | None) -> Any:
