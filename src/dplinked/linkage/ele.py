@@ -43,6 +43,26 @@ def _checked_per_block(value: Any, what: str, low: float, high: float) -> float 
     return {str(key_text(key)): float(v) for key, v in value.items()} if isinstance(value, Mapping) else float(value)
 
 
+def _checked_accuracies(accuracy: Any, block: str | None) -> float | dict[str, float]:
+    """One accuracy for all blocks, or one for each by the text of the block's key."""
+    if isinstance(accuracy, (int, float, np.number)):
+        return _checked_accuracy(accuracy, "accuracy")
+    if block is None:
+        raise StudyError("Accuracy per block needs the name of the block column: ELE(accuracy=…, block=…).")
+    table = accuracy if isinstance(accuracy, Mapping) else _accuracy_from_table(accuracy, block)
+    if not table:
+        raise StudyError("The accuracy table is empty. Give at least one block.")
+    declared: dict[str, float] = {}
+    for key, value in table.items():
+        text = key_text(key)
+        if text is None or text in declared:
+            raise StudyError(
+                f"The accuracy table names block {key!r} twice, or not by a key: use other=… for null keys."
+            )
+        declared[text] = _checked_accuracy(value, f"accuracy of block {key!r}")
+    return declared
+
+
 def _accuracy_from_table(table: Any, block: str) -> dict[Hashable, float]:
     """Read ``{block: accuracy}`` from any table with the block column and a column ``accuracy``."""
     import narwhals as nw
@@ -116,43 +136,27 @@ class ELE:
     ) -> None:
         if block is not None and not isinstance(block, str):
             raise StudyError(f"block must be a column's name, not {block!r}.")
-        if other is not None:
-            other = _checked_accuracy(other, "accuracy of other blocks")
-        if isinstance(accuracy, (int, float, np.number)):
-            declared: float | Mapping[str, float] = _checked_accuracy(accuracy, "accuracy")
-        else:
-            if block is None:
-                raise StudyError("Accuracy per block needs the name of the block column: ELE(accuracy=…, block=…).")
-            table = accuracy if isinstance(accuracy, Mapping) else _accuracy_from_table(accuracy, block)
-            if not table:
-                raise StudyError("The accuracy table is empty. Give at least one block.")
-            declared = {}
-            for key, value in table.items():
-                text = key_text(key)
-                if text is None or text in declared:
-                    raise StudyError(
-                        f"The accuracy table names block {key!r} twice, or not by a key: use other=… for null keys."
-                    )
-                declared[text] = _checked_accuracy(value, f"accuracy of block {key!r}")
-        object.__setattr__(self, "accuracy", declared)
+        other = None if other is None else _checked_accuracy(other, "accuracy of other blocks")
+        object.__setattr__(self, "accuracy", _checked_accuracies(accuracy, block))
         object.__setattr__(self, "block", block)
         object.__setattr__(self, "other", other)
+        self._set_errors(checked, accuracy_error)
+        self._set_source(source, accuracy_min)
+        self._set_payment(paid, displaced_links)
+
+    def _set_errors(self, checked: Any, accuracy_error: Any) -> None:
+        """Set how well the accuracies are known, per block only for the blocks that have an accuracy."""
         if checked is not None and accuracy_error is not None:
             raise StudyError("Give checked or accuracy_error, not both.")
         object.__setattr__(self, "checked", _checked_per_block(checked, "checked", 1.0, math.inf))
         object.__setattr__(self, "accuracy_error", _checked_per_block(accuracy_error, "accuracy_error", 0.0, 0.5))
+        blocks = set(self.accuracy) if isinstance(self.accuracy, Mapping) else set()
         for known in (self.checked, self.accuracy_error):
-            if isinstance(known, Mapping) and set(known) != (set(declared) if isinstance(declared, Mapping) else set()):
+            if isinstance(known, Mapping) and set(known) != blocks:
                 raise StudyError("checked and accuracy_error per block must name the same blocks as the accuracy.")
-        self._set_source(source, accuracy_min, paid, displaced_links)
 
-    def __repr__(self) -> str:
-        shown = "withheld" if self.source == "estimated" else repr(self.accuracy)
-        return f"ELE(accuracy={shown}, block={self.block!r}, source={self.source!r})"
-
-    def _set_source(
-        self, source: str | None, accuracy_min: float | None, paid: float | None, displaced_links: int | None
-    ) -> None:
+    def _set_source(self, source: str | None, accuracy_min: float | None) -> None:
+        """Set where the accuracies come from, and the lower limit that estimated ones need."""
         if source is None:
             source = UNSTATED_SOURCE if self.block == LINK_BLOCK else "public"
         elif source not in SOURCES:
@@ -163,20 +167,26 @@ class ELE:
                 raise StudyError(
                     "accuracy_min belongs to source='estimated'; elsewhere the accuracies are public themselves."
                 )
-        if (paid is not None) != (source == "released") or (
-            paid is not None and not (math.isfinite(paid) and paid > 0)
-        ):
+        object.__setattr__(self, "source", source)
+        object.__setattr__(self, "accuracy_min", accuracy_min)
+
+    def _set_payment(self, paid: float | None, displaced_links: int | None) -> None:
+        """Set what released accuracies cost, and for which unit; only these have a cost."""
+        released = self.source == "released"
+        if (paid is not None) != released or (paid is not None and not (math.isfinite(paid) and paid > 0)):
             raise StudyError(
                 "source='released' needs paid=…, what the release of the accuracies cost, and only it takes one."
             )
-        object.__setattr__(self, "source", source)
-        object.__setattr__(self, "accuracy_min", accuracy_min)
-        object.__setattr__(self, "paid", paid)
-        if (displaced_links is not None) != (source == "released") or isinstance(displaced_links, bool):
+        if (displaced_links is not None) != released or isinstance(displaced_links, bool):
             raise StudyError(
                 "source='released' needs displaced_links=…, which its release was paid for, and only it takes one."
             )
+        object.__setattr__(self, "paid", paid)
         object.__setattr__(self, "displaced_links", displaced_links)
+
+    def __repr__(self) -> str:
+        shown = "withheld" if self.source == "estimated" else repr(self.accuracy)
+        return f"ELE(accuracy={shown}, block={self.block!r}, source={self.source!r})"
 
     @property
     def public(self) -> ELE:
