@@ -1,11 +1,11 @@
-"""Linked rows, and how good their links are. For the steward, not for publication."""
+"""The linked rows of two files, and how good their links are. For the steward, not for publication."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,31 +21,34 @@ from dplinked.linker.files import linkage_section, save_linked
 from dplinked.linker.rules import LAST, UNLINKED, Links
 from dplinked.report.linkage import quality_page, quality_text
 
+if TYPE_CHECKING:
+    import pyarrow as pa
+
 FileState = tuple[int, ...]
 BLOCK, SCORE, PROBABILITY = LINK_BLOCK, "link_score", "link_probability"
-_KNOWN = 1e12  # "links checked" where the accuracy is a public number: rows without a partner
+_KNOWN = 1e12  # stands for "exactly known" in `checked`: rows without a partner have accuracy 1/m
 
 
 @dataclass(frozen=True, repr=False)
 class Linked:
-    """Two files, linked one to one. Every row of the left file is there.
+    """Two files, linked one to one. Every row of the left file is kept.
 
     Attributes
     ----------
     left, right
         The two files (Arrow tables).
     links
-        Which right record each left row got, with score and block.
+        Which right record each left row is linked to, with the link's score and block.
     fields, method, ids
-        What was compared, how, and the id columns of both files.
+        The fields that were compared, the method of linking, and the id columns of both files.
     sources, states
-        Where the two files were read from (paths, or the tables themselves), and the files' states when they were.
+        Where the two files were read from (paths, or the tables themselves), and the state of each file at that time.
     audit
-        Accuracy from a clerical audit, if one was read back.
+        The accuracies that a clerical audit found, if one was read back.
     """
 
-    left: Any
-    right: Any
+    left: pa.Table
+    right: pa.Table
     links: Links
     fields: tuple[Field, ...]
     method: str
@@ -66,15 +69,17 @@ class Linked:
 
     @cached_property
     def _pair_probability(self) -> NDArray[np.float64]:
+        """One-to-one probability of each candidate pair."""
         return match_probabilities(self.links.candidates)
 
     @cached_property
     def _own_probability(self) -> NDArray[np.float64]:
+        """One-to-one probability of the link of each row."""
         return quality.link_probabilities(self.links, self._pair_probability)
 
     @cached_property
-    def pairs(self) -> Any:
-        """Ids of both records of each link, with block, score and one-to-one probability (n rows; null for no partner)."""
+    def pairs(self) -> pa.Table:
+        """The ids of both records of each link, with block, score and one-to-one probability (n rows; null if there is no partner)."""
         import pyarrow as pa
 
         left_ids, right_ids = (
@@ -83,8 +88,11 @@ class Linked:
         return pa.table({"left": left_ids, "right": right_ids.take(self._positions), **self._about_links()})
 
     @cached_property
-    def rows(self) -> Any:
-        """The joined table: left columns, right columns (``_right`` after names both files have), block, score, probability."""
+    def rows(self) -> pa.Table:
+        """The joined table: the left file's columns, the right file's columns, and each link's block, score and probability.
+
+        A column of the right file whose name the left file has too gets ``_right`` at the end of its name.
+        """
         import pyarrow as pa
 
         columns, fields = list(self.left.columns), list(self.left.schema)
@@ -103,16 +111,18 @@ class Linked:
         return pa.table([*columns, *about.values()], schema=schema)
 
     @property
-    def _positions(self) -> Any:
+    def _positions(self) -> pa.Array:
+        """Position of each row's partner in the right file, null if it has none."""
         import pyarrow as pa
 
         return pa.array(self.links.right, pa.int64(), mask=self.links.right < 0)
 
-    def _about_links(self) -> dict[str, Any]:
+    def _about_links(self) -> dict[str, pa.Array]:
+        """Block, score and probability of each link, as columns."""
         import pyarrow as pa
 
         block = self.links.block
-        if not self.strata.per_block:  # one accuracy for all blocks, `other` for what has none
+        if not self.strata.per_block:  # all blocks share one accuracy; a null key gets the accuracy `other`
             block = block.copy()
             block[np.isin(block.astype(str), [LAST, UNLINKED])] = None
         score = self.links.score
@@ -126,7 +136,7 @@ class Linked:
 
     @cached_property
     def estimates(self) -> tuple[quality.AccuracyEstimate, ...]:
-        """Accuracy per group by every method that applies, the one that `linkage` uses first."""
+        """Accuracy per group, by every method that applies. `linkage` uses the first one."""
         found = [] if self.audit is None else [self.audit]
         if self.links.candidates.left.size:
             found.append(quality.estimate_from_probabilities(self.strata, self._own_probability))
@@ -135,7 +145,7 @@ class Linked:
 
     @property
     def linkage(self) -> ELE:
-        """The linkage model for `fit`: exchangeable errors per group, accuracies as estimated from these very files."""
+        """The linkage model for `fit`: exchangeable errors within groups, with accuracies estimated from these very files."""
         if not self.estimates:
             raise StudyError(
                 "Nothing tells how good these links are: the pairs came without probabilities. Check some of them "
@@ -152,9 +162,9 @@ class Linked:
         return ELE(accuracy, BLOCK, other=other, checked=checked, source="estimated")
 
     def matching(self, *, seed: int = 0, tolerance: float = 1e-6) -> Matching:
-        """The matching matrix Q from the one-to-one probabilities, doubly stochastic within `tolerance`.
+        """The matching matrix Q from the one-to-one probabilities. Its rows and columns sum to one within `tolerance`.
 
-        It comes from these very files: `fit` asks for PrivacyUnit(linkage_change=…, displaced_links=…) with it.
+        Q comes from these very files, so `fit` asks for PrivacyUnit(linkage_change=…, displaced_links=…) with it.
         """
         if not self.links.candidates.left.size:
             raise StudyError("These links came without probabilities, so there is no matching matrix.")
@@ -164,8 +174,8 @@ class Linked:
             )
         )
 
-    def audit_sample(self, size: int = 400, seed: int = 0) -> Any:
-        """Links for a person to check, both records side by side; the answer goes into the column ``correct`` (yes or no)."""
+    def audit_sample(self, size: int = 400, seed: int = 0) -> pa.Table:
+        """Draw links for a person to check. Both records stand side by side; the answer, yes or no, goes into the column ``correct``."""
         import pyarrow as pa
 
         rows = quality.draw_audit(self.links, self.strata, size, seed)
@@ -177,7 +187,7 @@ class Linked:
         return pa.table({**table, quality.ANSWER: pa.array([None] * len(rows), pa.string())})
 
     def audited(self, answers: Any) -> Linked:
-        """Read a checked sample back (a table, or the path of a CSV or Parquet file)."""
+        """Read a checked sample back, given as a table or as the path of a CSV or Parquet file."""
         table = to_arrow(answers, "audit")
         answered = quality.answer_column(table.column_names)
         missing = {"left_id", "right_id", answered or quality.ANSWER} - set(table.column_names)
@@ -200,7 +210,7 @@ class Linked:
         return replace(self, audit=found)
 
     def overall(self, linkage: ELE) -> float:
-        """A model's accuracy over all rows."""
+        """The mean accuracy of all rows under a linkage model."""
 
         def of(name: str) -> float:
             found = linkage.accuracy_of(None if name in (LAST, UNLINKED) and not self.strata.per_block else name)
@@ -215,7 +225,7 @@ class Linked:
         return quality_text(self)
 
     def to_html(self, path: str | Path | None = None) -> str:
-        """The quality report as one page, written to a file if a path is given."""
+        """The quality report as an HTML page, also written to a file if a path is given."""
         page = quality_page(self)
         if path is not None:
             Path(path).write_text(page, encoding="utf-8")
@@ -228,11 +238,16 @@ class Linked:
     def save(
         self, folder: str | Path, *, audit_sample: int | None = None, seed: int = 0, linkage: ELE | None = None
     ) -> list[str]:
-        """Write linked.parquet, linkage.toml, quality.txt, quality.html (and audit.csv) into a folder: all of them or none."""
+        """Write linked.parquet, linkage.toml, quality.txt and quality.html into a folder: all of them, or none if one fails.
+
+        With `audit_sample`, so many links to check are written to audit.csv, drawn with `seed`. `linkage` is the model for
+        linkage.toml, for instance with released accuracies; by default the one estimated from the files. Returns the names of the files.
+        """
         return save_linked(self, Path(folder), audit_sample=audit_sample, seed=seed, linkage=linkage)
 
 
-def id_column(table: Any, name: str | None) -> Any:
+def id_column(table: pa.Table, name: str | None) -> pa.Array:
+    """The ids of a file's records as texts; row numbers from 1 on if there is no id column."""
     import pyarrow as pa
 
     if name is None:

@@ -1,4 +1,4 @@
-"""Paying for the linkage accuracy: what a clerical audit found, released with noise."""
+"""Release the linkage accuracy that a clerical audit found, with noise, for a part of the privacy budget."""
 
 from __future__ import annotations
 
@@ -29,20 +29,22 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class ReleasedAccuracy:
-    """Linkage accuracies that were paid for: public from now on.
+    """Linkage accuracies that were released with differential privacy. They are public from now on.
 
     Attributes
     ----------
     linkage
-        The model for `fit`, with the accuracies' standard errors and what they cost.
+        The linkage model for `fit`, with the accuracies' standard errors and what they cost.
     correct, scale
-        Noisy numbers of correct links per group, and the standard deviation of their noise.
+        Noisy number of correct links in each group, and the standard deviation of the noise.
     checked
-        Links checked per group.
+        How many links of each group were checked.
     epsilon, delta, mu, unit
-        What was spent, and for which unit.
+        What was spent, and the privacy unit it was spent for.
     statement
-        What is promised, in words.
+        The privacy guarantee in words.
+    ledger
+        What the ledger says about the charge, if there is a ledger.
     """
 
     linkage: ELE
@@ -63,7 +65,7 @@ class ReleasedAccuracy:
         return self.correct
 
     def to_json(self) -> str:
-        """All of it, as JSON."""
+        """Everything, as JSON."""
         whole = {**self.__dict__, "linkage": self.linkage.describe_whole()}
         return json.dumps(whole, indent=2, ensure_ascii=False)
 
@@ -93,17 +95,17 @@ def release_accuracy(
     linked
         Linked files whose audit was read back: ``linked.audited(answers)``.
     epsilon, delta
-        What this release may spend. A fit that uses the accuracies spends its own budget on top and states the sum.
+        The privacy budget that this release spends. A fit that uses the accuracies spends its own budget in addition, and states the sum.
     unit
-        What one individual can change; the same as in the fit.
+        What one individual can change. It must be the same as in the fit.
     ledger, population, release_id
-        As in :func:`dplinked.fit`; both files must be registered, and be as they were when they were linked.
+        As in :func:`dplinked.fit`. Both files must be registered, and must not have changed since they were linked.
 
     Privacy
     -------
-    (ε, δ)-differentially private for `unit`, given that the rows' groups and which links were checked are the same for
-    neighbours, and that a reviewer's answer to a link depends on its two records alone. One person turns at most
-    2 + displaced_links answers. Groups, their sizes and the numbers checked are public.
+    (ε, δ)-differentially private for `unit`. This assumes that neighbours have the same groups of rows and the same checked
+    links, and that a reviewer's answer to a link depends on its two records alone. Then one person can change at most
+    2 + displaced_links answers. The groups, their sizes and the numbers of checked links are public.
     """
     if not isinstance(unit, PrivacyUnit):
         raise StudyError("Say what one person can change: unit=dpl.PrivacyUnit(…), the same as in the fit.")
@@ -129,7 +131,7 @@ def release_accuracy(
         "accuracy": book.fingerprint(answers), "files": book.check_registered(*linked.sources), "groups": list(linked.strata.names),
         "epsilon": epsilon, "delta": delta, "unit": asdict(unit),
     }  # fmt: skip
-    _check_unchanged(linked)  # nor while they were fingerprinted
+    _check_unchanged(linked)  # checked again: they must not have changed while they were fingerprinted either
     charge = book.reserve(release_id, request, privacy_mu(epsilon, delta))
     if charge.stored is not None:
         return ReleasedAccuracy.from_json(charge.stored)
@@ -141,7 +143,7 @@ def release_accuracy(
 
 
 def _check_unchanged(linked: Linked) -> None:
-    """Refuse files that are not those which were linked: the ledger would name some, and the release describe others."""
+    """Refuse files that changed since they were linked: the ledger would name the new ones, and the release describe the old ones."""
     if tuple(map(source_state, linked.sources)) != linked.states:
         raise LedgerError("The files changed since they were linked. Nothing was spent. Link them again.")
 
@@ -164,7 +166,10 @@ def _release(
     accuracy, error = shrink_accuracies(
         noisy, checked[groups].astype(np.float64), scale, [name in (LAST, UNLINKED) for name in names]
     )
-    whole, errors = 1.0 / np.maximum(strata.rows, 1), np.zeros(len(strata.names))  # unchecked groups: random links
+    whole, errors = (
+        1.0 / np.maximum(strata.rows, 1),
+        np.zeros(len(strata.names)),
+    )  # a group without checked links gets the accuracy of random links
     whole[groups], errors[groups] = np.clip(accuracy, whole[groups], 1.0), np.minimum(error, 0.49)
     table, other = accuracy_table(strata, whole)
     listed = {name: float(value) for name, value in zip(strata.names, errors, strict=True)}
@@ -195,10 +200,11 @@ def _release(
 
 
 def shrink_accuracies(correct: Floats, checked: Floats, scale: float, apart: list[bool]) -> tuple[Floats, Floats]:
-    """Accuracies and their standard errors from noisy counts alone.
+    """Estimate accuracies and their standard errors from the noisy counts alone, shrunk towards their common mean.
 
-    The normal model ``γ̃_b ~ N(γ_b, v_b)``, ``γ_b ~ N(mean, τ²)``, with v_b from sampling and noise. Ordinary groups share a mean
-    and τ² that are found from them; groups linked across blocks stand apart, with those of a uniform distribution.
+    The model is ``γ̃_b ~ N(γ_b, v_b)`` and ``γ_b ~ N(mean, τ²)``, where v_b comes from sampling and noise. Ordinary groups share a mean
+    and a τ², which are estimated from them. The groups marked in `apart`, which were linked across blocks, have the mean and variance of a
+    uniform distribution instead.
     """
     ordinary, y = ~np.array(apart), correct / checked
     pooled = np.clip((correct[ordinary].sum() + 0.5) / (checked[ordinary].sum() + 1.0), 0.01, 0.99)
