@@ -633,7 +633,7 @@ def our_slopes(summed: Callable[[Path, Study], PrivateSums]) -> Callable[[Path],
 
     def solve(path: Path) -> Floats:
         study = declare_study()
-        sums, (to_user, offset) = summed(path, study), study.prepare()[0].to_user()
+        sums, (to_user, offset) = summed(path, study), study.prepare()[0].scaling.to_user()
         return (to_user @ np.linalg.solve(sums.matrix, sums.vector) + offset)[1:]
 
     return solve

@@ -424,19 +424,19 @@ def test_errors_of_linking_show_no_canary(watch: Watch, two: Path, fault: str) -
 @pytest.mark.parametrize(
     "table",
     [
-        {"left_id": [TOKEN], "right_id": [TOKEN], "right": ["yes"]},
-        {"left_id": [TOKEN, TOKEN], "right_id": ["1", None], "right": ["yes", "no"]},
-        {"left_id": [NUMBER], "right_id": [NUMBER], "right": [TOKEN]},
-        {"left_id": [TOKEN], "right": [TOKEN]},
-        {"left_id": [[TOKEN]], "right_id": [{"a": NUMBER}], "right": ["yes"]},
-        {"left_id": ["ok"], "right_id": ["ok"], "right": [TOKEN]},
+        {"left_id": [TOKEN], "right_id": [TOKEN], "correct": ["yes"]},
+        {"left_id": [TOKEN, TOKEN], "right_id": ["1", None], "correct": ["yes", "no"]},
+        {"left_id": [NUMBER], "right_id": [NUMBER], "correct": [TOKEN]},
+        {"left_id": [TOKEN], "correct": [TOKEN]},
+        {"left_id": [[TOKEN]], "right_id": [{"a": NUMBER}], "correct": ["yes"]},
+        {"left_id": ["ok"], "right_id": ["ok"], "correct": [TOKEN]},
     ],
 )
 def test_errors_of_audits_show_no_canary(watch: Watch, two: Path, table: dict[str, Any]) -> None:
     linked = dpl.link(two / "a.csv", two / "b.csv", fields=["surname", "given_name"], id="id")
     if table["left_id"] == ["ok"]:
         sample = linked.audit_sample(10)
-        table = {"left_id": sample["left_id"], "right_id": sample["right_id"], "right": [TOKEN] * sample.num_rows}
+        table = {"left_id": sample["left_id"], "right_id": sample["right_id"], "correct": [TOKEN] * sample.num_rows}
     assert isinstance(watch.call(lambda: linked.audited(pa.table(table))), dpl.StudyError)
 
 

@@ -24,7 +24,7 @@ from dplinked.report.text import WIDTH
 if TYPE_CHECKING:
     from dplinked.linker.fields import Field
     from dplinked.linker.linked import Linked
-    from dplinked.linker.quality import Estimate
+    from dplinked.linker.quality import AccuracyEstimate
 
 Floats = NDArray[np.float64]
 
@@ -318,7 +318,7 @@ def _describe_accuracy(linked: Linked) -> list[_Part]:
     return [*parts, *_describe_difference(linked, drawn)]
 
 
-def _accuracy_cells(found: Sequence[Estimate], group: int | None) -> list[str]:
+def _accuracy_cells(found: Sequence[AccuracyEstimate], group: int | None) -> list[str]:
     """One group's cells by every method, or those of all rows together."""
     cells = []
     for one in found:
@@ -328,12 +328,12 @@ def _accuracy_cells(found: Sequence[Estimate], group: int | None) -> list[str]:
         cells.append(_decimal(value))
         if _has_interval(one):
             cells.append(f"[{_decimal(low)}, {_decimal(high)}]" if math.isfinite(low) and math.isfinite(high) else "-")
-        if one.checked is not None and one.right is not None:
-            cells += [f"{int(part.sum() if group is None else part[group]):,}" for part in (one.checked, one.right)]
+        if one.checked is not None and one.correct is not None:
+            cells += [f"{int(part.sum() if group is None else part[group]):,}" for part in (one.checked, one.correct)]
     return cells
 
 
-def _has_interval(found: Estimate) -> bool:
+def _has_interval(found: AccuracyEstimate) -> bool:
     ends = np.concatenate([found.low, found.high, found.overall[1:]])
     return bool(np.isfinite(ends).any())
 
