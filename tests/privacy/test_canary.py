@@ -253,9 +253,12 @@ def flat(listed: list[Any]) -> list[list[object]]:
     return [command[0] if isinstance(command[0], list) else command for command in listed]
 
 
-@pytest.mark.parametrize("case", [*planted(), *malformed()])
+CASES = planted() | malformed()
+
+
+@pytest.mark.parametrize("case", CASES)
 def test_no_command_shows_a_canary(watch: Watch, case: str) -> None:
-    name, data = (planted() | malformed())[case]
+    name, data = CASES[case]
     study = make_study(watch.folder, name, data)
     watch.given(watch.folder / name)
     first, *others = flat(commands(study))
@@ -476,7 +479,7 @@ for line in sys.stdin.read().splitlines():
 @pytest.mark.parametrize("part", [pytest.param(0), pytest.param(1, marks=pytest.mark.slow)])
 def test_no_canary_in_development_mode(tmp_path: Path, part: int) -> None:
     """With -X dev and PYTHONWARNINGS=always, one process for many files; a few of them by default."""
-    cases = list((planted() | malformed()).values())
+    cases = list(CASES.values())
     lines, inputs = [], set()
     for number, (name, data) in enumerate(cases if part else cases[1::9]):
         folder = tmp_path / f"f{number}"
