@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 from dplinked.errors import StudyError
 from dplinked.records import ReadableByKey
@@ -99,12 +100,12 @@ class LinkageExposure:
     displaced: int
     carriers: int = 1
 
-    @property
+    @cached_property
     def relinked(self) -> int:
         """Number of rows whose response may change, not counting the first row that holds the person's response."""
         return self.displaced + int(self.displaced > 0) + self.carriers - 1
 
-    @property
+    @cached_property
     def paper_change(self) -> float:
         """M as it enters the paper's bounds: a relinked row moves W'z by at most 2Rc, which is what two units of M do."""
         return self.matrix_change + 2.0 * self.relinked
