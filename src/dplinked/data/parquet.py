@@ -29,12 +29,12 @@ from dplinked.data.encoding import (
     number_texts,
 )
 from dplinked.data.fingerprint import source_state
-from dplinked.data.table import PART, Rows, check_columns, empty_rows
+from dplinked.data.sizes import LARGEST_PIECE, PART
+from dplinked.data.table import Rows, check_columns, empty_rows
 from dplinked.errors import ReleaseError, StudyError, raise_alone
 
 Progress = Callable[[str, int, int], None]
 
-LARGEST_PIECE = 1 << 18  # rows; larger row groups are read in batches of so many
 _WORKERS = min(8, os.cpu_count() or 1)
 _MOST_COUNTERS = 8  # per row of a piece; beyond that only numbers that occur are counted
 _COUNTING = "Counting blocks"
@@ -299,7 +299,7 @@ def _common_schema(files: Sequence[_File]) -> Any:
 
 
 def _cut_parts(files: Sequence[_File]) -> Iterator[list[tuple[_File, _Group]]]:
-    """Row groups one after the other, taken together up to `PART` rows: how files are cut does not decide how sums are."""
+    """Row groups are merged up to `PART` rows, so that the rounding bound does not depend on the file's layout."""
     waiting: list[tuple[_File, _Group]] = []
     rows = 0
     for file in files:

@@ -19,12 +19,12 @@ from dplinked.data.arrow import text_columns
 from dplinked.data.encoding import Keys, cell_texts, dense_codes, dense_range, encode_part, guarded, is_dense, widened
 from dplinked.data.files import read_file
 from dplinked.data.keys import number
+from dplinked.data.sizes import PART
 from dplinked.errors import ReleaseError, StudyError, raise_alone, suggest
 
 Floats = NDArray[np.float64]
 Codes = NDArray[np.int32]
 
-PART = 1 << 18  # rows read at once
 _PIECE = 1 << 20  # rows counted at once
 _NUMBER = r"^[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?$"
 
@@ -87,7 +87,7 @@ class Rows:
         return column if isinstance(column, np.ndarray) else guarded(lambda: _arrow(column))
 
     def kept(self, name: str) -> Any:
-        """A column as a file keeps it whatever its cells: numbers as they are, others as their keys' texts, null where they are none."""
+        """The column in a form Parquet can store: numbers unchanged, other keys as text, null if a cell has no key."""
         import pyarrow as pa
 
         column = self._columns[name]

@@ -15,13 +15,15 @@ from numpy.typing import NDArray
 from threadpoolctl import ThreadpoolController
 
 from dplinked.sums.numpy.prepare import Encoded, Piece, Strip, cut_strips
+from dplinked.sums.rounding import MOST_THREADS
 
 Floats = NDArray[np.float64]
 Codes = NDArray[np.int32]
 
 WORKERS = min(8, os.cpu_count() or 1)
+assert WORKERS <= MOST_THREADS, "the rounding bound counts the threads whose totals are added"
 _FEW_RUNS = 16  # blocks in a strip up to which they are summed one by one
-_SUMMING = Lock()  # between NumPy's short steps threads queue for Python's lock: one sums, the others read
+_SUMMING = Lock()  # NumPy releases the GIL too briefly for threads to sum in parallel; one sums while the others decode
 
 
 @dataclass(frozen=True, repr=False)

@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 
 from dplinked.data.encoding import encode_part
+from dplinked.data.sizes import PART
 from dplinked.data.sources import Stream
-from dplinked.data.table import PART, Rows, empty_rows
+from dplinked.data.table import Rows, empty_rows
 from dplinked.errors import StudyError
 from dplinked.linkage import ELE, Exact, Linkage, Matching, PrivacyUnit
 from dplinked.study.design import Design
