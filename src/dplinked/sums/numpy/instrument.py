@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dplinked.study.design import Design
+from dplinked.sums.border import add_border, symmetrise
 from dplinked.sums.numpy import kernel
 from dplinked.sums.numpy.prepare import Encoded, Piece, Strip, cut_strips
 from dplinked.sums.numpy.reduce import Totals, add_up, merge, sum_parts, sum_strips
@@ -36,7 +36,8 @@ def instrument_sums(data: Encoded) -> PrivateSums:
         (core, b, sum_h, sum_x, sum_z), totals = _sum_instruments(data, symmetric)
     if data.blocks is not None and d:
         core = core + totals.product(slice(-d, None), slice(d), data.blocks.o)
-    return _bordered(design, data.rows.count, core, sum_h, sum_x, b, float(sum_z), symmetric)
+    core = symmetrise(core) if symmetric else core
+    return add_border(design, data.rows.count, core, b, sum_h, sum_x, float(sum_z))
 
 
 def _sum_compiled(data: Encoded) -> tuple[list[NDArray[Any]], Totals]:
@@ -87,19 +88,7 @@ def _matched_sums(data: Encoded) -> PrivateSums:
         return [h @ w, h @ z[rows], h.sum(axis=1), w.sum(axis=0), np.asarray(z[rows].sum())]
 
     core, b, sum_h, sum_x, sum_z = merge([work(rows) for rows in cut_strips(z.size)])
-    return _bordered(design, data.rows.count, core, sum_h, sum_x, b, float(sum_z), False)
-
-
-def _bordered(
-    design: Design, count: int, core: Floats, sum_h: Floats, sum_x: Floats, b: Floats, sum_z: float, symmetric: bool
-) -> PrivateSums:
-    """Put the intercept's row and column around the core; its own entry is n, public."""
-    if symmetric:
-        core = (core + core.T) / 2.0
-    if not design.intercept:
-        return PrivateSums(core, b, count)
-    matrix = np.block([[np.full((1, 1), float(count)), sum_x[None, :]], [sum_h[:, None], core]])
-    return PrivateSums(matrix, np.concatenate([[sum_z], b]), count)
+    return add_border(design, data.rows.count, core, b, sum_h, sum_x, float(sum_z))
 
 
 # --- the paper's W ---------------------------------------------------------------------------------
@@ -133,7 +122,7 @@ def paper_sums(data: Encoded, row_norm: float, response_bound: float) -> Private
         a, o, m = blocks.a, blocks.o, blocks.sizes
         gram = gram + totals.product(slice(p), slice(p), 2.0 * a * o + m * o**2)
         cross = cross + totals.product(slice(p), slice(p, None), o)[:, 0]
-    return PrivateSums((gram + gram.T) / 2.0, cross, data.rows.count)
+    return PrivateSums(symmetrise(gram), cross, data.rows.count)
 
 
 def scale_rows(x: Floats, row_norm: float) -> None:

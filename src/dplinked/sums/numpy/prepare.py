@@ -16,6 +16,7 @@ from dplinked.errors import StudyError
 from dplinked.linkage import ELE, Exact, Linkage, Matching, PrivacyUnit
 from dplinked.linkage.matching import is_whole
 from dplinked.study.design import Design
+from dplinked.sums.blocks import check_others, find_facts, weigh_blocks
 from dplinked.sums.rounding import STRIP, TILE
 from dplinked.sums.types import BlockFacts
 
@@ -78,10 +79,7 @@ class Blocks:
 
     def facts(self) -> BlockFacts:
         """What the release needs to know of public block sizes."""
-        shared = self.sizes[self.sizes > 1]
-        extra = np.minimum(0.5, 0.9 / np.sqrt(np.maximum(shared, 1)))
-        dependence = float((extra * shared).sum() / max(1, int(self.sizes.sum())))
-        return BlockFacts(int(self.sizes.max()), dict(zip(self.names, self.sizes.tolist(), strict=False)), dependence)
+        return find_facts(self.sizes, self.names)
 
 
 @dataclass(frozen=True, repr=False)
@@ -201,7 +199,7 @@ def _level_codes(rows: Rows, name: str, levels: tuple[Any, ...]) -> Codes:
 def _find_blocks(rows: Parts, linkage: ELE, unit: PrivacyUnit) -> Blocks:
     if linkage.block is None:
         whole = np.array([rows.count]), np.array([linkage.accuracy_of("")], np.float64)
-        return Blocks(whole[0], *_weights(linkage, unit, *whole))
+        return Blocks(whole[0], *weigh_blocks(*whole, linkage, unit))
     keys = rows.find_keys(linkage.block)
     places, names = block_places(keys, linkage.accuracy if isinstance(linkage.accuracy, Mapping) else None)
     sizes = keys.counts
@@ -215,27 +213,9 @@ def _find_blocks(rows: Parts, linkage: ELE, unit: PrivacyUnit) -> Blocks:
         accuracies = np.full(sizes.size, linkage.accuracy_of(""), np.float64)
         if keys.texts is not None and keys.texts.null_count:  # null keys come last
             accuracies[-1] = np.nan
-    if np.isnan(accuracies).any() and linkage.other_accuracy is None:
-        raise StudyError(
-            f"No accuracy for other blocks: {linkage.block!r} has null keys or keys absent from the accuracy "
-            "table. Add them, or declare ELE(…, other=…)."
-        )
+    check_others(bool(np.isnan(accuracies).any()), linkage)
     accuracies[np.isnan(accuracies)] = linkage.other_accuracy
-    return Blocks(sizes, *_weights(linkage, unit, sizes, accuracies), tuple(names or ()), linkage.block, keys)
-
-
-def _weights(linkage: ELE, unit: PrivacyUnit, sizes: NDArray[np.int64], accuracies: Floats) -> tuple[Floats, Floats]:
-    """a and o of each block; a block of one row is right."""
-    gamma = np.where(sizes == 1, 1.0, accuracies)
-    if linkage.source == "estimated":  # data: whatever they are, they must not stop a release
-        gamma = np.maximum(gamma, 1.0 / np.maximum(sizes, 1))
-    if not unit.moves_block and np.any((sizes > 1) & (gamma * sizes < 1.0 - 1e-9)):
-        raise StudyError(
-            "The accuracy of a block is below 1/(its number of rows), less than random links have. "
-            "Merge small blocks or correct the accuracy."
-        )
-    o = np.where(sizes > 1, (1.0 - gamma) / np.maximum(sizes - 1, 1), 0.0)
-    return gamma - o, o
+    return Blocks(sizes, *weigh_blocks(sizes, accuracies, linkage, unit), tuple(names or ()), linkage.block, keys)
 
 
 def cut_strips(count: int) -> list[slice]:

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from dplinked.sums.border import symmetrise
 from dplinked.sums.numpy.prepare import Encoded, Strip, cut_strips
 from dplinked.sums.numpy.reduce import merge, sum_strips
 from dplinked.sums.types import Predictor, PrivateCounts, PrivateMeat
@@ -44,7 +45,7 @@ def row_meat(data: Encoded, predictor: Predictor, weights: Floats, norm: float) 
             return [square(strip.x, _own_residuals(data, predictor, strip.x, strip.z))], None
 
         (meat,), _ = sum_strips(data, work, 0, "Variance")
-    return PrivateMeat((meat + meat.T) / 2.0)
+    return PrivateMeat(symmetrise(meat))
 
 
 def block_meat(data: Encoded, predictor: Predictor, weights: Floats, norm: float) -> PrivateMeat:

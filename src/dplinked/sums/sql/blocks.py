@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import itertools
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+
+import numpy as np
 
 from dplinked.errors import ReleaseError, StudyError
 from dplinked.linkage import ELE, Exact, Linkage, Matching, PrivacyUnit
@@ -20,6 +21,15 @@ from dplinked.linkage.matching import (
     UNKNOWN_IDS,
 )
 from dplinked.study.design import Design
+from dplinked.sums.blocks import (
+    DEPENDENCE,
+    LEAST_PRODUCT,
+    MOST_DEPENDENCE,
+    check_accuracies,
+    check_others,
+    find_facts,
+    weigh_blocks,
+)
 from dplinked.sums.sql.columns import Cells
 from dplinked.sums.sql.dialect import Engine, Field, Kept, plain_text
 from dplinked.sums.sql.exact_sums import CHANGED, ExactSums, Scaled, exact_total, log2_ceiling
@@ -119,21 +129,9 @@ def find_links(cells: Cells, count: int, linkage: Linkage, unit: PrivacyUnit) ->
 
 
 def _one_block(count: int, linkage: ELE, unit: PrivacyUnit) -> tuple[Whole, BlockFacts]:
-    accuracy = linkage.accuracy_of("")
-    assert accuracy is not None
-    gamma = 1.0 if count == 1 else accuracy
-    if linkage.source == "estimated":
-        gamma = max(gamma, 1.0 / max(count, 1))
-    if not unit.moves_block and count > 1 and gamma * count < 1.0 - 1e-9:
-        raise StudyError(_TOO_SMALL)
-    o = (1.0 - gamma) / (count - 1) if count > 1 else 0.0
-    return Whole(gamma - o, o), BlockFacts(count, {}, min(0.5, 0.9 / math.sqrt(count)) if count > 1 else 0.0)
-
-
-_TOO_SMALL = (
-    "The accuracy of a block is below 1/(its number of rows), less than random links have. "
-    "Merge small blocks or correct the accuracy."
-)
+    sizes, accuracy = np.array([count]), np.array([linkage.accuracy_of("")], np.float64)
+    (a,), (o,) = weigh_blocks(sizes, accuracy, linkage, unit)
+    return Whole(float(a), float(o)), find_facts(sizes)
 
 
 def total_columns(engine: Engine, most: int, *groups: Sequence[Scaled]) -> tuple[str, list[list[Scaled]]]:
@@ -192,28 +190,24 @@ def _keep_accuracies(engine: Engine, field: Field, linkage: ELE) -> Kept:
 def _check_blocks(cells: Cells, kept: Kept, count: int, linkage: ELE, unit: PrivacyUnit) -> tuple[Keyed, BlockFacts]:
     engine, table = cells.engine, isinstance(linkage.accuracy, Mapping)
     double = engine.double
-    small = f"sum(case when m > 1 and (a + o) * m < {double(1.0 - 1e-9)} then 1 else 0 end)"
+    small = f"sum(case when m > 1 and (a + o) * m < {double(LEAST_PRODUCT)} then 1 else 0 end)"
     others = "sum(case when g = -1 then 1 else 0 end)"
     sums = ExactSums(engine, count)
-    sums.add(Scaled(f"case when m > 1 then m * least({double(0.5)}, {double(0.9)} / sqrt(m)) else {double(0.0)} end"))
+    dependence = f"m * least({double(MOST_DEPENDENCE)}, {double(DEPENDENCE)} / sqrt(m))"
+    sums.add(Scaled(f"case when m > 1 then {dependence} else {double(0.0)} end"))
     statement = f"select count(*), sum(m), max(m), {small}, {others}{sums.selected()} from {kept.name}"
-    ((blocks, total, largest, small_blocks, other_blocks, *dependence),) = engine.fetch(statement)
+    ((blocks, total, largest, small_blocks, other_blocks, *found),) = engine.fetch(statement)
     if int(total or 0) != count:
         raise ReleaseError(CHANGED)
-    if table and other_blocks and linkage.other_accuracy is None:
-        raise StudyError(
-            f"No accuracy for other blocks: {linkage.block!r} has null keys or keys absent from the accuracy "
-            "table. Add them, or declare ELE(…, other=…)."
-        )
-    if small_blocks and not unit.moves_block:
-        raise StudyError(_TOO_SMALL)
+    check_others(table and bool(other_blocks), linkage)
+    check_accuracies(bool(small_blocks), unit)
     by_key: dict[str | None, int] = {}
     if table:
         names = dict(enumerate(linkage.accuracy))  # type: ignore[arg-type]
         by_key = {names.get(int(g)): int(m) for g, m in engine.fetch(f"select g, m from {kept.name} order by g")}
     assert linkage.block is not None
-    found = Keyed(kept, linkage.block, engine.same, table, int(blocks), int(largest or 0), cells.design)
-    return found, BlockFacts(found.largest, by_key, sums.read(dependence).take(1)[0] / max(1, count))
+    keyed = Keyed(kept, linkage.block, engine.same, table, int(blocks), int(largest or 0), cells.design)
+    return keyed, BlockFacts(keyed.largest, by_key, sums.read(found).take(1)[0] / max(1, count))
 
 
 def match_rows(cells: Cells, count: int, linkage: Matching) -> Matched:

@@ -23,6 +23,7 @@ from dplinked.data.table import check_columns
 from dplinked.errors import StudyError, raise_alone
 from dplinked.linkage import Linkage, Matching, PrivacyUnit
 from dplinked.study.design import Design
+from dplinked.sums.border import add_border, symmetrise
 from dplinked.sums.sql.blocks import Keyed, Links, Matched, Whole, find_links, total_columns
 from dplinked.sums.sql.columns import Cells
 from dplinked.sums.sql.dialect import UNREADABLE, Engine, Field
@@ -182,10 +183,8 @@ class SqlPass:
         sum_h, sum_x = found.take(d), found.take(d)
         if isinstance(links, Whole):
             core = links.a * core + links.o * np.outer(sum_h, sum_x)
-        if not self.design.intercept:
-            return PrivateSums(core, b, self.count)
-        matrix = np.block([[np.full((1, 1), float(self.count)), sum_x[None, :]], [sum_h[:, None], core]])
-        return PrivateSums(matrix, np.concatenate([[sum_z], b]), self.count)
+        core = symmetrise(core) if symmetric else core
+        return add_border(self.design, self.count, core, b, sum_h, sum_x, float(sum_z))
 
     def _block_sums(self, links: Keyed, rows: str, symmetric: bool) -> Reader:
         """``Σ o s_h s_x'`` over blocks, ``Σh`` and ``Σx``, from totals that are kept if they are this design's."""
