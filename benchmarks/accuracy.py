@@ -43,7 +43,7 @@ from dplinked.privacy.calibration import privacy_mu
 from dplinked.release.build import coefficient_range
 from dplinked.study.study import Study
 from dplinked.sums.numpy.instrument import instrument_sums
-from dplinked.sums.numpy.prepare import encode
+from dplinked.sums.numpy.prepare import prepare_rows
 from machine import describe_machine
 
 Floats = NDArray[np.float64]
@@ -221,7 +221,7 @@ class Ours:
         self.data = data
         study, columns = declare_study(data, 1.0)
         self.design, self.links = study.prepare()
-        self.sums = instrument_sums(encode(Rows(columns), self.design, study.linkage, study.unit))
+        self.sums = instrument_sums(prepare_rows(Rows(columns), self.design, study.linkage, study.unit))
 
     def draw(self, epsilon: float, draws: int) -> tuple[Floats, NDArray[np.bool_]]:
         """Errors (draws) and which coefficients each release calls identified (draws × p), as `fit` does."""

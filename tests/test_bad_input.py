@@ -717,7 +717,7 @@ def pausing(call):
 if where == "before":
     Ledger.check_registered = pausing(Ledger.check_registered)
 elif where == "after":
-    passes = import_module("dplinked.sums.engine").TablePass
+    passes = import_module("dplinked.sums.numpy.tables").TablePass
     passes.instrument_sums = pausing(passes.instrument_sums)
 elif where == "recorded":
     release = import_module("dplinked.release.release").Release

@@ -20,8 +20,8 @@ from dplinked.privacy import plan as planned
 from dplinked.privacy import sensitivity as sens
 from dplinked.privacy.calibration import privacy_mu
 from dplinked.sums import engine as passes
-from dplinked.sums.engine import TablePass
 from dplinked.sums.numpy import kernel
+from dplinked.sums.numpy.tables import TablePass
 from neighbours import BOUNDS, KINDS, LEVELS, Pair, make_pair
 from replay import Leak, replay
 

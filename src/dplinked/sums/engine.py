@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import numpy as np
@@ -19,17 +18,15 @@ from dplinked.data.table import Rows
 from dplinked.errors import StudyError
 from dplinked.linkage import Linkage, PrivacyUnit
 from dplinked.study.design import Design
-from dplinked.sums.numpy import instrument as memory
-from dplinked.sums.numpy import residuals
-from dplinked.sums.numpy.prepare import Encoded, Parts, Progress, encode
+from dplinked.sums.numpy.prepare import Progress
 from dplinked.sums.numpy.stream import StreamRows
+from dplinked.sums.numpy.tables import Tables
 from dplinked.sums.sql.passes import SqlRows
 from dplinked.sums.types import BlockFacts, CellFacts, Predictor, PrivateCounts, PrivateMeat, PrivateSums
 
 Floats = NDArray[np.float64]
 
 IN_MEMORY = 1 << 19  # rows of Parquet files up to which they are read once, whole
-_LOOKED_AT = 1_000_000
 LARGEST_TEXT = 1 << 30  # bytes of a CSV file beyond which DuckDB reads it
 
 
@@ -87,101 +84,11 @@ class Source(Protocol):
     def open(self, design: Design, linkage: Linkage, unit: PrivacyUnit) -> Pass:
         """Find the blocks; only what is public under the unit can make it fail."""
 
-    def look_at(self, name: str, low: float, high: float) -> CellFacts:
-        """What the cells of a numeric column are like. FOR THE STEWARD."""
+    def summarise_column(self, name: str, low: float, high: float) -> CellFacts:
+        """Missing, clipped and middle-70 % counts of a numeric column. FOR THE STEWARD."""
 
     def count_keys(self, name: str) -> Mapping[str | None, int]:
         """Rows per key. FOR THE STEWARD."""
-
-
-@dataclass(frozen=True, repr=False)
-class Tables:
-    """Rows that NumPy sums part by part: a table in memory, or Parquet files."""
-
-    rows: Parts
-    progress: Progress | None = None
-
-    @property
-    def columns(self) -> tuple[str, ...]:
-        """Names of all columns."""
-        return self.rows.columns
-
-    @property
-    def count(self) -> int:
-        """Number of rows."""
-        return self.rows.count
-
-    def require(self, names: Sequence[str], *, numeric: Sequence[str] = ()) -> None:
-        """See :class:`Source`."""
-        self.rows.require(names, numeric=numeric)
-
-    def open(self, design: Design, linkage: Linkage, unit: PrivacyUnit) -> TablePass:
-        """See :class:`Source`."""
-        return TablePass(encode(self.rows, design, linkage, unit, self.progress))
-
-    def look_at(self, name: str, low: float, high: float) -> CellFacts:
-        """See :class:`Source`; the middle is that of a million rows, evenly spread."""
-        step, seen, outside = -(-self.count // _LOOKED_AT), [], np.zeros(3, np.int64)
-        for part in range(self.rows.parts):
-            for rows in self.rows.read(part, [name]):
-                values = rows.numbers(name, 0, rows.count)
-                finite = np.isfinite(values)
-                outside += [(~finite).sum(), (values[finite] < low).sum(), (values[finite] > high).sum()]
-                seen.append(values[::step][finite[::step]])
-        inside = np.concatenate(seen)
-        missing, below, above = outside.tolist()
-        middle = tuple(np.quantile(inside, [0.15, 0.85]).tolist()) if inside.size else None
-        return CellFacts(missing, below, above, middle)
-
-    def count_keys(self, name: str) -> Mapping[str | None, int]:
-        """See :class:`Source`."""
-        keys = self.rows.find_keys(name)
-        counts = keys.counts[keys.counts > 0] if keys.texts is None else keys.counts
-        return dict(zip(keys.distinct().to_pylist(), counts.tolist(), strict=True))
-
-
-@dataclass(frozen=True, repr=False)
-class TablePass:
-    """Passes by NumPy over parts of a table; see :class:`Pass`."""
-
-    data: Encoded
-
-    @property
-    def design(self) -> Design:
-        """The scaling and the instrument."""
-        return self.data.design
-
-    @property
-    def count(self) -> int:
-        """Number of rows."""
-        return self.data.rows.count
-
-    @property
-    def blocks(self) -> BlockFacts | None:
-        """Facts about the blocks, if there are any."""
-        return None if self.data.blocks is None else self.data.blocks.facts()
-
-    def with_design(self, design: Design) -> TablePass:
-        """See :class:`Pass`; so are the others."""
-        return TablePass(replace(self.data, design=design))
-
-    def instrument_sums(self) -> PrivateSums:
-        return memory.instrument_sums(self.data)
-
-    def paper_sums(self, row_norm: float, response_bound: float) -> PrivateSums:
-        return memory.paper_sums(self.data, row_norm, response_bound)
-
-    def column_counts(self, bins: int) -> PrivateCounts:
-        return memory.column_counts(self.data, bins)
-
-    def residual_counts(self, predictor: Predictor, edges: Floats) -> PrivateCounts:
-        return residuals.residual_counts(self.data, predictor, edges)
-
-    def row_meat(self, predictor: Predictor, weights: Floats, norm: float) -> PrivateMeat:
-        return residuals.row_meat(self.data, predictor, weights, norm)
-
-    def block_meat(self, predictor: Predictor, weights: Floats, norm: float) -> PrivateMeat:
-        return residuals.block_meat(self.data, predictor, weights, norm)
 
 
 def open_source(

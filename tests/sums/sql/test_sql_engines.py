@@ -387,7 +387,7 @@ def test_the_steward_can_look(engine: Open) -> None:
     table = make_table(15, KEYS["texts"])
     source, expected = engine(table), open_source(table)
     assert source.count_keys("k") == dict(expected.count_keys("k"))
-    found, known = source.look_at("x", -1.0, 1.0), expected.look_at("x", -1.0, 1.0)
+    found, known = source.summarise_column("x", -1.0, 1.0), expected.summarise_column("x", -1.0, 1.0)
     assert (found.missing, found.below, found.above) == (known.missing, known.below, known.above)
     assert found.middle == pytest.approx(known.middle, abs=0.05)
 
@@ -859,5 +859,5 @@ def test_folders_with_equal_signs_are_no_columns_of_csv_files(tmp_path: Path) ->
     folder.mkdir()
     for part in ("a", "b"):
         (folder / f"{part}.csv").write_text("x,y\n0.5,1\n0.25,2\n", encoding="utf-8")
-    found = open_source(str(folder / "*.csv")).look_at("y", 1.5, 9.0)
+    found = open_source(str(folder / "*.csv")).summarise_column("y", 1.5, 9.0)
     assert (found.missing, found.below, found.above) == (0, 2, 0)

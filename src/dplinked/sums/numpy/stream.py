@@ -1,4 +1,4 @@
-"""Batches that come once, summed as they come: their blocks follow each other."""
+"""Streams that are read once: batches are summed as they come, because the rows of a block follow each other."""
 
 from __future__ import annotations
 
@@ -15,8 +15,9 @@ from dplinked.data.table import Rows, empty_rows
 from dplinked.errors import StudyError
 from dplinked.linkage import ELE, Exact, Linkage, Matching, PrivacyUnit
 from dplinked.study.design import Design
-from dplinked.sums.numpy.instrument import instrument_sums, paper_sums
-from dplinked.sums.numpy.prepare import encode
+from dplinked.sums.numpy.instrument import instrument_sums
+from dplinked.sums.numpy.paper import paper_sums
+from dplinked.sums.numpy.prepare import prepare_rows
 from dplinked.sums.numpy.reduce import merge
 from dplinked.sums.types import PrivateSums
 
@@ -25,7 +26,7 @@ _NEEDS_MORE = "A stream that is read once gives sums only. Leave out contiguous=
 
 
 class StreamRows:
-    """Read access to a stream of a declared number of rows whose blocks follow each other."""
+    """A stream of a declared number of rows whose blocks follow each other; see :class:`dplinked.sums.engine.Source`."""
 
     def __init__(self, stream: Stream) -> None:
         if stream.rows is None:
@@ -37,14 +38,14 @@ class StreamRows:
         """Check the schema: all columns there, the numeric ones numbers, the others keys."""
         empty_rows(self.stream.batches.schema).require(names, numeric=numeric)
 
-    def look_at(self, *_: Any) -> Any:
-        """Not in one pass."""
+    def summarise_column(self, *_: Any) -> Any:
+        """Refused: it would take another pass."""
         raise StudyError(_NEEDS_MORE)
 
-    count_keys = look_at
+    count_keys = summarise_column
 
     def open(self, design: Design, linkage: Linkage, unit: PrivacyUnit) -> StreamPass:
-        """Nothing can be looked at beforehand."""
+        """Begin the one pass. The blocks are found on the way, so nothing is checked beforehand."""
         if isinstance(linkage, Matching) or unit.moves_block:
             raise StudyError("A stream is read once only with blocks that stay as they are. Leave out contiguous=True.")
         return StreamPass(self, design, linkage, unit)
@@ -71,15 +72,16 @@ class StreamPass:
 
     def instrument_sums(self) -> PrivateSums:
         """Sums over the stream, block by block."""
-        return self._sum(lambda rows: instrument_sums(encode(rows, self.design, self.linkage, self.unit)))
+        return self._sum(lambda rows: instrument_sums(prepare_rows(rows, self.design, self.linkage, self.unit)))
 
     def paper_sums(self, row_norm: float, response_bound: float) -> PrivateSums:
         """The paper's sums over the stream."""
         return self._sum(
-            lambda rows: paper_sums(encode(rows, self.design, self.linkage, self.unit), row_norm, response_bound)
+            lambda rows: paper_sums(prepare_rows(rows, self.design, self.linkage, self.unit), row_norm, response_bound)
         )
 
     def _sum(self, work: Callable[[Rows], PrivateSums]) -> PrivateSums:
+        """Sum table by table, and check the declared number of rows."""
         found = [work(Rows(table)) for table in self._cuts()]
         if sum(sums.count for sums in found) != self.count:
             raise StudyError(f"The stream does not have the {self.count} rows that were declared.")
@@ -87,7 +89,7 @@ class StreamPass:
         return PrivateSums(matrix, vector, self.count)
 
     def _cuts(self) -> Iterator[Any]:
-        """Tables of whole blocks, of `PART` rows or more each but the last."""
+        """Cut the stream into tables of whole blocks, each of `PART` rows or more but the last."""
         import pyarrow as pa
         import pyarrow.compute as pc
 
@@ -106,7 +108,7 @@ class StreamPass:
             raise StudyError(NOT_CONTIGUOUS)
 
     def _last_start(self, table: Any, block: str | None) -> int:
-        """Where the last block, which may go on, starts."""
+        """Where the last block starts, whose rows may go on in the next batch."""
         if block is None or not table.num_rows:
             return 0
         codes = encode_part(Rows(table).keys(block))[0]
@@ -114,7 +116,7 @@ class StreamPass:
         return int(changes[-1]) + 1 if changes.size else 0
 
     def _checked(self, table: Any, block: str | None, seen: list[Any]) -> Any:
-        """Note the blocks of a cut; those without an accuracy of their own are one."""
+        """Note the blocks of a table, so that one that comes again is found out. Keys without an accuracy of their own are one block."""
         if block is not None and isinstance(self.linkage, ELE):
             texts = encode_part(Rows(table).keys(block))[1]
             if isinstance(self.linkage.accuracy, dict):
@@ -127,7 +129,7 @@ class StreamPass:
         return table
 
     def column_counts(self, *_: Any) -> Any:
-        """Not in one pass; nor are the others."""
+        """Refused, like the others below: it would take another pass."""
         raise StudyError(_NEEDS_MORE)
 
     residual_counts = row_meat = block_meat = column_counts

@@ -92,8 +92,8 @@ class SqlRows:
             lengths = ", ".join(f"sum(length({self._engine.as_text(field)}))" for field in fields)
             self._engine.fetch(f"select {lengths} from {self._source}")
 
-    def look_at(self, name: str, low: float, high: float) -> CellFacts:
-        """What the cells of a numeric column are like. FOR THE STEWARD."""
+    def summarise_column(self, name: str, low: float, high: float) -> CellFacts:
+        """Missing, clipped and middle-70 % counts of a numeric column. FOR THE STEWARD."""
         self.require([name], numeric=[name])
         engine = self._engine
         cells = f"select {engine.number(self._fields[name])} as v from {self._source}"
