@@ -41,7 +41,7 @@ from dplinked.study.instrument import instrument_squares
 from dplinked.study.study import Study
 from dplinked.sums.engine import Pass, open_source
 from dplinked.sums.numpy.prepare import Progress
-from dplinked.sums.sql.passes import SqlRows
+from dplinked.sums.sql.rows import SqlRows
 from dplinked.sums.types import Predictor
 
 Floats = NDArray[np.float64]

@@ -21,7 +21,7 @@ from dplinked.study.design import Design
 from dplinked.sums.numpy.prepare import Progress
 from dplinked.sums.numpy.stream import StreamRows
 from dplinked.sums.numpy.tables import Tables
-from dplinked.sums.sql.passes import SqlRows
+from dplinked.sums.sql.rows import SqlRows
 from dplinked.sums.types import BlockFacts, CellFacts, Predictor, PrivateCounts, PrivateMeat, PrivateSums
 
 Floats = NDArray[np.float64]

@@ -29,7 +29,7 @@ from dplinked.data.csv import FROM_TEXT
 from dplinked.data.keys import key_text
 from dplinked.study.design import build_design
 from dplinked.sums.engine import open_source
-from dplinked.sums.sql import dialect, duckdb
+from dplinked.sums.sql import dialect, duckdb, duckdb_engine
 from dplinked.sums.sql import exact_sums as exact
 from dplinked.sums.types import Predictor
 
@@ -689,17 +689,17 @@ def test_a_relation_is_fitted() -> None:
 @pytest.mark.parametrize("kind", ["table", "view", "temp view"])
 def test_tables_of_a_connection_do_not_hide_accuracies(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """DuckDB looks for a name in the connection first, and then among Python's variables."""
-    connection, run = ddb.connect(), duckdb.DuckDBEngine.run
+    connection, run = ddb.connect(), duckdb_engine.DuckDBEngine.run
     connection.register("given_table", make_table(22))
     monkeypatch.setattr(dialect.Kept, "__init__", lambda self, engine, what: setattr(self, "name", f"kept_{what}"))
 
-    def hide(self: duckdb.DuckDBEngine, statement: str) -> Any:
+    def hide(self: duckdb_engine.DuckDBEngine, statement: str) -> Any:
         """Before a name is looked for, have a table of that name and of the one that would come next."""
         for name in ("KEPT_accuracies_given", "kept_accuracies_given_", "dplinked_declared_accuracies_as_arrow_table"):
             connection.execute(f"create or replace {kind} {name} as select 0 as g, '101' as t, 0.1 as y")
         return run(self, statement)
 
-    monkeypatch.setattr(duckdb.DuckDBEngine, "run", hide)
+    monkeypatch.setattr(duckdb_engine.DuckDBEngine, "run", hide)
     linkage = dpl.ELE({"101": 0.9}, block="k", other=0.7)
     found = open_source(connection.table("given_table")).open(build_design("y ~ x", BOUNDS), linkage, UNIT)
     expected = open_source(make_table(22)).open(build_design("y ~ x", BOUNDS), linkage, UNIT)
