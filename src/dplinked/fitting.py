@@ -14,7 +14,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dplinked.data.fingerprint import source_state
-from dplinked.data.sources import resolve_source
 from dplinked.errors import DplinkedError, LedgerError, ReleaseError, StudyError, raise_alone
 from dplinked.estimate.ngd import descent_sums, last_iterate, public_steps, solve_descent
 from dplinked.estimate.ssp import solve_sums
@@ -39,9 +38,7 @@ from dplinked.study.descent import Descent
 from dplinked.study.design import Design
 from dplinked.study.instrument import instrument_squares
 from dplinked.study.study import Study
-from dplinked.sums.engine import Pass, open_source
-from dplinked.sums.numpy.prepare import Progress
-from dplinked.sums.sql.rows import SqlRows
+from dplinked.sums.engine import Pass, Progress, open_source, resolve_source
 from dplinked.sums.types import Predictor
 
 Floats = NDArray[np.float64]
@@ -166,8 +163,7 @@ def fit_study(study: Study, data: Any, *, release_id: str | None = None, progres
         with _quietly():
             return run(study, opened, links)
     ledger = Ledger(study.ledger, study.population)
-    content = rows if isinstance(rows, SqlRows) else source  # a query is known by the very rows that are summed
-    marks = _known_marks(ledger, content)
+    marks = _known_marks(ledger, rows)
     if source_state(source) != before:
         raise LedgerError("The data changed while it was read. Nothing was spent. Try again.")
     charge = ledger.reserve(release_id, study.request(marks), release_mu(study))
@@ -175,7 +171,7 @@ def fit_study(study: Study, data: Any, *, release_id: str | None = None, progres
         return Release.from_json(charge.stored)
     with ledger.finishing(charge), _quietly():
         release = replace(run(study, opened, links), ledger=charge.describe())
-        if source_state(source) != before or (isinstance(rows, SqlRows) and ledger.fingerprint(rows) not in marks):
+        if source_state(source) != before or (rows.known_by_rows and ledger.fingerprint(rows) not in marks):
             raise ReleaseError("The data changed while it was read. The charge stays.")
         ledger.record(charge, release.to_json())  # only then may it be shown
     return release

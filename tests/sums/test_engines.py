@@ -23,8 +23,8 @@ from dplinked.data import table as rows
 from dplinked.data.encoding import Dictionary
 from dplinked.data.files import find_files
 from dplinked.study.design import build_design
-from dplinked.sums import engine as passes
-from dplinked.sums.engine import open_source
+from dplinked.sums import files as file_engine
+from dplinked.sums.engine import open_source, source_bytes
 from dplinked.sums.numpy import kernel, prepare, reduce, stream
 from dplinked.sums.numpy.tables import Tables
 from dplinked.sums.types import Predictor
@@ -72,7 +72,7 @@ def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(parquet, "PART", 64)
     monkeypatch.setattr(stream, "PART", 64)
     monkeypatch.setattr(prepare, "STRIP", 16)
-    monkeypatch.setattr(passes, "IN_MEMORY", 0)
+    monkeypatch.setattr(file_engine, "IN_MEMORY", 0)
 
 
 def one_file(table: pa.Table, folder: Path) -> Any:
@@ -251,7 +251,7 @@ def test_dictionaries_of_chunks_are_made_one(tmp_path: Path) -> None:
     files = parquet.ParquetRows([tmp_path / "0.parquet", tmp_path / "1.parquet"])
     assert open_source(table).count_keys("k") == expected
     assert Tables(files).count_keys("k") == expected
-    assert list(passes.source_bytes(table)) == list(passes.source_bytes(table.slice(0)))
+    assert list(source_bytes(table)) == list(source_bytes(table.slice(0)))
 
 
 @pytest.mark.parametrize("kind", [pa.string(), pa.dictionary(pa.int8(), pa.string()), pa.string_view()])

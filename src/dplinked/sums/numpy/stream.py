@@ -2,30 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from dplinked.data.encoding import encode_part
+from dplinked.data.parquet import Progress
 from dplinked.data.sizes import PART
 from dplinked.data.sources import Stream
+from dplinked.data.stream import spill
 from dplinked.data.table import Rows, empty_rows
 from dplinked.errors import StudyError
 from dplinked.linkage import ELE, Exact, Linkage, Matching, PrivacyUnit
 from dplinked.study.design import Design
+from dplinked.sums.engine import Source
 from dplinked.sums.numpy.instrument import instrument_sums
 from dplinked.sums.numpy.paper import paper_sums
 from dplinked.sums.numpy.prepare import prepare_rows
 from dplinked.sums.numpy.reduce import merge
-from dplinked.sums.types import PrivateSums
+from dplinked.sums.numpy.tables import Tables
+from dplinked.sums.types import CellFacts, PrivateSums
 
 NOT_CONTIGUOUS = "The stream's blocks do not follow each other: a block's rows were split. Leave out contiguous=True."
+_NOT_KNOWN = "A stream cannot be known again. With a ledger, give a file, a table or a query."
 _NEEDS_MORE = "A stream that is read once gives sums only. Leave out contiguous=True, or write the data to a file."
 
 
-class StreamRows:
+class StreamRows(Source):
     """A stream of a declared number of rows whose blocks follow each other; see :class:`dplinked.sums.engine.Source`."""
 
     def __init__(self, stream: Stream) -> None:
@@ -38,11 +43,17 @@ class StreamRows:
         """Check the schema: all columns there, the numeric ones numbers, the others keys."""
         empty_rows(self.stream.batches.schema).require(names, numeric=numeric)
 
-    def summarise_column(self, *_: Any) -> Any:
+    def summarise_column(self, name: str, low: float, high: float) -> CellFacts:
         """Refused: it would take another pass."""
         raise StudyError(_NEEDS_MORE)
 
-    count_keys = summarise_column
+    def count_keys(self, name: str) -> Mapping[str | None, int]:
+        """Refused: it would take another pass."""
+        raise StudyError(_NEEDS_MORE)
+
+    def content(self) -> Iterator[bytes]:
+        """Refused: what comes once cannot be known again."""
+        raise StudyError(_NOT_KNOWN)
 
     def open(self, design: Design, linkage: Linkage, unit: PrivacyUnit) -> StreamPass:
         """Begin the one pass. The blocks are found on the way, so nothing is checked beforehand."""
@@ -133,3 +144,21 @@ class StreamPass:
         raise StudyError(_NEEDS_MORE)
 
     residual_counts = row_meat = block_meat = column_counts
+
+
+def resolve_data(data: Any) -> Any:
+    """Refused: what comes once cannot be known again."""
+    raise StudyError(_NOT_KNOWN)
+
+
+def open_data(
+    data: Any, columns: Sequence[str] | None = None, *, once: bool = False, progress: Progress | None = None
+) -> Source:
+    """Open a stream: to be summed as it comes if one pass is enough and blocks follow each other, else from a temporary file."""
+    stream = data if isinstance(data, Stream) else Stream(data)
+    return StreamRows(stream) if once and stream.contiguous else Tables(spill(stream, columns), progress)
+
+
+def data_content(data: Any) -> Iterator[bytes]:
+    """Refused: what comes once cannot be known again."""
+    raise StudyError(_NOT_KNOWN)

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from dplinked.data.fingerprint import content_bytes
+from dplinked.data.parquet import Progress
+from dplinked.data.table import Rows
 from dplinked.linkage import Linkage, PrivacyUnit
 from dplinked.study.design import Design
+from dplinked.sums.engine import Source
 from dplinked.sums.numpy import counts, instrument, paper, residuals
-from dplinked.sums.numpy.prepare import Parts, PreparedRows, Progress, prepare_rows
+from dplinked.sums.numpy.prepare import Parts, PreparedRows, prepare_rows
 from dplinked.sums.types import BlockFacts, CellFacts, Predictor, PrivateCounts, PrivateMeat, PrivateSums
 
 Floats = NDArray[np.float64]
@@ -19,22 +24,22 @@ Floats = NDArray[np.float64]
 _SAMPLED = 1_000_000  # rows from which the middle of a column is told to the steward
 
 
-@dataclass(frozen=True, repr=False)
-class Tables:
-    """Rows in memory or in Parquet files; see :class:`dplinked.sums.engine.Source`."""
+class Tables(Source):
+    """Rows in memory or in Parquet files.
 
-    rows: Parts
-    progress: Progress | None = None
+    Parameters
+    ----------
+    rows
+        Reads the rows part by part.
+    progress
+        Called with a title, what is done and what is to be done.
+    origin
+        The table or the files that the rows come from, by which a ledger knows them again.
+    """
 
-    @property
-    def columns(self) -> tuple[str, ...]:
-        """Names of all columns."""
-        return self.rows.columns
-
-    @property
-    def count(self) -> int:
-        """Number of rows."""
-        return self.rows.count
+    def __init__(self, rows: Parts, progress: Progress | None = None, origin: Any = None) -> None:
+        self.rows, self.progress, self._origin = rows, progress, origin
+        self.columns, self.count = rows.columns, rows.count
 
     def require(self, names: Sequence[str], *, numeric: Sequence[str] = ()) -> None:
         """Check the schema: all columns there, and the numeric ones numbers."""
@@ -43,6 +48,10 @@ class Tables:
     def open(self, design: Design, linkage: Linkage, unit: PrivacyUnit) -> TablePass:
         """Find the blocks; only what is public under the unit can make it fail."""
         return TablePass(prepare_rows(self.rows, design, linkage, unit, self.progress))
+
+    def content(self) -> Iterator[bytes]:
+        """The bytes of the files, or the columns of the table, that the rows come from."""
+        return content_bytes(self._origin)
 
     def summarise_column(self, name: str, low: float, high: float) -> CellFacts:
         """Missing, clipped and middle-70 % cells of a numeric column. The middle is that of a million rows, evenly spread."""
@@ -113,3 +122,23 @@ class TablePass:
     def block_meat(self, predictor: Predictor, weights: Floats, norm: float) -> PrivateMeat:
         """Sum of squared contributions of blocks, scaled to a norm."""
         return residuals.block_meat(self.data, predictor, weights, norm)
+
+
+def resolve_data(data: Any) -> Any:
+    """The table; a lazy frame is collected once, so that fingerprint and sums see the same rows."""
+    import narwhals as nw
+
+    frame = nw.from_native(data, pass_through=True)
+    return frame.collect().to_native() if isinstance(frame, nw.LazyFrame) else data
+
+
+def open_data(
+    data: Any, columns: Sequence[str] | None = None, *, once: bool = False, progress: Progress | None = None
+) -> Tables:
+    """Open a table: pandas, polars, Arrow, or a mapping of arrays."""
+    return Tables(Rows(data, columns), progress, data)
+
+
+def data_content(data: Any) -> Iterator[bytes]:
+    """The columns of the table, as Arrow writes them."""
+    return content_bytes(data)

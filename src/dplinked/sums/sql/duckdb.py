@@ -6,13 +6,15 @@ import re
 import shutil
 import tempfile
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import duckdb
 
-from dplinked.data.files import find_files
+from dplinked.data.files import Files, find_files
+from dplinked.data.parquet import Progress
+from dplinked.data.sources import Query
 from dplinked.errors import StudyError, raise_alone
 from dplinked.sums.sql.duckdb_engine import RELATION, DuckDBEngine, connect
 from dplinked.sums.sql.duckdb_files import file_source, json_source, read_through
@@ -24,48 +26,71 @@ class DuckDBRows(SqlRows):
 
     Parameters
     ----------
-    connection
-        Where statements run.
+    engine
+        Runs the statements.
     source
         What stands behind ``from``.
     names
         Names of the columns, if they are others than DuckDB gives them.
     parsed
-        Columns of texts that hold whatever a CSV file held.
-    relation
-        Instead of a connection, the relation on whose connection statements run.
+        Columns of texts that hold whatever a CSV or JSON file held.
+    files
+        The files that the rows come from; None for a query or relation.
     """
 
     def __init__(
         self,
-        connection: duckdb.DuckDBPyConnection | None,
+        engine: DuckDBEngine,
         source: str,
         names: Sequence[str] | None = None,
         parsed: frozenset[str] = frozenset(),
-        *,
-        relation: Any = None,
+        files: Files | None = None,
     ) -> None:
-        engine = DuckDBEngine(connection, relation)
-        super().__init__(engine, *engine.read_columns(source, names, parsed))
+        super().__init__(engine, *engine.read_columns(source, names, parsed), files)
+
+
+def resolve_data(data: Any) -> Any:
+    """The data as it is: a query is known by the rows that it gives."""
+    return data
+
+
+def open_data(
+    data: Any, columns: Sequence[str] | None = None, *, once: bool = False, progress: Progress | None = None
+) -> DuckDBRows:
+    """Open a query, files, or a relation."""
+    match data:
+        case Query():
+            return open_query(data.query, data.attach, folder=data.folder)
+        case Files():
+            return _open_files(data, None)
+    return open_relation(data)
+
+
+def data_content(data: Any) -> Iterator[bytes]:
+    """The names of the columns and a digest of the rows."""
+    return open_data(data).content()
 
 
 def open_files(paths: Sequence[str | Path] | str, kind: str, *, threads: int | None = None) -> DuckDBRows:
     """Rows of files of one kind: ``"csv"``, ``"json"`` (an array, or a record per line) or ``"parquet"``.
 
     CSV and JSON files have no types, and guessing them would look at cells: all columns are texts, and a cell is a
-    number if its text is. CSV files are read through once, so that one that
-    cannot be read is found out now.
+    number if its text is. CSV files are read through once, so that one that cannot be read is found out now.
     """
-    files = list(find_files(paths).paths) if isinstance(paths, str) else [Path(path) for path in paths]
+    found = find_files(paths).paths if isinstance(paths, str) else tuple(Path(path) for path in paths)
+    return _open_files(Files(found, kind), threads)
+
+
+def _open_files(files: Files, threads: int | None) -> DuckDBRows:
     connection = connect(threads)
-    if kind == "json":
-        return DuckDBRows(connection, *json_source(connection, files))
-    source, names, parsed = file_source(files, kind)
-    if kind == "csv":
-        read_through(connection, source, files)
-    rows = DuckDBRows(connection, source, names, parsed)
-    rows._engine.checks_cells = kind != "csv"
-    return rows
+    engine = DuckDBEngine(connection)
+    if files.kind == "json":
+        return DuckDBRows(engine, *json_source(connection, files.paths), files)
+    source, names, parsed = file_source(files.paths, files.kind)
+    if files.kind == "csv":
+        read_through(connection, source, files.paths)
+    engine.checks_cells = files.kind != "csv"
+    return DuckDBRows(engine, source, names, parsed, files)
 
 
 def open_query(
@@ -97,7 +122,7 @@ def open_query(
     except Exception:
         raise_alone(StudyError("The query fails: DuckDB finds a fault in it, or a table or file is missing."))
     _refuse_guessed_types(plan)
-    return DuckDBRows(connection, f"({query}\n) query", names)
+    return DuckDBRows(DuckDBEngine(connection), f"({query}\n) query", names)
 
 
 def _bare(query: str) -> str:
@@ -169,4 +194,4 @@ def _quoted(text: str) -> str:
 def open_relation(relation: Any) -> DuckDBRows:
     """Rows of a relation. Statements run on its own connection, where a few temporary tables come and go."""
     _refuse_guessed_types(relation.explain())
-    return DuckDBRows(None, RELATION, list(relation.columns), relation=relation)
+    return DuckDBRows(DuckDBEngine(None, relation), RELATION, list(relation.columns))

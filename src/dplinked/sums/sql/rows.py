@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
+from dplinked.data.files import Files
+from dplinked.data.fingerprint import content_bytes
 from dplinked.data.keys import key_text
 from dplinked.data.table import check_columns
 from dplinked.errors import StudyError, raise_alone
 from dplinked.linkage import Linkage, Matching, PrivacyUnit
 from dplinked.study.design import Design
+from dplinked.sums.engine import Source
 from dplinked.sums.sql.blocks import find_link_table
 from dplinked.sums.sql.columns import DesignColumns
 from dplinked.sums.sql.dialect import UNREADABLE, SqlColumn, SqlEngine
@@ -19,8 +22,8 @@ MOST_ROWS = 2**37
 _REFUSED = ("text", "date", "timestamp", "instant")  # kinds of cells that a file may hold and an engine refuse
 
 
-class SqlRows:
-    """Linked rows that a SQL engine reads; see :class:`dplinked.sums.engine.Source`.
+class SqlRows(Source):
+    """Linked rows that a SQL engine reads.
 
     Parameters
     ----------
@@ -30,11 +33,16 @@ class SqlRows:
         What stands behind ``from``.
     columns
         The columns of the source.
+    files
+        The files that the rows come from, by whose bytes a ledger knows them again. Rows of a query or table are known by themselves.
     """
 
-    def __init__(self, engine: SqlEngine, source: str, columns: Sequence[SqlColumn]) -> None:
-        self._engine, self._source = engine, source
-        self.columns: tuple[str, ...] = tuple(column.name for column in columns)
+    def __init__(
+        self, engine: SqlEngine, source: str, columns: Sequence[SqlColumn], files: Files | None = None
+    ) -> None:
+        self._engine, self._source, self._files = engine, source, files
+        self.known_by_rows = files is None
+        self.columns = tuple(column.name for column in columns)
         self._stored = {column.name: column for column in columns}
         if len(self._stored) != len(columns):
             raise StudyError("The data has two columns of the same name. Rename one.")
@@ -102,7 +110,15 @@ class SqlRows:
             int(missing), int(below or 0), int(above or 0), None if ends[0] is None else tuple(map(float, ends))
         )
 
-    def digest(self) -> bytes:
+    def content(self) -> Iterator[bytes]:
+        """The bytes of the files, or the names of the columns and a digest of the rows."""
+        if self._files is not None:
+            yield from content_bytes(self._files)
+        else:
+            yield repr(self.columns).encode()
+            yield self._digest()
+
+    def _digest(self) -> bytes:
         """A digest of the rows that their order does not change: sums of pieces of each row's SHA-256."""
         engine = self._engine
         texts = [engine.as_text(column) for column in self._stored.values()]

@@ -11,7 +11,8 @@ from typing import Any
 
 from dplinked.data.arrow import to_arrow
 from dplinked.data.files import find_files
-from dplinked.data.sources import is_spark
+from dplinked.data.parquet import Progress
+from dplinked.data.sources import SparkTable, is_spark
 from dplinked.errors import StudyError, raise_alone
 from dplinked.sums.sql.dialect import (
     LARGEST,
@@ -208,6 +209,23 @@ class SparkRows(SqlRows):
         source, columns, self._kept = opened
         super().__init__(engine, source, columns)
         engine.parts = max(1, self.count >> 20)
+
+
+def resolve_data(data: Any) -> Any:
+    """The data as it is: a frame is known by its rows."""
+    return data
+
+
+def open_data(
+    data: Any, columns: Sequence[str] | None = None, *, once: bool = False, progress: Progress | None = None
+) -> SparkRows:
+    """Open a table or SELECT of the session at work, or a frame."""
+    return open_table(data.table) if isinstance(data, SparkTable) else open_frame(data)
+
+
+def data_content(data: Any) -> Iterator[bytes]:
+    """The names of the columns and a digest of the rows."""
+    return open_data(data).content()
 
 
 def open_frame(frame: Any) -> SparkRows:
