@@ -43,7 +43,7 @@ from dplinked.privacy.quantities.instrument import entry_noise, plan_sums, relea
 from dplinked.privacy.spending import Spending
 from dplinked.study.study import Study
 from dplinked.sums.numpy.instrument import instrument_sums
-from dplinked.sums.numpy.prepare import encode
+from dplinked.sums.numpy.prepare import prepare_rows
 from dplinked.sums.types import ClippedSums
 from machine import describe_machine
 
@@ -222,7 +222,7 @@ class Ours:
         self.data = data
         study, columns = declare_study(data, 1.0)
         self.design, self.exposure = study.prepare()
-        self.sums = instrument_sums(encode(Rows(columns), self.design, study.linkage, study.unit))
+        self.sums = instrument_sums(prepare_rows(Rows(columns), self.design, study.linkage, study.unit))
         self.clipped = ClippedSums(self.sums, self.design, self.exposure)
 
     def draw(self, epsilon: float, draws: int) -> tuple[Floats, NDArray[np.bool_]]:

@@ -51,7 +51,7 @@ import dplinked as dpl
 from dplinked.linkage import ELE, Matching, PrivacyUnit
 from dplinked.study.design import Design
 from dplinked.study.study import Study
-from dplinked.sums import engine as passes
+from dplinked.sums import files
 from dplinked.sums.engine import Source, open_source
 from dplinked.sums.numpy.reduce import WORKERS
 from dplinked.sums.types import PrivateSums
@@ -207,11 +207,11 @@ def our_pass(path: Path, study: Study) -> PrivateSums:
 @contextmanager
 def streaming() -> Iterator[None]:
     """Read small files by row groups too."""
-    kept, passes.IN_MEMORY = passes.IN_MEMORY, 0
+    kept, files.IN_MEMORY = files.IN_MEMORY, 0
     try:
         yield
     finally:
-        passes.IN_MEMORY = kept
+        files.IN_MEMORY = kept
 
 
 def duckdb_pass(path: Path, study: Study) -> PrivateSums:

@@ -30,7 +30,7 @@ from dplinked.data.table import Rows
 from dplinked.linkage import ELE
 from dplinked.study.study import Study
 from dplinked.sums.numpy.instrument import instrument_sums
-from dplinked.sums.numpy.prepare import encode
+from dplinked.sums.numpy.prepare import prepare_rows
 from dplinked.sums.types import PrivateSums
 from machine import describe_machine
 
@@ -97,7 +97,7 @@ def our_pass(data: dict[str, NDArray[Any]], typical: bool) -> PrivateSums:
     rows = Rows(data, [*design.variables, "block"])
     study.check_count(rows.count)
     rows.require(design.variables, numeric=list(design.bounds))
-    return instrument_sums(encode(rows, design, study.linkage, study.unit))
+    return instrument_sums(prepare_rows(rows, design, study.linkage, study.unit))
 
 
 def timed(action: Callable[[], Any]) -> float:

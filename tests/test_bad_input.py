@@ -500,8 +500,9 @@ def extreme_rows() -> dict[str, dict[str, Any]]:
 def test_every_path_is_total(tmp_path: Path, path: str, rows: str) -> None:
     table = pa.table(extreme_rows()[rows])
     study = dpl.Study(
-        "y ~ x + w + C(g)", {"x": (0, 10), "w": (0, 10), "y": (0, 10)}, 0.9, 1e-5, dpl.ELE(0.8, block="k", other=0.8),
-        dpl.PrivacyUnit(moves_block=True), {"g": ["a", "b"]}, ledger=tmp_path / "b.db", **PATHS[path],
+        formula="y ~ x + w + C(g)", bounds={"x": (0, 10), "w": (0, 10), "y": (0, 10)}, epsilon=0.9, delta=1e-5,
+        linkage=dpl.ELE(0.8, block="k", other=0.8), unit=dpl.PrivacyUnit(moves_block=True), levels={"g": ["a", "b"]},
+        ledger=tmp_path / "b.db", **PATHS[path],
     )  # fmt: skip
     Ledger.create(tmp_path / "b.db", "p", epsilon=2.0, delta=1e-5).register(table)
     release = fit_study(study, table)
@@ -720,7 +721,7 @@ def pausing(call):
 if where == "before":
     Ledger.check_registered = pausing(Ledger.check_registered)
 elif where == "after":
-    passes = import_module("dplinked.sums.engine").TablePass
+    passes = import_module("dplinked.sums.numpy.tables").TablePass
     passes.instrument_sums = pausing(passes.instrument_sums)
 elif where == "recorded":
     release = import_module("dplinked.release.release").Release

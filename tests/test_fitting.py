@@ -280,7 +280,7 @@ def test_one_odd_cell_changes_no_other_row(odd, wrap) -> None:
     """A key's meaning hangs on its own cell: one odd one must not turn 1, 2 into '1', '2' or 1.0, 2.0 for all."""
     from dplinked.data.table import Rows
     from dplinked.study.design import build_design
-    from dplinked.sums.numpy.prepare import encode
+    from dplinked.sums.numpy.prepare import prepare_rows
 
     design = build_design("y ~ x + C(g)", {"x": (0, 1), "y": (0, 1)}, {"g": [1, 2]})
     linkage = dpl.ELE({1: 0.9, "2": 0.8}, block="g", other=0.7)
@@ -288,7 +288,8 @@ def test_one_odd_cell_changes_no_other_row(odd, wrap) -> None:
     for column in ("g", "x"):
         changed = {**plain, column: [odd, *plain[column][1:]]}
         one, two = (
-            encode(Rows(wrap(data)), design, linkage, dpl.PrivacyUnit(moves_block=True)) for data in (plain, changed)
+            prepare_rows(Rows(wrap(data)), design, linkage, dpl.PrivacyUnit(moves_block=True))
+            for data in (plain, changed)
         )
         np.testing.assert_array_equal(one.whole()[0][:, 1:], two.whole()[0][:, 1:])
         accuracy = [(e.blocks.a + e.blocks.o * (e.blocks.sizes > 1))[e.block_codes()][1:] for e in (one, two)]
@@ -472,7 +473,7 @@ def test_released_scales_are_the_ones_drawn(households: pd.DataFrame, monkeypatc
     parts = release.released.parts
     stated = [np.full(part.entries, part.scale) for part in parts for _ in range(steps.get(part.name, 1))]
     np.testing.assert_array_equal(np.concatenate(calls), np.concatenate(stated))
-    spent = sum(steps.get(part["name"], 1) * (part["sensitivity"] / part["scale"]) ** 2 for part in parts)
+    spent = sum(steps.get(part.name, 1) * (part.sensitivity / part.scale) ** 2 for part in parts)
     assert 0.999 * release.privacy.mu**2 <= spent <= release.privacy.mu**2
 
 

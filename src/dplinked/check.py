@@ -39,7 +39,7 @@ def check_study(study: Study, data: Any) -> list[Finding]:
     findings.append(Finding(False, f"{rows.count:,} rows; all declared columns are there."))
     for name, (low, high) in design.bounds.items():
         try:
-            cells = rows.look_at(name, low, high)
+            cells = rows.summarise_column(name, low, high)
         except DplinkedError as fault:
             findings.append(Finding(True, f"{name}: {fault}"))
             continue

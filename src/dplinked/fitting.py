@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 from dplinked.data.fingerprint import source_state
-from dplinked.data.sources import resolve_source
 from dplinked.errors import DplinkedError, LedgerError, ReleaseError, StudyError, raise_alone
 from dplinked.ledger.ledger import Ledger
 from dplinked.linkage import ELE, UNSTATED, Linkage, PrivacyUnit
@@ -20,10 +19,8 @@ from dplinked.privacy.spending import Spending
 from dplinked.release.release import Release
 from dplinked.study.descent import Descent
 from dplinked.study.study import Study
-from dplinked.sums.engine import Source, open_source
+from dplinked.sums.engine import Progress, Source, open_source, resolve_source
 from dplinked.sums.linked_rows import LinkedRows, open_linked_rows
-from dplinked.sums.numpy.prepare import Progress
-from dplinked.sums.sql.passes import SqlRows
 
 
 def fit(
@@ -144,8 +141,7 @@ def fit_study(study: Study, data: Any, *, release_id: str | None = None, progres
         with _quietly():
             return method.run(study, rows, Spending(method.mu(study)))
     ledger = Ledger(study.ledger, study.population)
-    content = opened if isinstance(opened, SqlRows) else source  # a query is known by the very rows that are summed
-    fingerprints = _known_fingerprints(ledger, content)
+    fingerprints = _known_fingerprints(ledger, opened)
     if source_state(source) != before:
         raise LedgerError("The data changed while it was read. Nothing was spent. Try again.")
     charge = ledger.reserve(release_id, study.request(fingerprints), method.mu(study))
@@ -153,7 +149,7 @@ def fit_study(study: Study, data: Any, *, release_id: str | None = None, progres
         return Release.from_json(charge.stored)
     with ledger.finishing(charge), _quietly():
         release = replace(method.run(study, rows, Spending(method.mu(study))), ledger=charge.describe())
-        changed = isinstance(opened, SqlRows) and ledger.fingerprint(opened) not in fingerprints
+        changed = opened.known_by_rows and ledger.fingerprint(opened) not in fingerprints
         if source_state(source) != before or changed:
             raise ReleaseError("The data changed while it was read. The charge stays.")
         ledger.record(charge, release.to_json())  # only then may it be shown
@@ -180,10 +176,10 @@ def _open_rows(study: Study, source: Any, progress: Progress | None) -> tuple[So
         raise_alone(StudyError(f"{fault} Nothing was spent."))
 
 
-def _known_fingerprints(ledger: Ledger, content: Any) -> list[str]:
+def _known_fingerprints(ledger: Ledger, opened: Source) -> list[str]:
     """Fingerprints of registered data; rows that cannot be read for them cost nothing."""
     try:
-        return ledger.check_registered(content)
+        return ledger.check_registered(opened)
     except ReleaseError as fault:
         raise_alone(StudyError(f"{fault} Nothing was spent."))
 

@@ -24,7 +24,7 @@ from dplinked.paper import (
 )
 from dplinked.simulate import linked_households, mislink, paper_design
 from dplinked.study.design import build_design
-from dplinked.sums.numpy.prepare import encode
+from dplinked.sums.numpy.prepare import prepare_rows
 
 
 def test_constants_are_the_theorems() -> None:
@@ -75,11 +75,11 @@ def test_meat_and_covariance_fit_together() -> None:
     x, blocks, accuracy = paper_design(500, rng)
     data = {"x": x, "y": x, "b": blocks}
     design = build_design("y ~ 0 + x", {"x": (-1, 1), "y": (-1, 1)}).unscaled()
-    encoded = encode(Rows(data), design, dpl.ELE(dict(enumerate(accuracy)), block="b"), dpl.PrivacyUnit())
+    prepared = prepare_rows(Rows(data), design, dpl.ELE(dict(enumerate(accuracy)), block="b"), dpl.PrivacyUnit())
     X, beta = x[:, None], np.array([1.0])
-    W = dpl.baseline.apply_matching(encoded, X)
-    meat = rl_meat(encoded, X, beta, 0.5)
-    assert rl_covariance(encoded, X, beta, 0.5)[0, 0] == pytest.approx(meat[0, 0] / (W.T @ W)[0, 0] ** 2)
+    W = dpl.baseline.apply_matching(prepared, X)
+    meat = rl_meat(prepared, X, beta, 0.5)
+    assert rl_covariance(prepared, X, beta, 0.5)[0, 0] == pytest.approx(meat[0, 0] / (W.T @ W)[0, 0] ** 2)
 
 
 def test_orders_of_magnitude() -> None:

@@ -41,8 +41,8 @@ def test_tight_simulations_are_what_fit_does(monkeypatch: pytest.MonkeyPatch, me
     blocks = np.arange(n) // 25
     data = {"x": rng.uniform(-1, 1, n), "y": rng.normal(0, 1, n), "block": blocks}
     study = Study(
-        "y ~ 0 + x", {"y": (-2.5, 2.5), "x": (-1, 1)}, 1.0, 1e-4, dpl.ELE(0.8, "block"), dpl.PrivacyUnit(linkage_change=1.0),
-        method=method, intervals=False, typical={"x": (-0.7, 0.7)}, descent=dpl.Descent(0.8, 2) if method == "ngd" else None,
+        formula="y ~ 0 + x", bounds={"y": (-2.5, 2.5), "x": (-1, 1)}, epsilon=1.0, delta=1e-4, linkage=dpl.ELE(0.8, "block"),
+        unit=dpl.PrivacyUnit(linkage_change=1.0), method=method, intervals=False, typical={"x": (-0.7, 0.7)}, descent=dpl.Descent(0.8, 2) if method == "ngd" else None,
     )  # fmt: skip
     tight = prepare_tight(study, data)
     release, calls = record(monkeypatch, lambda: dpl.fit_study(study, data), seed=1)

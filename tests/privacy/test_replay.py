@@ -20,10 +20,10 @@ from dplinked.privacy import spending as spent
 from dplinked.privacy.calibration import privacy_mu
 from dplinked.privacy.noise_plan import NoisePlan
 from dplinked.privacy.quantities import instrument, meat, ranges, residual_scale, right_links
-from dplinked.sums import engine as passes
-from dplinked.sums.engine import TablePass
+from dplinked.sums import files as file_engine
 from dplinked.sums.linked_rows import LinkedRows
-from dplinked.sums.numpy import kernel
+from dplinked.sums.numpy import kernel, tables
+from dplinked.sums.numpy.tables import TablePass
 from neighbours import BOUNDS, KINDS, LEVELS, Pair, make_pair
 from replay import Leak, replay
 
@@ -120,7 +120,7 @@ def engine(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.M
     if request.param == "NumPy":
         monkeypatch.setattr(kernel, "KERNEL", None)
         return in_memory
-    monkeypatch.setattr(passes, "IN_MEMORY", 0)
+    monkeypatch.setattr(file_engine, "IN_MEMORY", 0)
     monkeypatch.setattr(importlib.import_module("dplinked.data.parquet"), "PART", 4)
     return {"parquet": parquet, "stream": stream, "duckdb": duckdb}[request.param]
 
@@ -240,7 +240,7 @@ def test_without_faults_nothing_is_caught(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_catches_data_dependent_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
-    original = passes.encode
+    original = tables.prepare_rows
 
     def from_data(rows, design, linkage, unit, progress):
         values = rows.numbers("x", 0, rows.count)
@@ -249,7 +249,7 @@ def test_catches_data_dependent_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
         columns = tuple(dataclasses.replace(c, scale=c.scale * top / 10.0) for c in design.columns)
         return original(rows, dataclasses.replace(design, columns=columns), linkage, unit)
 
-    monkeypatch.setattr(passes, "encode", from_data)
+    monkeypatch.setattr(tables, "prepare_rows", from_data)
     assert caught(monkeypatch, "exact")
 
 

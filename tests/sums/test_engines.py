@@ -23,11 +23,10 @@ from dplinked.data import table as rows
 from dplinked.data.encoding import Dictionary
 from dplinked.data.files import find_files
 from dplinked.study.design import build_design
-from dplinked.sums import engine as passes
-from dplinked.sums.engine import open_source
-from dplinked.sums.numpy import kernel, stream
-from dplinked.sums.numpy import prepare as encoded
-from dplinked.sums.numpy import reduce as adding
+from dplinked.sums import files as file_engine
+from dplinked.sums.engine import open_source, source_bytes
+from dplinked.sums.numpy import kernel, prepare, reduce, stream
+from dplinked.sums.numpy.tables import Tables
 from dplinked.sums.types import Predictor
 
 N = 403
@@ -72,8 +71,8 @@ def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rows, "PART", 64)
     monkeypatch.setattr(parquet, "PART", 64)
     monkeypatch.setattr(stream, "PART", 64)
-    monkeypatch.setattr(encoded, "STRIP", 16)
-    monkeypatch.setattr(passes, "IN_MEMORY", 0)
+    monkeypatch.setattr(prepare, "STRIP", 16)
+    monkeypatch.setattr(file_engine, "IN_MEMORY", 0)
 
 
 def one_file(table: pa.Table, folder: Path) -> Any:
@@ -235,7 +234,7 @@ def test_a_stream_of_any_column_is_what_the_table_is(kind: str) -> None:
     if refusal(known) is None:
         assert found.count_keys("k") == known.count_keys("k")
     if refusal(known, numeric=["k"]) is None:
-        assert found.look_at("k", 1.5, 2.0) == known.look_at("k", 1.5, 2.0)
+        assert found.summarise_column("k", 1.5, 2.0) == known.summarise_column("k", 1.5, 2.0)
 
 
 def test_nulls_of_views_are_no_texts() -> None:
@@ -251,8 +250,8 @@ def test_dictionaries_of_chunks_are_made_one(tmp_path: Path) -> None:
     expected = {f"{letter}{i}": 1 for letter in "ab" for i in range(100)}
     files = parquet.ParquetRows([tmp_path / "0.parquet", tmp_path / "1.parquet"])
     assert open_source(table).count_keys("k") == expected
-    assert passes.Tables(files).count_keys("k") == expected
-    assert list(passes.source_bytes(table)) == list(passes.source_bytes(table.slice(0)))
+    assert Tables(files).count_keys("k") == expected
+    assert list(source_bytes(table)) == list(source_bytes(table.slice(0)))
 
 
 @pytest.mark.parametrize("kind", [pa.string(), pa.dictionary(pa.int8(), pa.string()), pa.string_view()])
@@ -297,7 +296,7 @@ def test_objects_of_polars_and_long_floats_are_read_cell_by_cell() -> None:
     pl = pytest.importorskip("polars")
     frame = pl.DataFrame({"k": pl.Series([1, "a", object()], dtype=pl.Object)})
     assert open_source(frame).count_keys("k") == {"1": 1, "a": 1, None: 1}
-    found = open_source({"x": np.array([1.5, np.nan], np.longdouble)}).look_at("x", 0.0, 1.0)
+    found = open_source({"x": np.array([1.5, np.nan], np.longdouble)}).summarise_column("x", 0.0, 1.0)
     assert (found.missing, found.above) == (1, 1)
 
 
@@ -341,7 +340,7 @@ def test_a_matching_matrix_over_files(tmp_path: Path) -> None:
     unit = dpl.PrivacyUnit(linkage_change=2.0, displaced_links=1)
     expected = all_sums(table, "y ~ x + w", dpl.Matching(Q), unit)
     dense = build_design("y ~ x + w", BOUNDS)
-    x, _ = encoded.encode(rows.Rows(table), dense, dpl.Exact(), dpl.PrivacyUnit()).whole()
+    x, _ = prepare.prepare_rows(rows.Rows(table), dense, dpl.Exact(), dpl.PrivacyUnit()).whole()
     h = np.vstack([np.ones(N), x])
     np.testing.assert_allclose(expected["H"], h @ (Q @ h.T), rtol=1e-10)
     path = one_file(table, tmp_path)
@@ -481,18 +480,18 @@ def test_an_interrupted_pass_stops_its_threads(tmp_path: Path) -> None:
 def test_large_blocks_get_one_addition_a_strip(pattern: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Rows of large blocks one by one, added to a total that has grown, would lose more than the rounding bound allows."""
     monkeypatch.setattr(kernel, "KERNEL", None)
-    monkeypatch.setattr(encoded, "TILE", 0)
-    monkeypatch.setattr(encoded, "STRIP", 64)
+    monkeypatch.setattr(prepare, "TILE", 0)
+    monkeypatch.setattr(prepare, "STRIP", 64)
     rng = np.random.default_rng(1)
     codes = {"alternating": np.arange(N) % 2, "pairs": np.arange(N) // 2 % 3, "random": rng.integers(0, 50, N)}[pattern]
     table = make_table(3, codes)
 
     expected = all_sums(table, "y ~ x + w", dpl.ELE(0.8, block="k"))
-    monkeypatch.setattr(encoded, "TILE", 1 << 18)
+    monkeypatch.setattr(prepare, "TILE", 1 << 18)
     assert_equal_sums(expected, all_sums(table, "y ~ x + w", dpl.ELE(0.8, block="k")))
-    totals, held = np.zeros((2, 50)), rng.random((2, 60))
-    adding._total_blocks(totals, held, codes[:60].astype(np.int32), True)
-    for row, values in zip(totals, held, strict=True):
+    totals, totalled = np.zeros((2, 50)), rng.random((2, 60))
+    reduce._total_blocks(totals, totalled, codes[:60].astype(np.int32), True)
+    for row, values in zip(totals, totalled, strict=True):
         np.testing.assert_allclose(row, np.bincount(codes[:60], values, 50))
 
 

@@ -29,7 +29,8 @@ from dplinked.data.encoding import (
     number_texts,
 )
 from dplinked.data.fingerprint import source_state
-from dplinked.data.table import PART, Rows, check_columns, empty_rows
+from dplinked.data.sizes import LARGEST_PIECE, PART
+from dplinked.data.table import Rows, check_columns, empty_rows
 from dplinked.errors import ReleaseError, StudyError, raise_alone
 
 if TYPE_CHECKING:
@@ -37,7 +38,6 @@ if TYPE_CHECKING:
 
 Progress = Callable[[str, int, int], None]
 
-LARGEST_PIECE = 1 << 18  # row groups with more rows than this are read in batches of so many rows
 _WORKERS = min(8, os.cpu_count() or 1)
 _MOST_COUNTERS = 8  # counters per row of a piece; if a range would need more, only the numbers that occur are counted
 _COUNTING = "Counting blocks"

@@ -1,14 +1,13 @@
-"""Rows that are not in a table or file: the results of a query, a Spark table, a stream."""
+"""Where rows are if not in a table: a query, a Spark table, a stream; and how such data is told apart without importing its library."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from dplinked.data.files import Files, find_files
-from dplinked.errors import StudyError
+from dplinked.data.files import Files
 
 
 @dataclass(frozen=True)
@@ -63,20 +62,16 @@ def is_spark(data: Any) -> bool:
     return type(data).__module__.startswith("pyspark.sql") and type(data).__name__ == "DataFrame"
 
 
-def resolve_source(source: Any) -> Any:
-    """Resolve symlinks and collect lazy frames once, so that the fingerprint and the sums see the same data."""
-    import narwhals as nw
+def is_duckdb(data: Any) -> bool:
+    """Whether this is an object of DuckDB's, like a relation."""
+    return type(data).__module__.split(".")[0] in ("duckdb", "_duckdb")
 
-    if isinstance(source, (str, Path)):
-        files = find_files(source)
-        return replace(files, paths=tuple(path.resolve() for path in files.paths)) if files.root is None else files
-    if isinstance(source, Stream) or type(source).__name__ == "RecordBatchReader":
-        raise StudyError("A stream cannot be known again. With a ledger, give a file, a table or a query.")
-    if (
-        isinstance(source, (Files, Query, SparkTable))
-        or is_spark(source)
-        or type(source).__name__ == "DuckDBPyRelation"
-    ):
-        return source
-    frame = nw.from_native(source, pass_through=True)
-    return frame.collect().to_native() if isinstance(frame, nw.LazyFrame) else source
+
+def is_stream(data: Any) -> bool:
+    """Whether this is an Arrow stream."""
+    return isinstance(data, Stream) or type(data).__name__ == "RecordBatchReader"
+
+
+def is_path(data: Any) -> bool:
+    """Whether this is the path of files, or files that were found already."""
+    return isinstance(data, (str, Files)) or hasattr(data, "__fspath__")

@@ -19,6 +19,7 @@ from dplinked.data.arrow import text_columns
 from dplinked.data.encoding import Keys, cell_texts, dense_codes, dense_range, encode_part, guarded, is_dense, widened
 from dplinked.data.files import read_file
 from dplinked.data.keys import number
+from dplinked.data.sizes import PART
 from dplinked.errors import ReleaseError, StudyError, raise_alone, suggest
 
 if TYPE_CHECKING:
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
 Floats = NDArray[np.float64]
 Codes = NDArray[np.int32]
 
-PART = 1 << 18  # rows that are read at once
 _PIECE = 1 << 20  # rows whose codes are counted at once
 _NUMBER = r"^[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?$"
 

@@ -16,7 +16,7 @@ from dplinked.data.table import Rows
 from dplinked.errors import StudyError
 from dplinked.linkage import Exact, Linkage, PrivacyUnit
 from dplinked.study.design import Design, build_design
-from dplinked.sums.numpy.prepare import Blocks, Encoded, encode
+from dplinked.sums.numpy.prepare import Blocks, PreparedRows, prepare_rows
 
 Floats = NDArray[np.float64]
 
@@ -65,48 +65,48 @@ def ols(data: Any, formula: str, **declared: Any) -> NotPrivate:
 
 def lahiri_larsen(data: Any, formula: str, *, linkage: Linkage, **declared: Any) -> NotPrivate:
     """The estimator ``(W'W)⁻¹W'z`` of Lahiri and Larsen (2005), ``W = QX``, with Σ^RL. NOT PRIVATE."""
-    X, z, names, encoded = _matrices(data, formula, linkage, declared)
-    W = apply_matching(encoded, X)
+    X, z, names, prepared = _matrices(data, formula, linkage, declared)
+    W = apply_matching(prepared, X)
     beta = np.asarray(np.linalg.lstsq(W, z, rcond=None)[0], np.float64)
     # E Σ(z - w'β)² = nσ² + β' Σ_i A_i β, and Σ_i A_i = X'X - W'W for a doubly stochastic Q.
     residuals = z - W @ beta
     mismatch = float(beta @ (X.T @ X - W.T @ W) @ beta)
     sigma2 = max(0.0, (float(residuals @ residuals) - mismatch) / max(1, len(z) - X.shape[1]))
-    covariance = rl_covariance(encoded, X, beta, sigma2)
+    covariance = rl_covariance(prepared, X, beta, sigma2)
     return NotPrivate("Lahiri-Larsen", dict(zip(names, beta.tolist(), strict=True)), covariance)
 
 
-def rl_covariance(encoded: Encoded, X: Floats, beta: Floats, sigma2: float) -> Floats:
+def rl_covariance(prepared: PreparedRows, X: Floats, beta: Floats, sigma2: float) -> Floats:
     """Σ^RL = (W'W)⁻¹ W'Σ_z W (W'W)⁻¹ of [LPK24], with Lemma 2.1's indices put right; O(m²) a block at most.
 
     ``Var(z_i) = σ² + Σ_j q_ij f_ij²`` and ``Cov(z_i, z_j) = -Σ_u q_iu q_ju f_iu f_ju`` with
     ``f_iu = (x_u - w_i)'β``, pairs of links taken as independent.
     """
-    W = apply_matching(encoded, X)
+    W = apply_matching(prepared, X)
     bread = np.linalg.pinv(W.T @ W)
-    return np.asarray(bread @ rl_meat(encoded, X, beta, sigma2) @ bread)
+    return np.asarray(bread @ rl_meat(prepared, X, beta, sigma2) @ bread)
 
 
-def rl_meat(encoded: Encoded, X: Floats, beta: Floats, sigma2: float, weights: Floats | None = None) -> Floats:
+def rl_meat(prepared: PreparedRows, X: Floats, beta: Floats, sigma2: float, weights: Floats | None = None) -> Floats:
     """``W'Σ_z W``, what Σ^RL and the paper's Theorem 4.4 share; ``h'Σ_z h`` for other weights h. NOT PRIVATE."""
-    W = apply_matching(encoded, X)
+    W = apply_matching(prepared, X)
     h = W if weights is None else weights
     fitted, mixed = X @ beta, W @ beta
     meat = sigma2 * h.T @ h
-    if encoded.matching is not None:
-        meat = meat + _matching_meat(encoded.matching, h, fitted, mixed)
-    elif encoded.blocks is not None:
-        meat = meat + _block_meat(encoded.blocks, encoded.block_codes(), h, fitted, mixed)
+    if prepared.matching is not None:
+        meat = meat + _matching_meat(prepared.matching, h, fitted, mixed)
+    elif prepared.blocks is not None:
+        meat = meat + _block_meat(prepared.blocks, prepared.block_codes(), h, fitted, mixed)
     return np.asarray(meat)
 
 
-def apply_matching(encoded: Encoded, X: Floats) -> Floats:
+def apply_matching(prepared: PreparedRows, X: Floats) -> Floats:
     """``W = QX``; under exchangeable errors ``w_i = a x_i + o s``, without building Q."""
-    if encoded.matching is not None:
-        return np.asarray(encoded.matching @ X)
-    if encoded.blocks is None:
+    if prepared.matching is not None:
+        return np.asarray(prepared.matching @ X)
+    if prepared.blocks is None:
         return X
-    blocks, codes = encoded.blocks, encoded.block_codes()
+    blocks, codes = prepared.blocks, prepared.block_codes()
     totals = np.stack([np.bincount(codes, weights=x, minlength=blocks.sizes.size) for x in X.T], axis=1)
     return blocks.a[codes, None] * X + (blocks.o[:, None] * totals)[codes]
 
@@ -147,17 +147,17 @@ def _linkage_meat(q: Floats, W: Floats, fitted: Floats, mixed: Floats) -> Floats
 
 def _matrices(
     data: Any, formula: str, linkage: Linkage, declared: Mapping[str, Any]
-) -> tuple[Floats, Floats, tuple[str, ...], Encoded]:
+) -> tuple[Floats, Floats, tuple[str, ...], PreparedRows]:
     rows = Rows(data)
     if unknown := set(declared) - {"bounds", "levels", "fill"}:
         raise StudyError(f"Unknown arguments {sorted(unknown)}; the baselines take bounds, levels and fill.")
     design = _open_design(rows, formula, declared).unscaled()
     rows.require(design.variables, numeric=list(design.bounds))
-    encoded = encode(rows, design, linkage, PrivacyUnit())
-    x, z = encoded.whole()
+    prepared = prepare_rows(rows, design, linkage, PrivacyUnit())
+    x, z = prepared.whole()
     if design.intercept:
         x = np.vstack([np.ones(rows.count), x])
-    return x.T, z, design.names, encoded
+    return x.T, z, design.names, prepared
 
 
 def _open_design(rows: Rows, formula: str, declared: Mapping[str, Any]) -> Design:

@@ -157,7 +157,7 @@ class BlockFacts:
 
 @dataclass(frozen=True)
 class CellFacts:
-    """What a numeric column's cells are like: how many are missing, below and above the bounds, and where the middle 70 % lie."""
+    """Missing cells of a numeric column, those below and above its bounds, and where the middle 70 % lie (None without cells)."""
 
     missing: int
     below: int

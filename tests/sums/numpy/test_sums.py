@@ -19,10 +19,11 @@ import dplinked as dpl
 from dplinked.data import table as rows
 from dplinked.data.table import Rows
 from dplinked.study.design import Design, build_design
-from dplinked.sums.numpy import kernel
-from dplinked.sums.numpy import prepare as encoding
-from dplinked.sums.numpy.instrument import column_counts, instrument_sums, paper_sums, scale_rows
-from dplinked.sums.numpy.prepare import Encoded, encode
+from dplinked.sums.numpy import kernel, prepare
+from dplinked.sums.numpy.counts import column_counts
+from dplinked.sums.numpy.instrument import instrument_sums
+from dplinked.sums.numpy.paper import paper_sums, scale_rows
+from dplinked.sums.numpy.prepare import PreparedRows, prepare_rows
 from dplinked.sums.rounding import rounding_bound
 from neighbours import ele_matrix
 
@@ -54,8 +55,8 @@ def make_rows(
     return data, dict(enumerate(gammas)), Q[np.ix_(order, order)]
 
 
-def encoded(data, design: Design, linkage, unit=None) -> Encoded:
-    return encode(Rows(data), design, linkage, unit or dpl.PrivacyUnit())
+def prepared(data, design: Design, linkage, unit=None) -> PreparedRows:
+    return prepare_rows(Rows(data), design, linkage, unit or dpl.PrivacyUnit())
 
 
 @pytest.fixture(params=["compiled", "NumPy"])
@@ -89,7 +90,7 @@ def test_instrument_sums_of_a_matching_matrix_equal_dense_q(layout: str, formula
 
 
 def check_instrument_sums(data: dict[str, np.ndarray], Q: np.ndarray, linkage, design: Design) -> None:
-    sums = instrument_sums(encoded(data, design, linkage))
+    sums = instrument_sums(prepared(data, design, linkage))
     x = np.stack([(data[c.name] - c.shift) / c.scale for c in design.columns])
     z = (data["y"] - design.response.shift) / design.response.scale
     h = x if design.half_widths is None else np.clip(x / np.array(design.half_widths)[:, None], -1, 1)
@@ -106,7 +107,7 @@ def test_paper_sums_and_estimates_equal_dense_q(layout: str, formula: str, expli
     data, accuracy, Q = make_rows(LAYOUTS[layout])
     linkage = dpl.Matching(sp.csr_array(Q)) if explicit else dpl.ELE(accuracy, block="block")
     design = build_design(formula, BOUNDS).unscaled()
-    sums = paper_sums(encoded(data, design, linkage), 10.0, 10.0)
+    sums = paper_sums(prepared(data, design, linkage), 10.0, 10.0)
     X = np.stack([data[c.name] for c in design.columns], axis=1)
     if design.intercept:
         X = np.c_[np.ones(len(X)), X]
@@ -142,8 +143,8 @@ def test_row_order_changes_nothing_beyond_rounding(seed: int, order: list[int]) 
     data, accuracy, _ = make_rows([3, 5, 1, 11, 20], seed)
     design = build_design("y ~ x + w", BOUNDS)
     linkage = dpl.ELE(accuracy, block="block")
-    first = instrument_sums(encoded(data, design, linkage))
-    second = instrument_sums(encoded({k: v[order] for k, v in data.items()}, design, linkage))
+    first = instrument_sums(prepared(data, design, linkage))
+    second = instrument_sums(prepared({k: v[order] for k, v in data.items()}, design, linkage))
     bound = rounding_bound(40, 1.0)
     assert np.abs(first.matrix - second.matrix).max() <= 2 * bound
     assert np.abs(first.vector - second.vector).max() <= 2 * bound
@@ -153,10 +154,10 @@ def test_row_order_changes_nothing_beyond_rounding(seed: int, order: list[int]) 
 def test_rounding_bound_holds_against_exact_sums(monkeypatch: pytest.MonkeyPatch) -> None:
     """Small tiles, so that all merges happen; reference by math.fsum."""
     monkeypatch.setattr(rows, "PART", 64)
-    monkeypatch.setattr(encoding, "STRIP", 16)
+    monkeypatch.setattr(prepare, "STRIP", 16)
     data, accuracy, _ = make_rows([50, 300, 1, 649], 3)
     design = build_design("y ~ 0 + x", {"y": (-3, 3), "x": (-1, 1)})
-    sums = instrument_sums(encoded(data, design, dpl.ELE(accuracy, block="block")))
+    sums = instrument_sums(prepared(data, design, dpl.ELE(accuracy, block="block")))
     x, z = data["x"], data["y"] / 3.0
     exact = math.fsum(x * z)
     assert abs(sums.vector[0] - exact) <= rounding_bound(1000, 1.0)
@@ -173,12 +174,12 @@ def test_rounding_bound_holds_against_exact_sums(monkeypatch: pytest.MonkeyPatch
 def test_tiles_and_lanes_do_not_matter(monkeypatch: pytest.MonkeyPatch) -> None:
     data, accuracy, _ = make_rows(LAYOUTS["many small blocks"])
     design = build_design("y ~ x + w", BOUNDS, None, {"x": (-0.5, 0.5)})
-    whole = instrument_sums(encoded(data, design, dpl.ELE(accuracy, block="block")))
+    whole = instrument_sums(prepared(data, design, dpl.ELE(accuracy, block="block")))
     monkeypatch.setattr(rows, "PART", 16)
-    monkeypatch.setattr(encoding, "STRIP", 4)
-    tiled = instrument_sums(encoded(data, design, dpl.ELE(accuracy, block="block")))
+    monkeypatch.setattr(prepare, "STRIP", 4)
+    tiled = instrument_sums(prepared(data, design, dpl.ELE(accuracy, block="block")))
     np.testing.assert_allclose(whole.matrix, tiled.matrix, atol=1e-10)
-    again = instrument_sums(encoded(data, design, dpl.ELE(accuracy, block="block")))
+    again = instrument_sums(prepared(data, design, dpl.ELE(accuracy, block="block")))
     assert np.array_equal(tiled.matrix, again.matrix)
 
 
@@ -197,7 +198,7 @@ def test_there_are_no_more_blocks_than_rows() -> None:
     """A key far from the others would otherwise cost a counter and totals for every number in between."""
     data, design = {"x": np.linspace(-1, 1, 40), "y": np.zeros(40)}, build_design("y ~ x", BOUNDS)
     near, far = np.repeat(np.arange(4), 10), np.repeat([0, 1, 2, 1100], 10)
-    one, two = (encoded(data | {"k": keys}, design, dpl.ELE(0.9, block="k")) for keys in (near, far))
+    one, two = (prepared(data | {"k": keys}, design, dpl.ELE(0.9, block="k")) for keys in (near, far))
     assert one.blocks is not None
     assert two.blocks is not None
     assert one.blocks.sizes.tolist() == two.blocks.sizes.tolist() == [10] * 4
@@ -232,8 +233,8 @@ def test_the_kernel_does_what_numpy_does(data: st.DataObject) -> None:
     for compiled in (kernel._load(), None):
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(kernel, "KERNEL", compiled)
-            patch.setattr(encoding, "TILE", data.draw(st.sampled_from([100, 1 << 18])))
-            found.append(instrument_sums(encoded(cells, design, linkage, estimated)))
+            patch.setattr(prepare, "TILE", data.draw(st.sampled_from([100, 1 << 18])))
+            found.append(instrument_sums(prepared(cells, design, linkage, estimated)))
     one, two = found
     bound = 4 * rounding_bound(n, 10.0)
     np.testing.assert_allclose(one.matrix, two.matrix, rtol=0, atol=bound)
@@ -253,10 +254,10 @@ def test_a_code_that_is_no_block_stops_the_kernel() -> None:
 def test_totals_of_large_blocks_lose_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     """Rows of three blocks in turn: a total that grows row by row would lose more digits than the rounding bound allows."""
     n, x = 300_000, 0.1
-    monkeypatch.setattr(encoding, "TILE", 50_000)
+    monkeypatch.setattr(prepare, "TILE", 50_000)
     data = {"x": np.full(n, x), "y": np.zeros(n), "k": np.arange(n) % 3}
     design = build_design("y ~ 0 + x", {"x": (-1, 1), "y": (-1, 1)})
-    sums = instrument_sums(encoded(data, design, dpl.ELE(0.9, block="k")))
+    sums = instrument_sums(prepared(data, design, dpl.ELE(0.9, block="k")))
     m, o = n // 3, 0.1 / (n // 3 - 1)
     exact = (0.9 - o) * math.fsum([x * x] * n) + 3 * o * math.fsum([x] * m) ** 2
     assert abs(sums.matrix[0, 0] / exact - 1) < 1e-13
@@ -268,8 +269,8 @@ def test_all_tables_give_the_same_sums(make) -> None:
     data, accuracy, _ = make_rows(LAYOUTS["blocks of one"])
     linkage = dpl.ELE(accuracy, block="block")
     design = build_design("y ~ x + w", BOUNDS)
-    reference = instrument_sums(encoded(data, design, linkage))
-    sums = instrument_sums(encoded(make(data), design, linkage))
+    reference = instrument_sums(prepared(data, design, linkage))
+    sums = instrument_sums(prepared(make(data), design, linkage))
     assert np.array_equal(sums.matrix, reference.matrix)
 
 
@@ -282,7 +283,7 @@ def test_nulls_wild_cells_and_unknown_levels(make) -> None:
         "g": ["a", "b", None, "zzz", "b", "a"],
     }
     design = build_design("y ~ x + C(g)", {"x": (-1, 1), "y": (-3, 3)}, {"g": ["a", "b"]}, None, {"x": 0.25}).unscaled()
-    x, z = encoded(make(columns), design, dpl.Exact()).whole()
+    x, z = prepared(make(columns), design, dpl.Exact()).whole()
     np.testing.assert_array_equal(x[0], [0.5, 0.25, 0.25, 0.25, 1.0, -1.0])
     np.testing.assert_array_equal(x[1], [0, 1, 0, 0, 1, 0])
     np.testing.assert_array_equal(z, [1.0, 2.0, 0.0, -3.0, 0.0, 1.0])
@@ -291,11 +292,11 @@ def test_nulls_wild_cells_and_unknown_levels(make) -> None:
 def test_null_and_undeclared_keys_form_one_block() -> None:
     data = {"x": np.linspace(-1, 1, 6), "y": np.zeros(6), "k": np.array(["a", "a", None, "b", None, "c"], dtype=object)}
     design = build_design("y ~ x", {"x": (-1, 1), "y": (-1, 1)})
-    found = encoded(data, design, dpl.ELE({"a": 0.9}, block="k", other=0.6))
+    found = prepared(data, design, dpl.ELE({"a": 0.9}, block="k", other=0.6))
     assert found.blocks is not None
     assert found.blocks.sizes.tolist() == [2, 4]
     assert found.block_codes().tolist() == [0, 0, 1, 1, 1, 1]
-    single = encoded(data, design, dpl.ELE(0.8, block="k")).blocks
+    single = prepared(data, design, dpl.ELE(0.8, block="k")).blocks
     assert single is not None
     assert sorted(single.sizes.tolist()) == [1, 1, 2, 2]
 
@@ -304,7 +305,7 @@ def test_keys_of_other_types_match_their_names() -> None:
     """Study files know only text keys; whole numbers in the data match them."""
     data = {"x": np.zeros(4), "y": np.zeros(4), "k": np.array([1, 1, 2, 2])}
     design = build_design("y ~ x", {"x": (-1, 1), "y": (-1, 1)})
-    blocks = encoded(data, design, dpl.ELE({"1": 0.9, "2": 0.7}, block="k")).blocks
+    blocks = prepared(data, design, dpl.ELE({"1": 0.9, "2": 0.7}, block="k")).blocks
     assert blocks is not None
     np.testing.assert_allclose(blocks.a + blocks.o, [0.9, 0.7])
 
@@ -322,14 +323,14 @@ def test_rows_are_scaled_to_the_norm(cells: list[float], norm: float) -> None:
 def test_counts_are_of_the_declared_grid() -> None:
     data = {"x": np.array([-1.0, -0.99, 0.0, 0.99, 1.0, 5.0]), "y": np.zeros(6)}
     design = build_design("y ~ x", {"x": (-1, 1), "y": (-1, 1)})
-    counts = column_counts(encoded(data, design, dpl.Exact()), 4).counts
+    counts = column_counts(prepared(data, design, dpl.Exact()), 4).counts
     assert counts.tolist() == [[2, 0, 1, 3]]
 
 
 def test_private_objects_do_not_show_their_values() -> None:
     data, accuracy, _ = make_rows([5])
     design = build_design("y ~ x", BOUNDS)
-    found = encoded(data, design, dpl.ELE(accuracy, block="block"))
+    found = prepared(data, design, dpl.ELE(accuracy, block="block"))
     sums = instrument_sums(found)
     for secret in (sums, found, found.blocks, column_counts(found, 4)):
         text = repr(secret)

@@ -29,7 +29,7 @@ from dplinked.data.csv import FROM_TEXT
 from dplinked.data.keys import key_text
 from dplinked.study.design import build_design
 from dplinked.sums.engine import open_source
-from dplinked.sums.sql import dialect, duckdb
+from dplinked.sums.sql import dialect, duckdb, duckdb_engine
 from dplinked.sums.sql import exact_sums as exact
 from dplinked.sums.types import Predictor
 
@@ -387,7 +387,7 @@ def test_the_steward_can_look(engine: Open) -> None:
     table = make_table(15, KEYS["texts"])
     source, expected = engine(table), open_source(table)
     assert source.count_keys("k") == dict(expected.count_keys("k"))
-    found, known = source.look_at("x", -1.0, 1.0), expected.look_at("x", -1.0, 1.0)
+    found, known = source.summarise_column("x", -1.0, 1.0), expected.summarise_column("x", -1.0, 1.0)
     assert (found.missing, found.below, found.above) == (known.missing, known.below, known.above)
     assert found.middle == pytest.approx(known.middle, abs=0.05)
 
@@ -689,17 +689,17 @@ def test_a_relation_is_fitted() -> None:
 @pytest.mark.parametrize("kind", ["table", "view", "temp view"])
 def test_tables_of_a_connection_do_not_hide_accuracies(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """DuckDB looks for a name in the connection first, and then among Python's variables."""
-    connection, run = ddb.connect(), duckdb.DuckDBEngine.run
+    connection, run = ddb.connect(), duckdb_engine.DuckDBEngine.run
     connection.register("given_table", make_table(22))
     monkeypatch.setattr(dialect.Kept, "__init__", lambda self, engine, what: setattr(self, "name", f"kept_{what}"))
 
-    def hide(self: duckdb.DuckDBEngine, statement: str) -> Any:
+    def hide(self: duckdb_engine.DuckDBEngine, statement: str) -> Any:
         """Before a name is looked for, have a table of that name and of the one that would come next."""
         for name in ("KEPT_accuracies_given", "kept_accuracies_given_", "dplinked_declared_accuracies_as_arrow_table"):
             connection.execute(f"create or replace {kind} {name} as select 0 as g, '101' as t, 0.1 as y")
         return run(self, statement)
 
-    monkeypatch.setattr(duckdb.DuckDBEngine, "run", hide)
+    monkeypatch.setattr(duckdb_engine.DuckDBEngine, "run", hide)
     linkage = dpl.ELE({"101": 0.9}, block="k", other=0.7)
     found = open_source(connection.table("given_table")).open(build_design("y ~ x", BOUNDS), linkage, UNIT)
     expected = open_source(make_table(22)).open(build_design("y ~ x", BOUNDS), linkage, UNIT)
@@ -749,7 +749,13 @@ def test_cells_that_duckdb_refuses_cost_nothing(tmp_path: Path, name: str) -> No
     ledger = dpl.Ledger.create(tmp_path / "l.db", "people", epsilon=3.0, delta=1e-5)
     bounds = {name: BOUNDS[name] for name in ("x", "y")}
     study = dpl.Study(
-        "y ~ x + C(g)", bounds, 0.5, 1e-6, dpl.ELE(0.8, block="k"), levels={"g": ["a", "b"]}, ledger=tmp_path / "l.db"
+        formula="y ~ x + C(g)",
+        bounds=bounds,
+        epsilon=0.5,
+        delta=1e-6,
+        linkage=dpl.ELE(0.8, block="k"),
+        levels={"g": ["a", "b"]},
+        ledger=tmp_path / "l.db",
     )
     with pytest.raises(dpl.StudyError, match=r"Nothing was spent\.$"):
         dpl.fit_study(study, dpl.Query("select * from 'a.parquet'", folder=tmp_path))
@@ -832,7 +838,12 @@ def test_a_query_is_known_by_the_rows_that_are_summed(tmp_path: Path, monkeypatc
     honest = dpl.Query("select * from 'a.parquet'", folder=tmp_path)
     ledger.register(honest)
     study = dpl.Study(
-        "y ~ x", {"x": (-1, 1), "y": (-3, 3)}, 0.5, 1e-6, dpl.ELE(0.8, block="k", other=0.8), ledger=tmp_path / "l.db"
+        formula="y ~ x",
+        bounds={"x": (-1, 1), "y": (-3, 3)},
+        epsilon=0.5,
+        delta=1e-6,
+        linkage=dpl.ELE(0.8, block="k", other=0.8),
+        ledger=tmp_path / "l.db",
     )
     assert dpl.fit_study(study, honest).count == table.num_rows
     sly = dpl.Query(
@@ -859,5 +870,5 @@ def test_folders_with_equal_signs_are_no_columns_of_csv_files(tmp_path: Path) ->
     folder.mkdir()
     for part in ("a", "b"):
         (folder / f"{part}.csv").write_text("x,y\n0.5,1\n0.25,2\n", encoding="utf-8")
-    found = open_source(str(folder / "*.csv")).look_at("y", 1.5, 9.0)
+    found = open_source(str(folder / "*.csv")).summarise_column("y", 1.5, 9.0)
     assert (found.missing, found.below, found.above) == (0, 2, 0)

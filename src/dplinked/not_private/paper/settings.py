@@ -30,7 +30,7 @@ from dplinked.not_private.paper.variances import ngd_variance_not_private, ssp_v
 from dplinked.not_private.simulate import mislink
 from dplinked.study.descent import Descent
 from dplinked.study.study import Study
-from dplinked.sums.numpy.prepare import encode
+from dplinked.sums.numpy.prepare import prepare_rows
 
 Floats = NDArray[np.float64]
 
@@ -149,17 +149,17 @@ def _prepare(point: Point, seed: int) -> _Problem:
         )  # fmt: skip
         tight[name] = prepare_tight(study, data)
     plain = tight["RL-NGD tight"]
-    encoded = encode(Rows(data), plain.design, linkage, plain.study.unit)
-    assert encoded.blocks is not None
-    a, o = encoded.blocks.a[blocks], encoded.blocks.o[blocks]
+    prepared = prepare_rows(Rows(data), plain.design, linkage, plain.study.unit)
+    assert prepared.blocks is not None
+    a, o = prepared.blocks.a[blocks], prepared.blocks.o[blocks]
     w = a * x + o * np.bincount(blocks, weights=x)[blocks]
     X, beta, variance = x[:, None], np.array([BETA]), sigma**2
     for name, mechanism in tight.items():
         h = mechanism.instrument[:, None] / mechanism.design.response.scale
-        meats[name] = float(rl_meat(encoded, X, beta, variance, h)[0, 0])
+        meats[name] = float(rl_meat(prepared, X, beta, variance, h)[0, 0])
     options = {"c0": 1.0, "C": C, "c": 1.0}
     return _Problem(
-        point, x, w, blocks, accuracy, float(rl_meat(encoded, X, beta, variance)[0, 0]),
+        point, x, w, blocks, accuracy, float(rl_meat(prepared, X, beta, variance)[0, 0]),
         constants_not_private(X, w[:, None], sigma, M=point.M, **options),
         constants_not_private(X, X, sigma, M=0.0, **options), tight, meats,
     )  # fmt: skip

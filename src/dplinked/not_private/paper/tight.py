@@ -25,7 +25,7 @@ from dplinked.study.design import Design
 from dplinked.study.instrument import public_steps
 from dplinked.study.study import Study
 from dplinked.sums.numpy.instrument import instrument_sums
-from dplinked.sums.numpy.prepare import encode
+from dplinked.sums.numpy.prepare import prepare_rows
 
 Floats = NDArray[np.float64]
 
@@ -131,12 +131,12 @@ def prepare_tight(study: Study, data: dict[str, Any]) -> Tight:
     elif design.half_widths is not None:
         unaimed = replace(study, typical={}).prepare()[0]
         design = better_instrument(design, unaimed, exposure, count, privacy_mu(study.epsilon, study.delta))
-    encoded = encode(Rows(data), design, study.linkage, study.unit)
-    x, _ = encoded.whole()
+    prepared = prepare_rows(Rows(data), design, study.linkage, study.unit)
+    x, _ = prepared.whole()
     h = np.empty_like(x)
     design.instruments(x, h)
     matrix, _ = design.scaling.to_user()
     assert matrix.shape == (1, 1)
     return Tight(
-        study, design, exposure, h[0], float(instrument_sums(encoded).matrix[0, 0]), float(matrix[0, 0]), count
+        study, design, exposure, h[0], float(instrument_sums(prepared).matrix[0, 0]), float(matrix[0, 0]), count
     )

@@ -1,1 +1,1 @@
-"""Sums over tables and Parquet files, by NumPy and a small compiled kernel."""
+"""Sums by NumPy and a compiled kernel, over tables in memory, Parquet files and streams."""

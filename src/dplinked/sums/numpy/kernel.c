@@ -1,7 +1,6 @@
 /* The pass over rows without Python's lock: clip, scale, weigh, multiply and add a few hundred rows at a time.
  *
- * kernel.py says what goes in and comes out. Additions keep their order, but for those in loops marked `omp simd reduction`, which
- * are split into lanes.
+ * kernel.py says what goes in and comes out. The order of additions is fixed; loops marked `omp simd reduction` add in several lanes.
  */
 
 #include <float.h>
@@ -25,7 +24,8 @@ typedef struct {
     double low, high, fill, shift, scale, half;
 } Scaling;
 
-/* Totals of blocks (blocks x width), what rounding lost of them or NULL, and the sum of the rows of `block` that are not added yet. */
+/* Totals of blocks (blocks x width); what rounding lost of them, or NULL; and `run`, the sum of the latest rows of `block`, which is not
+ * added to its totals yet. */
 typedef struct {
     double *totals, *lost, *run;
     int64_t width, block;
@@ -45,7 +45,7 @@ INLINE void scale_cells(const double *restrict cells, const Scaling *s, int64_t 
             x[i] /= scale;
 }
 
-INLINE void bend(const double *restrict x, double half, int64_t rows, double *restrict h)
+INLINE void clip_instrument(const double *restrict x, double half, int64_t rows, double *restrict h)
 {
     if (isnan(half)) {
         memcpy(h, x, rows * sizeof(double));
@@ -108,7 +108,7 @@ INLINE void end_run(Totals *t)
     }
 }
 
-INLINE void add_run(Totals *t, int64_t block, const double *restrict held, int64_t rows)
+INLINE void add_run(Totals *t, int64_t block, const double *restrict totalled, int64_t rows)
 {
     if (block != t->block) {
         end_run(t);
@@ -117,15 +117,15 @@ INLINE void add_run(Totals *t, int64_t block, const double *restrict held, int64
             t->run[j] = 0.0;
     }
     for (int64_t j = 0; j < t->width; j++)
-        t->run[j] += rows == 1 ? held[j * STRIDE] : add_up(held + j * STRIDE, rows);
+        t->run[j] += rows == 1 ? totalled[j * STRIDE] : add_up(totalled + j * STRIDE, rows);
 }
 
-INLINE void add_blocks(Totals *t, const int32_t *codes, const double *held, int64_t rows)
+INLINE void add_blocks(Totals *t, const int32_t *codes, const double *totalled, int64_t rows)
 {
     for (int64_t start = 0, stop; start < rows; start = stop) {
         for (stop = start + 1; stop < rows && codes[stop] == codes[start];)
             stop++;
-        add_run(t, codes[start], held + start, stop - start);
+        add_run(t, codes[start], totalled + start, stop - start);
     }
 }
 
@@ -158,14 +158,14 @@ uint32_t dplinked_source(void) { return SOURCE; }
 int64_t dplinked_workspace(int64_t columns) { return (3 * columns + 1) * STRIDE + 2 * columns; }
 
 /* Returns 0 where a code is no block's number, else 1. */
-FOR_ALL_MACHINES int dplinked_sum(int64_t rows, int64_t columns, const double *const *cells, const Scaling *scaling, int bent,
+FOR_ALL_MACHINES int dplinked_sum(int64_t rows, int64_t columns, const double *const *cells, const Scaling *scaling, int clipped,
                                   int64_t blocks, const int32_t *codes, const double *a, double *totals, double *lost,
                                   double *sums, double *workspace)
 {
     const int64_t d = columns;
-    double *x = workspace, *h = bent ? x + d * STRIDE : x, *weighted = x + 2 * d * STRIDE, *z = weighted + d * STRIDE;
+    double *x = workspace, *h = clipped ? x + d * STRIDE : x, *weighted = x + 2 * d * STRIDE, *z = weighted + d * STRIDE;
     double *b = sums + d * d, *sum_h = b + d, *sum_x = sum_h + d, *sum_z = sum_x + d;
-    Totals t = {totals, lost, z + STRIDE, bent ? 2 * d : d, -1};
+    Totals t = {totals, lost, z + STRIDE, clipped ? 2 * d : d, -1};
     for (int64_t first = 0; first < rows; first += CHUNK) {
         const int64_t n = rows - first < CHUNK ? rows - first : CHUNK;
         const int32_t *code = codes ? codes + first : 0;
@@ -174,21 +174,21 @@ FOR_ALL_MACHINES int dplinked_sum(int64_t rows, int64_t columns, const double *c
             return 0;
         for (int64_t j = 0; j < d; j++) {
             scale_cells(cells[j] + first, scaling + j, n, x + j * STRIDE);
-            if (bent)
-                bend(x + j * STRIDE, scaling[j].half, n, h + j * STRIDE);
+            if (clipped)
+                clip_instrument(x + j * STRIDE, scaling[j].half, n, h + j * STRIDE);
         }
         scale_cells(cells[d] + first, scaling + d, n, z);
         weigh(x, code, a, same, d, n, weighted);
         for (int64_t j = 0; j < d; j++) {
             const double *hj = h + j * STRIDE;
-            int64_t k = bent ? 0 : j;
+            int64_t k = clipped ? 0 : j;
             for (; k + 4 <= d; k += 4)
                 multiply_four(hj, weighted + k * STRIDE, n, sums + j * d + k);
             for (; k < d; k++)
                 sums[j * d + k] += multiply(hj, weighted + k * STRIDE, n);
             b[j] += multiply(hj, z, n);
             sum_h[j] += add_up(hj, n);
-            sum_x[j] += bent ? add_up(x + j * STRIDE, n) : 0.0;
+            sum_x[j] += clipped ? add_up(x + j * STRIDE, n) : 0.0;
         }
         *sum_z += add_up(z, n);
         if (totals && same)

@@ -1,6 +1,7 @@
-"""The compiled pass over rows (kernel.c), where the package was built with a C compiler; elsewhere NumPy does the same, more slowly.
+"""The compiled pass over rows (kernel.c), if the package was built with a C compiler. Otherwise NumPy does the same, more slowly.
 
-NumPy's steps are short, and between them threads queue for Python's lock; here a thread takes a quarter of a million rows at once without it.
+NumPy releases Python's lock for short steps only, so threads wait for each other. The kernel sums a quarter of a million rows without
+the lock.
 """
 
 from __future__ import annotations
@@ -24,11 +25,11 @@ Floats = NDArray[np.float64]
 Codes = NDArray[np.int32]
 
 LIBRARY = f"libkernel{sysconfig.get_config_var('SHLIB_SUFFIX') or '.so'}"
-_PREPARED = (-math.inf, math.inf, 0.0, 0.0, 1.0)
+_SCALED = (-math.inf, math.inf, 0.0, 0.0, 1.0)  # bounds, fill, shift and scale of a column that NumPy has scaled
 
 
 def _load() -> Any:
-    """The library, None where it was not built from this very source."""
+    """Load the library; None if there is none, or if it was built from another source."""
     source, whole, pointer = Path(__file__).with_name("kernel.c"), ctypes.c_int64, ctypes.c_void_p
     try:
         library = ctypes.CDLL(str(source.with_name(LIBRARY)))
@@ -46,7 +47,7 @@ KERNEL: Any = _load()
 
 
 class InstrumentSums:
-    """Sums of one thread: those of a tile at a time, and totals of blocks that add up.
+    """The sums of one thread: :meth:`add` returns those of one tile, while totals of blocks grow from tile to tile.
 
     Parameters
     ----------
@@ -54,28 +55,28 @@ class InstrumentSums:
         The scaling and the instrument.
     a
         Weights of the blocks; None without blocks.
-    exact
-        Whether totals keep what rounding loses.
+    compensated
+        Whether totals keep what rounding loses (Neumaier), in a second array.
     """
 
-    def __init__(self, design: Design, a: Floats | None, exact: bool) -> None:
-        d, bent = len(design.columns), design.half_widths is not None
-        self._design, self._bent = design, bent
+    def __init__(self, design: Design, a: Floats | None, compensated: bool) -> None:
+        d, clipped = len(design.columns), design.half_widths is not None
+        self._design, self._clipped = design, clipped
         self._a = np.ones(1) if a is None else np.require(a, np.float64, ["C", "A"])
         self._scaling = np.array([_scaling(design, k) for k in range(d + 1)])
         self._workspace = np.empty(KERNEL.dplinked_workspace(d))
-        arrays = 0 if a is None else 1 + exact
-        self._arrays = [np.zeros((self._a.size, 2 * d if bent else d)) for _ in range(arrays)]
+        arrays = 0 if a is None else 1 + compensated
+        self._arrays = [np.zeros((self._a.size, 2 * d if clipped else d)) for _ in range(arrays)]
 
     @property
     def totals(self) -> list[Floats]:
-        """Arrays (width×blocks) whose sum are the totals, of regressors and then, if they differ, of instruments."""
+        """Arrays (width×blocks) whose sum is the totals of regressors and then, if they differ, of instruments."""
         return [array.T for array in self._arrays]
 
     def add(
         self, count: int, raw: Mapping[str, Floats], levels: Mapping[str, Codes], codes: Codes | None
     ) -> list[Floats]:
-        """Sums over a tile: ``h'Wx`` (without an instrument of its own: one triangle), ``h'z``, ``Σh``, ``Σx``, ``Σz``; rows are added to their blocks' totals."""
+        """Sum a tile: ``Σ a h x'``, ``h'z``, ``Σh``, ``Σx`` and ``Σz``. The rows are also added to the totals of their blocks."""
         design, d = self._design, len(self._design.columns)
         cells = self._cells(count, raw, levels)
         codes = None if codes is None else np.require(codes, np.int32, ["C", "A"])
@@ -83,7 +84,7 @@ class InstrumentSums:
         pointers = (ctypes.c_void_p * (d + 1))(*(column.ctypes.data for column in cells))
         totals, lost = ([array.ctypes.data for array in self._arrays] + [None, None])[:2]
         done = KERNEL.dplinked_sum(
-            count, d, pointers, self._scaling.ctypes.data, self._bent, self._a.size,
+            count, d, pointers, self._scaling.ctypes.data, self._clipped, self._a.size,
             None if codes is None else codes.ctypes.data, self._a.ctypes.data, totals, lost, sums.ctypes.data,
             self._workspace.ctypes.data,
         )  # fmt: skip
@@ -96,7 +97,7 @@ class InstrumentSums:
         return [core, b, sum_h, sum_x, sum_z[0]]
 
     def _cells(self, count: int, raw: Mapping[str, Floats], levels: Mapping[str, Codes]) -> list[Floats]:
-        """Columns as they are in the data; those that are not are computed by NumPy, scaled."""
+        """The columns as the data has them, which the kernel scales. Columns that are computed from others come from NumPy, scaled already."""
         columns = (*self._design.columns, self._design.response)
         made = np.empty((sum(column.plain is None for column in columns), count))
         numbers, rest = self._design.numbers(raw) if len(made) else {}, iter(made)
@@ -111,10 +112,10 @@ class InstrumentSums:
 
 
 def _scaling(design: Design, place: int) -> tuple[float, ...]:
-    """What kernel.c calls a Scaling: bounds, fill, shift, scale and half-width of a column, the response last."""
+    """What kernel.c calls a Scaling: bounds, fill, shift, scale and half-width of a column; the response comes last."""
     column = (*design.columns, design.response)[place]
     numeric = any(group.numeric and group.start <= place < group.stop for group in design.groups)
     half = design.half_widths[place] if design.half_widths is not None and numeric else math.nan
     if column.plain is None:
-        return *_PREPARED, half
+        return *_SCALED, half
     return *design.bounds[column.plain], design.fill[column.plain], column.shift, column.scale, half

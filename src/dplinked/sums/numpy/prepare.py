@@ -1,8 +1,8 @@
-"""Rows ready for a pass: blocks found, cells read piece by piece, clipped and scaled in strips."""
+"""Rows prepared for a pass: the blocks are found first, then cells are read piece by piece, clipped and scaled in strips."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Protocol
@@ -11,17 +11,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dplinked.data.encoding import Keys, block_places, encode_part, place_texts
+from dplinked.data.parquet import Progress
 from dplinked.data.table import Rows
 from dplinked.errors import StudyError
 from dplinked.linkage import ELE, Exact, Linkage, Matching, PrivacyUnit
 from dplinked.linkage.matching import is_whole
 from dplinked.study.design import Design
+from dplinked.sums.blocks import check_others, find_facts, weigh_blocks
 from dplinked.sums.rounding import STRIP, TILE
 from dplinked.sums.types import BlockFacts
 
 Floats = NDArray[np.float64]
 Codes = NDArray[np.int32]
-Progress = Callable[[str, int, int], None]
 
 
 class Parts(Protocol):
@@ -49,9 +50,20 @@ class Parts(Protocol):
 
 @dataclass(frozen=True, repr=False)
 class Blocks:
-    """Rows in blocks: per block size m, ``a = γ - o`` and ``o = (1-γ)/(m-1)``, and the keys that tell a row's block.
+    """The blocks that rows lie in.
 
-    ``names`` names the blocks of an accuracy table, the other block by None; it is empty without a table.
+    Attributes
+    ----------
+    sizes
+        Number of rows m of each block.
+    a, o
+        Weights of each block, see :mod:`dplinked.sums.blocks`.
+    names
+        Keys of the blocks of an accuracy table, None for the other block; empty without a table.
+    column
+        Name of the key column; None if all rows are one block.
+    keys
+        The column's keys, which tell a row's block; None if all rows are one block.
     """
 
     sizes: NDArray[np.int64]
@@ -69,7 +81,7 @@ class Blocks:
         return self.keys.codes(piece, lambda: rows.keys(column))
 
     def weights(self, strip: Strip) -> Floats:
-        """a of each row's block; of all of them together where they are in one."""
+        """The weight a of each row's block (k), or a single one if all rows of the strip lie in one block."""
         codes = strip.codes
         assert codes is not None
         if codes.size and codes[0] == codes[-1] and np.array_equal(codes, np.broadcast_to(codes[0], codes.shape)):
@@ -78,15 +90,12 @@ class Blocks:
 
     def facts(self) -> BlockFacts:
         """What the release needs to know of public block sizes."""
-        shared = self.sizes[self.sizes > 1]
-        extra = np.minimum(0.5, 0.9 / np.sqrt(np.maximum(shared, 1)))
-        dependence = float((extra * shared).sum() / max(1, int(self.sizes.sum())))
-        return BlockFacts(int(self.sizes.max()), dict(zip(self.names, self.sizes.tolist(), strict=False)), dependence)
+        return find_facts(self.sizes, self.names)
 
 
 @dataclass(frozen=True, repr=False)
 class Piece:
-    """Rows as they are read: numbers by column, level numbers by column, and the rows' blocks' numbers."""
+    """Rows as they are read: numbers by column, numbers of levels by column, and the number of each row's block."""
 
     count: int
     raw: Mapping[str, Floats]
@@ -104,7 +113,7 @@ class Piece:
 
 @dataclass(frozen=True, repr=False)
 class Strip:
-    """A few thousand rows: scaled regressors (d×k), scaled responses (k), and their blocks' numbers (k)."""
+    """A few thousand rows: scaled regressors (d×k), scaled responses (k), and the number of each row's block (k)."""
 
     x: Floats
     z: Floats
@@ -112,8 +121,11 @@ class Strip:
 
 
 @dataclass(frozen=True, repr=False)
-class Encoded:
-    """Rows ready for the pass: blocks found, cells not read yet."""
+class PreparedRows:
+    """Rows ready for a pass: their blocks are known, their cells are not read yet.
+
+    `matching` is an explicit matrix Q in place of blocks (n×n, sparse).
+    """
 
     rows: Parts
     design: Design
@@ -137,11 +149,11 @@ class Encoded:
             yield Piece(rows.count, raw, levels, None if blocks is None else blocks.codes((part, piece), rows))
 
     def tiles(self, piece: Piece) -> Iterator[Piece]:
-        """The rows of a piece, as many at a time as may be summed in any order."""
+        """The rows of a piece, cut into tiles, which may be summed in any order."""
         yield from piece.cut(TILE)
 
     def strips(self, piece: Piece) -> Iterator[Strip]:
-        """The rows of a piece, few at a time, so that they stay in the cache."""
+        """The rows of a piece, clipped and scaled, in strips that stay in the cache."""
         for rows in piece.cut(STRIP):
             both = np.empty((len(self.design.columns) + 1, rows.count))
             self.design.fill_rows(rows.raw, rows.levels, both)
@@ -165,18 +177,18 @@ class Encoded:
         return np.concatenate([self.blocks.codes(place, rows) for place, rows in pieces])
 
 
-def encode(
+def prepare_rows(
     rows: Parts, design: Design, linkage: Linkage, unit: PrivacyUnit, progress: Progress | None = None
-) -> Encoded:
-    """Find the blocks. Only what is public under the unit can make it fail."""
+) -> PreparedRows:
+    """Find the blocks, or take the matching matrix. Only what is public under the unit can make it fail."""
     for name in design.levels:
         rows.check_key(name)
     if isinstance(linkage, Matching):
         matrix = linkage.matrix_for(None if linkage.id is None else _ids(rows, linkage.id))
         if matrix.shape[0] != rows.count:
             raise StudyError(f"The matching matrix is for {matrix.shape[0]} rows, the data has {rows.count}.")
-        return Encoded(rows, design, None, matrix, progress)
-    return Encoded(
+        return PreparedRows(rows, design, None, matrix, progress)
+    return PreparedRows(
         rows, design, None if isinstance(linkage, Exact) else _find_blocks(rows, linkage, unit), None, progress
     )
 
@@ -199,9 +211,10 @@ def _level_codes(rows: Rows, name: str, levels: tuple[Any, ...]) -> Codes:
 
 
 def _find_blocks(rows: Parts, linkage: ELE, unit: PrivacyUnit) -> Blocks:
+    """Count the rows of each block and weigh the blocks."""
     if linkage.block is None:
         whole = np.array([rows.count]), np.array([linkage.accuracy_of("")], np.float64)
-        return Blocks(whole[0], *_weights(linkage, unit, *whole))
+        return Blocks(whole[0], *weigh_blocks(*whole, linkage, unit))
     keys = rows.find_keys(linkage.block)
     places, names = block_places(keys, linkage.accuracy if isinstance(linkage.accuracy, Mapping) else None)
     sizes = keys.counts
@@ -215,29 +228,11 @@ def _find_blocks(rows: Parts, linkage: ELE, unit: PrivacyUnit) -> Blocks:
         accuracies = np.full(sizes.size, linkage.accuracy_of(""), np.float64)
         if keys.texts is not None and keys.texts.null_count:  # null keys come last
             accuracies[-1] = np.nan
-    if np.isnan(accuracies).any() and linkage.other_accuracy is None:
-        raise StudyError(
-            f"No accuracy for other blocks: {linkage.block!r} has null keys or keys absent from the accuracy "
-            "table. Add them, or declare ELE(…, other=…)."
-        )
+    check_others(bool(np.isnan(accuracies).any()), linkage)
     accuracies[np.isnan(accuracies)] = linkage.other_accuracy
-    return Blocks(sizes, *_weights(linkage, unit, sizes, accuracies), tuple(names or ()), linkage.block, keys)
-
-
-def _weights(linkage: ELE, unit: PrivacyUnit, sizes: NDArray[np.int64], accuracies: Floats) -> tuple[Floats, Floats]:
-    """a and o of each block; a block of one row is right."""
-    gamma = np.where(sizes == 1, 1.0, accuracies)
-    if linkage.source == "estimated":  # data: whatever they are, they must not stop a release
-        gamma = np.maximum(gamma, 1.0 / np.maximum(sizes, 1))
-    if not unit.moves_block and np.any((sizes > 1) & (gamma * sizes < 1.0 - 1e-9)):
-        raise StudyError(
-            "The accuracy of a block is below 1/(its number of rows), less than random links have. "
-            "Merge small blocks or correct the accuracy."
-        )
-    o = np.where(sizes > 1, (1.0 - gamma) / np.maximum(sizes - 1, 1), 0.0)
-    return gamma - o, o
+    return Blocks(sizes, *weigh_blocks(sizes, accuracies, linkage, unit), tuple(names or ()), linkage.block, keys)
 
 
 def cut_strips(count: int) -> list[slice]:
-    """Rows in strips."""
+    """Consecutive places in strips, the last one shorter; one empty strip where there is nothing."""
     return [slice(start, min(start + STRIP, count)) for start in range(0, max(1, count), STRIP)]

@@ -1,4 +1,4 @@
-"""Sums over parts in threads, strip by strip, merged in a fixed order; totals of blocks beside them."""
+"""Sums over parts: threads sum them strip by strip, add totals of blocks, and the results are merged in a fixed order."""
 
 from __future__ import annotations
 
@@ -14,19 +14,25 @@ import numpy as np
 from numpy.typing import NDArray
 from threadpoolctl import ThreadpoolController
 
-from dplinked.sums.numpy.prepare import Encoded, Piece, Strip, cut_strips
+from dplinked.sums.numpy.prepare import Piece, PreparedRows, Strip, cut_strips
+from dplinked.sums.rounding import MOST_THREADS
 
 Floats = NDArray[np.float64]
 Codes = NDArray[np.int32]
 
 WORKERS = min(8, os.cpu_count() or 1)
+assert WORKERS <= MOST_THREADS, "the rounding bound counts the threads whose totals are added"
 _FEW_RUNS = 16  # blocks in a strip up to which they are summed one by one
-_SUMMING = Lock()  # between NumPy's short steps threads queue for Python's lock: one sums, the others read
+_SUMMING = Lock()  # NumPy releases the GIL too briefly for threads to sum in parallel; one sums while the others decode
 
 
 @dataclass(frozen=True, repr=False)
 class Totals:
-    """Totals of blocks as the sum of arrays (width×blocks), one or two a thread, of which only the pages it touched take memory."""
+    """Totals of blocks, kept as arrays (width×blocks) that have to be added up.
+
+    Each thread has one or two of them. A page of memory is used only if a thread adds to a block in it, so sorted keys need little more
+    than one array.
+    """
 
     arrays: list[Floats]
 
@@ -39,18 +45,18 @@ class Totals:
             yield blocks, found
 
     def product(self, left: slice, right: slice, weights: Floats) -> Floats:
-        """``Σ_b weight_b left_b right_b'`` over blocks, of some rows of the totals."""
+        """``Σ_b weight_b left_b right_b'`` over blocks; `left` and `right` choose rows of the totals."""
         strips = [[np.dot(found[left] * weights[blocks], found[right].T)] for blocks, found in self.cut()]
         return np.asarray(merge(strips)[0])
 
 
 def sum_parts(
-    data: Encoded, begin: Callable[[], tuple[Callable[[Piece], list[NDArray[Any]]], list[Floats]]], title: str
+    data: PreparedRows, begin: Callable[[], tuple[Callable[[Piece], list[NDArray[Any]]], list[Floats]]], title: str
 ) -> tuple[list[NDArray[Any]], Totals]:
     """Sum all rows; return merged sums and totals of blocks.
 
-    Each thread takes consecutive parts; it begins with a function that sums a piece, and arrays to which this adds the totals of its blocks.
-    For a given number of threads the order of every addition is fixed.
+    Each thread takes consecutive parts. It calls `begin` once, for a function that sums a piece and for the arrays to which that function
+    adds totals of blocks. For a given number of threads the order of every addition is fixed.
     """
     parts, stopped = data.rows.parts, Event()
     done = iter(range(1, parts + 1))
@@ -84,17 +90,17 @@ def sum_parts(
 
 
 def sum_strips(
-    data: Encoded, work: Callable[[Strip], tuple[list[NDArray[Any]], Floats | None]], width: int, title: str
+    data: PreparedRows, work: Callable[[Strip], tuple[list[NDArray[Any]], Floats | None]], width: int, title: str
 ) -> tuple[list[NDArray[Any]], Totals]:
-    """Run `work` over all rows by NumPy; it returns a strip's sums, and what is to be totalled by block (width×rows) where `width` is not 0."""
+    """Sum all rows by NumPy. `work` returns the sums of a strip and, unless `width` is 0, what is to be totalled by block (width×rows)."""
 
     def begin() -> tuple[Callable[[Piece], list[NDArray[Any]]], list[Floats]]:
         totals = None if data.blocks is None or not width else np.zeros((width, data.blocks.sizes.size))
 
         def one(strip: Strip) -> list[NDArray[Any]]:
-            sums, held = work(strip)
-            if totals is not None and held is not None and strip.codes is not None:
-                _total_blocks(totals, held, strip.codes, data.large)
+            sums, totalled = work(strip)
+            if totals is not None and totalled is not None and strip.codes is not None:
+                _total_blocks(totals, totalled, strip.codes, data.large)
             return sums
 
         def add(piece: Piece) -> list[NDArray[Any]]:
@@ -116,30 +122,33 @@ def add_up(sums: Iterable[list[NDArray[Any]]]) -> list[NDArray[Any]]:
     return reduce(lambda left, right: [np.add(*both) for both in zip(left, right, strict=True)], sums)
 
 
-def _total_blocks(totals: Floats, held: Floats, codes: Codes, large: bool) -> None:
-    """Add a strip's columns to the totals of their blocks; rows of one block that follow each other are summed first.
+def _total_blocks(totals: Floats, totalled: Floats, codes: Codes, large: bool) -> None:
+    """Add the columns of `totalled`, one per row of a strip, to the totals of their blocks.
 
-    Where blocks are `large`, each total gets one addition a strip: row by row they would lose more digits than the rounding bound allows.
+    Rows of one block that follow each other are summed first. Where blocks are `large`, each total gets one addition a strip, because
+    additions row by row would lose more digits than the rounding bound allows.
     """
     if not codes.size:
         return
     starts = np.flatnonzero(np.concatenate([[True], codes[1:] != codes[:-1]]))
     if starts.size <= _FEW_RUNS:
         ends = [*starts[1:], codes.size]
-        held = np.stack([held[:, start:stop].sum(axis=1) for start, stop in zip(starts, ends, strict=True)], axis=1)
+        totalled = np.stack(
+            [totalled[:, start:stop].sum(axis=1) for start, stop in zip(starts, ends, strict=True)], axis=1
+        )
         codes = codes[starts]
     elif 2 * starts.size <= codes.size:
-        held, codes = np.add.reduceat(held, starts, axis=1), codes[starts]
+        totalled, codes = np.add.reduceat(totalled, starts, axis=1), codes[starts]
     if np.array_equal(codes, np.arange(codes[0], codes[0] + codes.size)):  # keys in order, as files often are
-        totals[:, codes[0] : codes[0] + codes.size] += held
+        totals[:, codes[0] : codes[0] + codes.size] += totalled
         return
     if large:
         order = np.argsort(codes, kind="stable")
         codes = codes[order]
         starts = np.flatnonzero(np.concatenate([[True], codes[1:] != codes[:-1]]))
-        held, codes = np.add.reduceat(held[:, order], starts, axis=1), codes[starts]
+        totalled, codes = np.add.reduceat(totalled[:, order], starts, axis=1), codes[starts]
     codes = codes.astype(np.intp)
-    for row, values in zip(totals, held, strict=True):
+    for row, values in zip(totals, totalled, strict=True):
         np.add.at(row, codes, values)
 
 

@@ -7,15 +7,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dplinked.sums.numpy.prepare import Encoded, Strip, cut_strips
+from dplinked.sums.border import symmetrise
+from dplinked.sums.numpy.prepare import PreparedRows, Strip, cut_strips
 from dplinked.sums.numpy.reduce import merge, sum_strips
 from dplinked.sums.types import Predictor, PrivateCounts, PrivateMeat
 
 Floats = NDArray[np.float64]
 
 
-def residual_counts(data: Encoded, predictor: Predictor, edges: Floats) -> PrivateCounts:
-    """Histogram of the rows' own absolute residuals between increasing public edges; the last bin is open."""
+def residual_counts(data: PreparedRows, predictor: Predictor, edges: Floats) -> PrivateCounts:
+    """Histogram of the absolute residuals that rows have on their own, between increasing public edges; the last bin is open."""
 
     def work(strip: Strip) -> tuple[list[NDArray[Any]], None]:
         residual = np.abs(_own_residuals(data, predictor, strip.x, strip.z))
@@ -25,8 +26,8 @@ def residual_counts(data: Encoded, predictor: Predictor, edges: Floats) -> Priva
     return PrivateCounts(counts[None, :])
 
 
-def row_meat(data: Encoded, predictor: Predictor, weights: Floats, norm: float) -> PrivateMeat:
-    """``Σ u_i u_i'`` with ``u_i = weights·h_i·r_i`` scaled to ‖u_i‖ ≤ norm; under an explicit Q, r_i from ``w_i'β``."""
+def row_meat(data: PreparedRows, predictor: Predictor, weights: Floats, norm: float) -> PrivateMeat:
+    """``Σ u_i u_i'`` with ``u_i = weights·h_i·r_i`` scaled to ‖u_i‖ ≤ norm. Under an explicit Q the residual r_i is taken from ``w_i'β``."""
 
     def square(x: Floats, residual: Floats) -> Floats:
         u = _instruments(data, x) * weights[:, None] * residual
@@ -44,10 +45,10 @@ def row_meat(data: Encoded, predictor: Predictor, weights: Floats, norm: float) 
             return [square(strip.x, _own_residuals(data, predictor, strip.x, strip.z))], None
 
         (meat,), _ = sum_strips(data, work, 0, "Variance")
-    return PrivateMeat((meat + meat.T) / 2.0)
+    return PrivateMeat(symmetrise(meat))
 
 
-def block_meat(data: Encoded, predictor: Predictor, weights: Floats, norm: float) -> PrivateMeat:
+def block_meat(data: PreparedRows, predictor: Predictor, weights: Floats, norm: float) -> PrivateMeat:
     """``Σ_b T_b T_b'`` with ``T_b = weights·Σ h_i (z_i - w_i'β)`` scaled to ‖T_b‖ ≤ norm."""
     blocks, first = data.blocks, int(data.design.intercept)
     assert blocks is not None
@@ -74,8 +75,8 @@ def _shorten(vectors: Floats, norm: float) -> None:
     vectors *= norm / np.maximum(length * (1.0 + 1e-12), norm)
 
 
-def _own_residuals(data: Encoded, predictor: Predictor, x: Floats, z: Floats) -> Floats:
-    """``z_i - β₀ - (γx_i + (1-γ)x̄)'β``: what a row tells of its residual without looking at others."""
+def _own_residuals(data: PreparedRows, predictor: Predictor, x: Floats, z: Floats) -> Floats:
+    """``z_i - β₀ - (γx_i + (1-γ)x̄)'β``: an estimate of each row's residual that depends on no other row."""
     first = int(data.design.intercept)
     slopes = predictor.beta[first:]
     level = float(predictor.beta[:first].sum() + (1.0 - predictor.accuracy) * (slopes @ predictor.mean))
@@ -83,7 +84,8 @@ def _own_residuals(data: Encoded, predictor: Predictor, x: Floats, z: Floats) ->
     return residual
 
 
-def _instruments(data: Encoded, x: Floats) -> Floats:
+def _instruments(data: PreparedRows, x: Floats) -> Floats:
+    """Instruments of a strip, with the intercept's ones first."""
     h = np.empty_like(x)
     data.design.instruments(x, h)
     return np.vstack([np.ones(x.shape[1]), h]) if data.design.intercept else h

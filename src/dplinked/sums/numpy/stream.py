@@ -1,30 +1,37 @@
-"""Batches that come once, summed as they come: their blocks follow each other."""
+"""Streams that are read once: batches are summed as they come, because the rows of a block follow each other."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from dplinked.data.encoding import encode_part
+from dplinked.data.parquet import Progress
+from dplinked.data.sizes import PART
 from dplinked.data.sources import Stream
-from dplinked.data.table import PART, Rows, empty_rows
+from dplinked.data.stream import spill
+from dplinked.data.table import Rows, empty_rows
 from dplinked.errors import StudyError
 from dplinked.linkage import ELE, Exact, Linkage, Matching, PrivacyUnit
 from dplinked.study.design import Design
-from dplinked.sums.numpy.instrument import instrument_sums, paper_sums
-from dplinked.sums.numpy.prepare import encode
+from dplinked.sums.engine import Source
+from dplinked.sums.numpy.instrument import instrument_sums
+from dplinked.sums.numpy.paper import paper_sums
+from dplinked.sums.numpy.prepare import prepare_rows
 from dplinked.sums.numpy.reduce import merge
-from dplinked.sums.types import PrivateSums
+from dplinked.sums.numpy.tables import Tables
+from dplinked.sums.types import CellFacts, PrivateSums
 
 NOT_CONTIGUOUS = "The stream's blocks do not follow each other: a block's rows were split. Leave out contiguous=True."
+_NOT_KNOWN = "A stream cannot be known again. With a ledger, give a file, a table or a query."
 _NEEDS_MORE = "A stream that is read once gives sums only. Leave out contiguous=True, or write the data to a file."
 
 
-class StreamRows:
-    """Read access to a stream of a declared number of rows whose blocks follow each other."""
+class StreamRows(Source):
+    """A stream of a declared number of rows whose blocks follow each other; see :class:`dplinked.sums.engine.Source`."""
 
     def __init__(self, stream: Stream) -> None:
         if stream.rows is None:
@@ -36,14 +43,20 @@ class StreamRows:
         """Check the schema: all columns there, the numeric ones numbers, the others keys."""
         empty_rows(self.stream.batches.schema).require(names, numeric=numeric)
 
-    def look_at(self, *_: Any) -> Any:
-        """Not in one pass."""
+    def summarise_column(self, name: str, low: float, high: float) -> CellFacts:
+        """Refused: it would take another pass."""
         raise StudyError(_NEEDS_MORE)
 
-    count_keys = look_at
+    def count_keys(self, name: str) -> Mapping[str | None, int]:
+        """Refused: it would take another pass."""
+        raise StudyError(_NEEDS_MORE)
+
+    def content(self) -> Iterator[bytes]:
+        """Refused: what comes once cannot be known again."""
+        raise StudyError(_NOT_KNOWN)
 
     def open(self, design: Design, linkage: Linkage, unit: PrivacyUnit) -> StreamPass:
-        """Nothing can be looked at beforehand."""
+        """Begin the one pass. The blocks are found on the way, so nothing is checked beforehand."""
         if isinstance(linkage, Matching) or unit.moves_block:
             raise StudyError("A stream is read once only with blocks that stay as they are. Leave out contiguous=True.")
         return StreamPass(self, design, linkage, unit)
@@ -70,15 +83,16 @@ class StreamPass:
 
     def instrument_sums(self) -> PrivateSums:
         """Sums over the stream, block by block."""
-        return self._sum(lambda rows: instrument_sums(encode(rows, self.design, self.linkage, self.unit)))
+        return self._sum(lambda rows: instrument_sums(prepare_rows(rows, self.design, self.linkage, self.unit)))
 
     def paper_sums(self, row_norm: float, response_bound: float) -> PrivateSums:
         """The paper's sums over the stream."""
         return self._sum(
-            lambda rows: paper_sums(encode(rows, self.design, self.linkage, self.unit), row_norm, response_bound)
+            lambda rows: paper_sums(prepare_rows(rows, self.design, self.linkage, self.unit), row_norm, response_bound)
         )
 
     def _sum(self, work: Callable[[Rows], PrivateSums]) -> PrivateSums:
+        """Sum table by table, and check the declared number of rows."""
         found = [work(Rows(table)) for table in self._cuts()]
         if sum(sums.count for sums in found) != self.count:
             raise StudyError(f"The stream does not have the {self.count} rows that were declared.")
@@ -86,7 +100,7 @@ class StreamPass:
         return PrivateSums(matrix, vector, self.count)
 
     def _cuts(self) -> Iterator[Any]:
-        """Tables of whole blocks, of `PART` rows or more each but the last."""
+        """Cut the stream into tables of whole blocks, each of `PART` rows or more but the last."""
         import pyarrow as pa
         import pyarrow.compute as pc
 
@@ -105,7 +119,7 @@ class StreamPass:
             raise StudyError(NOT_CONTIGUOUS)
 
     def _last_start(self, table: Any, block: str | None) -> int:
-        """Where the last block, which may go on, starts."""
+        """Where the last block starts, whose rows may go on in the next batch."""
         if block is None or not table.num_rows:
             return 0
         codes = encode_part(Rows(table).keys(block))[0]
@@ -113,7 +127,7 @@ class StreamPass:
         return int(changes[-1]) + 1 if changes.size else 0
 
     def _checked(self, table: Any, block: str | None, seen: list[Any]) -> Any:
-        """Note the blocks of a cut; those without an accuracy of their own are one."""
+        """Note the blocks of a table, so that one that comes again is found out. Keys without an accuracy of their own are one block."""
         if block is not None and isinstance(self.linkage, ELE):
             texts = encode_part(Rows(table).keys(block))[1]
             if isinstance(self.linkage.accuracy, dict):
@@ -126,7 +140,25 @@ class StreamPass:
         return table
 
     def column_counts(self, *_: Any) -> Any:
-        """Not in one pass; nor are the others."""
+        """Refused, like the others below: it would take another pass."""
         raise StudyError(_NEEDS_MORE)
 
     residual_counts = row_meat = block_meat = column_counts
+
+
+def resolve_data(data: Any) -> Any:
+    """Refused: what comes once cannot be known again."""
+    raise StudyError(_NOT_KNOWN)
+
+
+def open_data(
+    data: Any, columns: Sequence[str] | None = None, *, once: bool = False, progress: Progress | None = None
+) -> Source:
+    """Open a stream: to be summed as it comes if one pass is enough and blocks follow each other, else from a temporary file."""
+    stream = data if isinstance(data, Stream) else Stream(data)
+    return StreamRows(stream) if once and stream.contiguous else Tables(spill(stream, columns), progress)
+
+
+def data_content(data: Any) -> Iterator[bytes]:
+    """Refused: what comes once cannot be known again."""
+    raise StudyError(_NOT_KNOWN)

@@ -1,1 +1,1 @@
-"""The same sums by SQL, where the rows are in DuckDB or Spark."""
+"""The same sums by SQL, for rows that DuckDB or Spark reads."""

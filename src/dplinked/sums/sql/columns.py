@@ -1,4 +1,4 @@
-"""A design's columns as SQL: clipped cells, levels, formulas, scaled regressors and instruments, just as in memory."""
+"""A design's columns as SQL: clipped cells, levels, formulas, scaled regressors and instruments, with the same results as in NumPy."""
 
 from __future__ import annotations
 
@@ -8,15 +8,27 @@ from collections.abc import Mapping
 
 from dplinked.study.design import Column, Design
 from dplinked.study.formula import Factor
-from dplinked.sums.sql.dialect import LARGEST, Engine, Field
+from dplinked.sums.sql.dialect import LARGEST, SqlColumn, SqlEngine
 from dplinked.sums.sql.exact_sums import Scaled, log2_ceiling
 
 
-class Cells:
-    """The text of a design's columns over a source, innermost query first."""
+class DesignColumns:
+    """The columns of a design over a source, as SQL text.
 
-    def __init__(self, engine: Engine, fields: Mapping[str, Field], source: str, design: Design) -> None:
-        self.engine, self.fields, self.source, self.design = engine, fields, source, design
+    Parameters
+    ----------
+    engine
+        Writes and runs the statements.
+    stored
+        The columns of the data, by name.
+    source
+        What stands behind ``from``.
+    design
+        The scaling and the instrument.
+    """
+
+    def __init__(self, engine: SqlEngine, stored: Mapping[str, SqlColumn], source: str, design: Design) -> None:
+        self.engine, self.stored, self.source, self.design = engine, stored, source, design
         self._numbers = {name: f"n{i}" for i, name in enumerate(design.bounds)}
         self._codes = {name: f"l{i}" for i, name in enumerate(design.levels)}
 
@@ -27,8 +39,8 @@ class Cells:
 
     @property
     def h(self) -> list[Scaled]:
-        """The instruments' columns; those that equal a regressor are that regressor."""
-        return [Scaled(f"h{i}") if self._bent(i) else x for i, x in enumerate(self.x)]
+        """The instruments' columns. An instrument that equals its regressor is that regressor's column."""
+        return [Scaled(f"h{i}") if self._has_instrument(i) else x for i, x in enumerate(self.x)]
 
     @property
     def z(self) -> Scaled:
@@ -36,7 +48,10 @@ class Cells:
         return Scaled("z", log2_ceiling(self.design.response.peak))
 
     def rows(self, key: str | None, *, instruments: bool = False, scaled: bool = True) -> str:
-        """Query of k, z, x0, x1, … and, where wanted, h0, h1, …; in their own size unless `scaled`."""
+        """Query of the key k, z, x0, x1, … and, with `instruments`, h0, h1, …
+
+        If `scaled`, regressors and responses are divided by powers of two, so that they are at most 1.
+        """
         logs = [x.log if scaled else 0 for x in self.x]
         listed = "".join(
             f", {self._column(column, log)} as x{i}"
@@ -46,46 +61,51 @@ class Cells:
         query = f"select k, {z} as z{listed} from ({self._clipped(key)}) clipped"
         if not (instruments and self.design.half_widths is not None):
             return query
-        bent = "".join(f", {self._instrument(i, log)} as h{i}" for i, log in enumerate(logs) if self._bent(i))
-        return f"select cells.*{bent} from ({query}) cells"
+        clipped = "".join(
+            f", {self._instrument(i, log)} as h{i}" for i, log in enumerate(logs) if self._has_instrument(i)
+        )
+        return f"select cells.*{clipped} from ({query}) cells"
 
     def keys(self, name: str) -> str:
         """Query of a key column alone, as k."""
-        return f"select {self.engine.key(self.fields[name])} as k from {self.source}"
+        return f"select {self.engine.key(self.stored[name])} as k from {self.source}"
 
-    def _bent(self, place: int) -> bool:
+    def _has_instrument(self, place: int) -> bool:
+        """Whether a regressor has a clipped instrument of its own."""
         numeric = any(group.numeric and group.start <= place < group.stop for group in self.design.groups)
         return numeric and self.design.half_widths is not None
 
     def _instrument(self, place: int, log: int) -> str:
+        """``clip(x / half_width, -1, 1)`` of a regressor that is divided by ``2^log``."""
         assert self.design.half_widths is not None
         half = math.ldexp(self.design.half_widths[place], -log)
         return self.engine.clip(f"x{place} / {self.engine.double(half)}", -1.0, 1.0)
 
     def _clipped(self, key: str | None) -> str:
         """Query of clipped numbers, level codes and the key."""
-        k = "0" if key is None else self.engine.key(self.fields[key])
-        raw = "".join(f", {self.engine.number(self.fields[name])} as {sql}" for name, sql in self._numbers.items())
+        k = "0" if key is None else self.engine.key(self.stored[key])
+        raw = "".join(f", {self.engine.number(self.stored[name])} as {sql}" for name, sql in self._numbers.items())
         codes = "".join(f", {self._code(name)} as {sql}" for name, sql in self._codes.items())
         listed = "".join(f", {self._number(name)} as {sql}" for name, sql in self._numbers.items())
         kept = "".join(f", {sql}" for sql in self._codes.values())
         return f"select k{listed}{kept} from (select {k} as k{raw}{codes} from {self.source}) raw"
 
     def _number(self, name: str) -> str:
-        """Null and non-finite cells get the declared fill value."""
+        """A clipped number. Null and non-finite cells get the declared fill value."""
         double, (low, high), sql = self.engine.double, self.design.bounds[name], self._numbers[name]
         inside = f"case when {sql} < {double(low)} then {double(low)} when {sql} > {double(high)} then {double(high)} else {sql} end"
         return f"case when {self.engine.finite(sql)} then {inside} else {double(self.design.fill[name])} end"
 
     def _code(self, name: str) -> str:
-        """Number of a cell's level; undeclared ones count as the reference level, the first."""
-        field, cell = self.fields[name], self.engine.key(self.fields[name])
-        literals = [self.engine.literal(field, str(level)) for level in self.design.levels[name]]
+        """Number of a cell's level. Undeclared levels count as the reference level, the first."""
+        column = self.stored[name]
+        cell = self.engine.key(column)
+        literals = [self.engine.literal(column, str(level)) for level in self.design.levels[name]]
         cases = "".join(f" when {cell} = {sql} then {i}" for i, sql in enumerate(literals) if i and sql is not None)
         return f"case{cases} else 0 end" if cases else "0"
 
     def _column(self, column: Column, log: int) -> str:
-        """``(t - shift)/scale`` over ``2^log``, rounded just as in memory: a power of two changes no digit."""
+        """``(t - shift)/scale`` divided by ``2^log``. It is rounded as in NumPy, because a power of two changes no digit."""
         double, shift, scale = self.engine.double, column.shift, column.scale
         inside = " and ".join(f"{self._codes[name]} = {level}" for name, level in column.cell)
         if not column.numeric:
@@ -109,7 +129,7 @@ class Cells:
         )
 
     def _expression(self, factor: Factor) -> str:
-        """A factor's formula; within the declared bounds nothing in it is undefined, guards are for rounding."""
+        """A factor's formula. Within the declared bounds nothing in it is undefined; the guards are for rounding."""
         engine = self.engine
 
         def walk(node: ast.expr) -> str:

@@ -1,4 +1,4 @@
-"""What DuckDB and Spark do differently: types of columns, literals, and how a statement is run.
+"""What SQL engines do differently: types of columns, literals, functions, and how a statement is run.
 
 No name and no key is ever part of a statement: columns are numbered, and texts are written in hexadecimal.
 """
@@ -20,18 +20,32 @@ from dplinked.errors import ReleaseError, raise_alone
 
 UNREADABLE = "The rows cannot be read. The steward's 'check' shows the details."
 FAILED = "The release failed while the engine read the rows. The steward's 'check' shows the details."
-_NUMBER = r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?"  # as in rows.py
+_NUMBER = r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?"  # as in data/table.py
 WHITESPACE = " \t\n\v\f\r"
 LARGEST = 1.7976931348623157e308
 _KEY_DIGITS = 15  # decimals of so many digits are told apart by their doubles
 
 
 @dataclass(frozen=True)
-class Field:
-    """One column of a source: its name, how it is called in statements, and what its cells are.
+class SqlColumn:
+    """A column of the data as statements see it.
 
-    ``kind`` is boolean, integer, float, decimal, text, date, timestamp, instant (a timestamp with a time zone), null
-    or other. ``limits`` are those of a whole number. ``parsed`` marks texts that hold whatever a CSV file held.
+    Attributes
+    ----------
+    name
+        The column's name in the data, which is never part of a statement.
+    sql
+        The text that stands for a cell in statements.
+    kind
+        boolean, integer, float, decimal, text, date, timestamp, instant (a timestamp with a time zone), null or other.
+    type
+        The engine's name of the cells' type.
+    limits
+        Smallest and largest whole number of an integer type.
+    digits, scale
+        Those of a decimal type.
+    parsed
+        Whether the texts are those of a file without types (CSV, JSON), so that a cell is a number if its text is one.
     """
 
     name: str
@@ -59,22 +73,25 @@ def integer_limits(bits: int, signed: bool) -> tuple[int, int]:
     return (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1) if signed else (0, 2**bits - 1)
 
 
-def decimal_field(name: str, sql: str, type: str) -> Field:
-    """The field of a type ``decimal(digits, scale)``; one without a scale holds whole numbers."""
+def decimal_column(name: str, sql: str, type: str) -> SqlColumn:
+    """The column of a type ``decimal(digits, scale)``. If the scale is 0, it holds whole numbers."""
     found = re.fullmatch(r"(?i)decimal\((\d+), ?(\d+)\)", type)
     assert found is not None
     digits, scale = int(found[1]), int(found[2])
     if scale == 0:
-        return Field(name, sql, "integer", type, limits=(1 - 10**digits, 10**digits - 1))
-    return Field(name, sql, "decimal", type, digits=digits, scale=scale)
+        return SqlColumn(name, sql, "integer", type, limits=(1 - 10**digits, 10**digits - 1))
+    return SqlColumn(name, sql, "decimal", type, digits=digits, scale=scale)
 
 
-class Engine(ABC):
+class SqlEngine(ABC):
     """A dialect of SQL and a way to run it. Whatever goes wrong while rows are read is replaced by a fixed message."""
 
-    same: str  # operator of equality that holds between nulls
+    same: str  # operator of equality that also holds between nulls
     collate: str  # what makes texts compare byte by byte
     text_type: str
+    double_type: str  # 64-bit floating-point numbers
+    bigint_type: str  # 64-bit whole numbers
+    int_type: str  # 32-bit whole numbers
     checks_cells: bool  # whether reading a malformed text or moment fails
 
     @abstractmethod
@@ -94,8 +111,8 @@ class Engine(ABC):
         """Forget what was kept; never fails."""
 
     @abstractmethod
-    def open_pairs(self, pairs: Any) -> tuple[str, tuple[Field, ...], Kept | None]:
-        """Source and fields of the pairs of a matching matrix, and what must be kept until they are read."""
+    def open_pairs(self, pairs: Any) -> tuple[str, tuple[SqlColumn, ...], Kept | None]:
+        """Source and columns of the pairs of a matching matrix, and the table that must be kept until they are read, if any."""
 
     @abstractmethod
     def double(self, value: float) -> str:
@@ -107,7 +124,7 @@ class Engine(ABC):
 
     @abstractmethod
     def whole(self, value: str) -> str:
-        """A number rounded to the nearest 64-bit whole number."""
+        """A number rounded to the nearest 64-bit whole number, ties to even."""
 
     @abstractmethod
     def matches(self, value: str, pattern: str) -> str:
@@ -141,12 +158,20 @@ class Engine(ABC):
     def hex_number(self, text: str) -> str:
         """Hexadecimal digits as a number whose sums do not overflow."""
 
-    def as_text(self, field: Field) -> str:
+    def as_double(self, value: str) -> str:
+        """A number as a double."""
+        return f"cast({value} as {self.double_type})"
+
+    def as_int(self, value: str) -> str:
+        """A small whole number as a 32-bit one."""
+        return f"cast({value} as {self.int_type})"
+
+    def as_text(self, column: SqlColumn) -> str:
         """A cell of any type as a text."""
-        return f"cast({field.sql} as {self.text_type})"
+        return f"cast({column.sql} as {self.text_type})"
 
     def fetch(self, statement: str) -> list[tuple[Any, ...]]:
-        """Run a statement over rows; engines' own errors quote cells."""
+        """Run a statement over rows. The engine's own errors are replaced, because they quote cells."""
         found = None
         try:
             found = self.run(statement)
@@ -161,35 +186,35 @@ class Engine(ABC):
         except Exception:
             raise_alone(ReleaseError(FAILED))
 
-    def key(self, field: Field) -> str:
-        """A cell as a key: equal for cells of one text, null where there is none."""
-        cell = field.sql
-        match field.kind:
+    def key(self, column: SqlColumn) -> str:
+        """A cell as a key: cells of the same text have equal keys, and a cell without a text has a null key."""
+        cell = column.sql
+        match column.kind:
             case "text":
                 return f"({cell} {self.collate})"
             case "float":
                 zero = self.double(0.0)
                 return f"case when {self.finite(cell)} then case when {cell} = {zero} then {zero} else {cell} end end"
             case "date" | "timestamp" | "instant":  # moments beyond Python's calendar have no text
-                first, last = (self.typed(field, self.text(end)) for end in _CALENDAR[field.kind])
+                first, last = (self.typed(column, self.text(end)) for end in _CALENDAR[column.kind])
                 return f"case when {cell} between {first} and {last} then {cell} end"
         return cell
 
-    def typed(self, field: Field, text: str) -> str:
-        """A text made by :meth:`plain`, in the column's own type."""
-        return text if field.kind == "text" else f"cast({text} as {field.type})"
+    def typed(self, column: SqlColumn, text: str) -> str:
+        """A text that :func:`plain_text` gave, cast to the column's own type."""
+        return text if column.kind == "text" else f"cast({text} as {column.type})"
 
-    def literal(self, field: Field, text: str) -> str | None:
+    def literal(self, column: SqlColumn, text: str) -> str | None:
         """The cell whose text is `text`; None if there can be none."""
-        plain = plain_text(field, text)
-        return None if plain is None else self.typed(field, self.text(plain))
+        plain = plain_text(column, text)
+        return None if plain is None else self.typed(column, self.text(plain))
 
-    def number(self, field: Field) -> str:
+    def number(self, column: SqlColumn) -> str:
         """A cell as a double; null where it holds no number."""
-        if field.parsed:
-            trimmed = self.trimmed(field.sql)
-            return f"case when {self.matches(trimmed, _NUMBER)} then try_cast({trimmed} as double) end"
-        return field.sql if field.kind == "float" else f"cast({field.sql} as double)"
+        if column.parsed:
+            trimmed = self.trimmed(column.sql)
+            return f"case when {self.matches(trimmed, _NUMBER)} then try_cast({trimmed} as {self.double_type}) end"
+        return column.sql if column.kind == "float" else self.as_double(column.sql)
 
     def clip(self, value: str, low: float, high: float) -> str:
         """A number that is neither null nor NaN, clipped."""
@@ -203,40 +228,40 @@ _CALENDAR = {
 }
 
 
-def plain_text(field: Field, text: str) -> str | None:
+def plain_text(column: SqlColumn, text: str) -> str | None:
     """What to cast to a column's type to get the cell whose text is `text`; None if there can be no such cell."""
     try:
-        return _plain_text(field, text)
+        return _plain_text(column, text)
     except (ValueError, OverflowError, InvalidOperation):  # no number, date or UTF-8 text
         return None
 
 
-def _plain_text(field: Field, text: str) -> str | None:
-    match field.kind:
+def _plain_text(column: SqlColumn, text: str) -> str | None:
+    match column.kind:
         case "text":
             return text.encode().decode()
         case "boolean" if text in ("true", "false"):
             return text
-        case "integer" if str(int(text)) == text and field.limits[0] <= int(text) <= field.limits[1]:
+        case "integer" if str(int(text)) == text and column.limits[0] <= int(text) <= column.limits[1]:
             return text
         case "float" if key_text(float(text)) == text:
             return repr(float(text))
         case "decimal" if key_text(Decimal(text)) == text:
-            units = Decimal(text).scaleb(field.scale)
-            return f"{Decimal(text):f}" if units == int(units) and abs(units) < 10**field.digits else None
+            units = Decimal(text).scaleb(column.scale)
+            return f"{Decimal(text):f}" if units == int(units) and abs(units) < 10**column.digits else None
         case "date" if datetime.date.fromisoformat(text).isoformat() == text:
             return text
         case "timestamp" | "instant":
             moment = datetime.datetime.fromisoformat(text)
-            wanted = None if field.kind == "timestamp" else datetime.timedelta(0)  # instants are named in UTC
+            wanted = None if column.kind == "timestamp" else datetime.timedelta(0)  # instants are named in UTC
             return text if moment.isoformat() == text and moment.utcoffset() == wanted else None
     return None
 
 
 class Kept:
-    """A result that the engine keeps under a name of its own, forgotten together with this object."""
+    """A result that the engine keeps under a name of its own, until this object is closed or collected."""
 
-    def __init__(self, engine: Engine, what: str) -> None:
+    def __init__(self, engine: SqlEngine, what: str) -> None:
         self.name = f"dplinked_{what}_{os.getpid()}_{next(_NUMBERS)}"
         self._drop = weakref.finalize(self, engine.drop, self.name)
 

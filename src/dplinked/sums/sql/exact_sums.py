@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dplinked.errors import ReleaseError
-from dplinked.sums.sql.dialect import Engine
+from dplinked.sums.sql.dialect import SqlEngine
 
 Floats = NDArray[np.float64]
 
@@ -36,28 +36,28 @@ def log2_ceiling(value: float) -> int:
     return max(-900, exponent - 1 if mantissa == 0.5 else exponent) if value > 0 else -900
 
 
-def _steps(engine: Engine, term: str, bits: int, log_count: int) -> list[tuple[str, int]]:
-    """Whole numbers whose sums, times ``2^-bits`` each, make the sum of a term; terms are at most 2^(61-log_count-bits)."""
+def _steps(engine: SqlEngine, term: str, bits: int, log_count: int) -> list[tuple[str, int]]:
+    """Whole numbers whose sums, each times its ``2^-bits``, make the sum of a term of at most 2^(61-log_count-bits)."""
     step = f"{engine.double(math.ldexp(1.0, bits))} * {term}"
     high = engine.whole(step)
     if log_count <= _ONE_GRID:
         return [(high, bits)]
     finer = 61 - log_count
-    rest = f"{engine.double(math.ldexp(1.0, finer))} * ({step} - cast({high} as double))"
+    rest = f"{engine.double(math.ldexp(1.0, finer))} * ({step} - {engine.as_double(high)})"
     return [(high, bits), (engine.whole(rest), bits + finer)]
 
 
-def exact_total(engine: Engine, term: str, log_count: int) -> str:
+def exact_total(engine: SqlEngine, term: str, log_count: int) -> str:
     """Exact sum over a group of at most ``2^log_count`` rows of terms that are at most 1, as a double."""
     parts = _steps(engine, term, 61 - log_count, log_count)
     return " + ".join(
-        f"cast(sum({whole}) as double) * {engine.double(math.ldexp(1.0, -bits))}" for whole, bits in parts
+        f"{engine.as_double(f'sum({whole})')} * {engine.double(math.ldexp(1.0, -bits))}" for whole, bits in parts
     )
 
 
 @dataclass(frozen=True)
 class Scaled:
-    """A column of a statement whose absolute values are at most 1; ``2^log`` times it is meant."""
+    """A column of a statement whose absolute values are at most 1. It stands for ``2^log`` times itself."""
 
     sql: str
     log: int = 0
@@ -66,12 +66,12 @@ class Scaled:
 class ExactSums:
     """Terms to sum on their grids (see the module's text), and their sums read back."""
 
-    def __init__(self, engine: Engine, count: int) -> None:
+    def __init__(self, engine: SqlEngine, count: int) -> None:
         self._engine, self._log_count = engine, log2_ceiling(max(1, count))
         self._terms: list[tuple[list[tuple[str, int]], int]] = []
 
     def add(self, *factors: Scaled, room: int = 0) -> None:
-        """Add a product; over all rows its absolute values are at most ``2^room`` on average."""
+        """Add a product whose absolute values are at most ``2^room``, on average over all rows."""
         term = " * ".join(factor.sql for factor in factors)
         steps = _steps(self._engine, term, 61 - self._log_count - room, self._log_count)
         self._terms.append((steps, sum(factor.log for factor in factors)))
@@ -79,7 +79,7 @@ class ExactSums:
     def add_matrix(
         self, left: Sequence[Scaled], right: Sequence[Scaled], *weights: Scaled, symmetric: bool = False, room: int = 0
     ) -> None:
-        """Add all products of two lists; one triangle where they are the same."""
+        """Add all products of two lists; if `symmetric`, those of one triangle."""
         for i, j in _places(len(left), len(right), symmetric):
             self.add(*weights, left[i], right[j], room=room)
 
@@ -88,14 +88,14 @@ class ExactSums:
         return "".join(f", sum({whole})" for steps, _ in self._terms for whole, _ in steps)
 
     def read(self, found: Iterable[Any]) -> Reader:
-        """What the engine found for :meth:`selected`."""
+        """Sums from the numbers that the engine found for :meth:`selected`."""
         sums, exact = iter(found), []
         for steps, log in self._terms:
             exact.append(math.fsum(math.ldexp(int(next(sums) or 0), log - bits) for _, bits in steps))
         return Reader(np.array(exact, dtype=np.float64))
 
     def fetch(self, source: str, count: int, joined: str = "*") -> Reader:
-        """Sum over `count` rows: a join that lost or doubled some, or left `joined` null, is found out."""
+        """Sum over `count` rows. A join that lost or doubled some of them, or left `joined` null, is found out."""
         ((found, *sums),) = self._engine.fetch(f"select count({joined}){self.selected()} from ({source}) terms")
         if int(found) != count:
             raise ReleaseError(CHANGED)
@@ -125,4 +125,5 @@ class Reader:
 
 
 def _places(left: int, right: int, symmetric: bool) -> list[tuple[int, int]]:
+    """Entries of a matrix row by row; those of the upper triangle if it is symmetric."""
     return [(i, j) for i in range(left) for j in range(i if symmetric else 0, right)]

@@ -1,12 +1,12 @@
-"""The same sums as in memory, by SQL: what DuckDB and Spark share.
+"""The passes over rows by SQL, which all SQL engines share. They give the sums that NumPy gives.
 
-Every statement is generated here as text; an :class:`Engine` adds its dialect and runs it. Rows stay where they
+Every statement is generated here as text; a :class:`SqlEngine` adds its dialect and runs it. Rows stay where they
 are: a statement returns sums, counts, or one number of rows per declared accuracy key.
 
-A row's cell can make no statement fail. Cells are clipped before anything is computed from them, casts and
-parsing give null instead of an error, logarithms and roots are guarded, and sums cannot overflow (below). Columns
-are renamed by position (c0, c1, …) and texts are written in hexadecimal, so no name and no key is ever part of a
-statement.
+No cell of a row can make a statement fail. Cells are clipped before anything is computed from them, casts and
+parsing give null instead of an error, logarithms and roots are guarded, and sums cannot overflow
+(:mod:`dplinked.sums.sql.exact_sums`). Columns are renamed by position (c0, c1, …) and texts are written in hexadecimal, so no name and no
+key is ever part of a statement.
 """
 
 from __future__ import annotations
@@ -18,220 +18,124 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from dplinked.data.keys import key_text
-from dplinked.data.table import check_columns
-from dplinked.errors import StudyError, raise_alone
-from dplinked.linkage import Linkage, Matching, PrivacyUnit
+from dplinked.errors import StudyError
 from dplinked.study.design import Design
-from dplinked.sums.sql.blocks import Keyed, Links, Matched, Whole, find_links, total_columns
-from dplinked.sums.sql.columns import Cells
-from dplinked.sums.sql.dialect import UNREADABLE, Engine, Field
+from dplinked.sums.border import add_border, symmetrise
+from dplinked.sums.sql.blocks import BlockTable, LinkTable, OneBlock, total_columns
+from dplinked.sums.sql.columns import DesignColumns
+from dplinked.sums.sql.dialect import SqlEngine
 from dplinked.sums.sql.exact_sums import ExactSums, Reader, Scaled, log2_ceiling
-from dplinked.sums.types import BlockFacts, CellFacts, Predictor, PrivateCounts, PrivateMeat, PrivateSums
+from dplinked.sums.sql.pairs import PairTable
+from dplinked.sums.types import BlockFacts, Predictor, PrivateCounts, PrivateMeat, PrivateSums
 
 Floats = NDArray[np.float64]
-
-MOST_ROWS = 2**37
-_REFUSED = ("text", "date", "timestamp", "instant")  # kinds of cells that a file may hold and an engine refuse
-
-
-class SqlRows:
-    """Linked rows in an engine. Schema and number of rows are public."""
-
-    def __init__(self, engine: Engine, source: str, fields: Sequence[Field]) -> None:
-        self._engine, self._source = engine, source
-        self.columns: tuple[str, ...] = tuple(field.name for field in fields)
-        self._fields = {field.name: field for field in fields}
-        if len(self._fields) != len(fields):
-            raise StudyError("The data has two columns of the same name. Rename one.")
-        self.count = self._count()
-
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}({self.count} rows, columns {list(self.columns)})"
-
-    def _count(self) -> int:
-        found = None
-        try:
-            ((found,),) = self._engine.run(f"select count(*) from {self._source}")
-        except Exception:
-            raise_alone(StudyError(UNREADABLE))
-        if found > MOST_ROWS:
-            raise StudyError(f"An engine sums at most {MOST_ROWS:,} rows exactly.")
-        return int(found)
-
-    def require(self, names: Sequence[str], *, numeric: Sequence[str] = ()) -> None:
-        """Check the schema: all columns there, the numeric ones numbers, the others keys."""
-        check_columns(names, self.columns, secret=any(field.parsed for field in self._fields.values()))
-        for name in numeric:
-            field = self._fields[name]
-            if not field.numeric:
-                kind = {"text": "String", "date": "Date"}.get(field.kind, field.type)
-                raise StudyError(f"Column {name!r} holds {kind}, not numbers. Convert it before fitting.")
-        for name in set(names) - set(numeric):
-            if not self._fields[name].comparable:
-                raise StudyError(
-                    f"Column {name!r} holds {self._fields[name].type}, which cannot be compared. Convert it to text first."
-                )
-
-    def open(self, design: Design, linkage: Linkage, unit: PrivacyUnit) -> SqlPass:
-        """Find the blocks; only what is public under the unit can make it fail."""
-        self.require(design.variables, numeric=list(design.bounds))
-        key = linkage.id if isinstance(linkage, Matching) else linkage.block
-        if key is not None:
-            self.require([key])
-        self._read_cells(design.variables)
-        cells = Cells(self._engine, self._fields, self._source, design)
-        links, facts = find_links(cells, self.count, linkage, unit)
-        return SqlPass(self, cells, self.count, links, facts)
-
-    def _read_cells(self, names: Sequence[str]) -> None:
-        """Read texts and moments once where one that the engine refuses would stop a later pass; keys are read for the blocks anyway."""
-        fields = [self._fields[name] for name in names if self._fields[name].kind in _REFUSED]
-        if fields and self._engine.checks_cells:
-            lengths = ", ".join(f"sum(length({self._engine.as_text(field)}))" for field in fields)
-            self._engine.fetch(f"select {lengths} from {self._source}")
-
-    def look_at(self, name: str, low: float, high: float) -> CellFacts:
-        """What the cells of a numeric column are like. FOR THE STEWARD."""
-        self.require([name], numeric=[name])
-        engine = self._engine
-        cells = f"select {engine.number(self._fields[name])} as v from {self._source}"
-        finite = f"select case when {engine.finite('v')} then v end as v from ({cells}) cells"
-        outside = (
-            f"sum(case when v {sign} {engine.double(end)} then 1 else 0 end)" for sign, end in (("<", low), (">", high))
-        )
-        middle = (engine.quantile("v", share) for share in (0.15, 0.85))
-        statement = f"select count(*) - count(v), {', '.join(outside)}, {', '.join(middle)} from ({finite}) finite"
-        ((missing, below, above, *ends),) = engine.fetch(statement)
-        return CellFacts(
-            int(missing), int(below or 0), int(above or 0), None if ends[0] is None else tuple(map(float, ends))
-        )
-
-    def digest(self) -> bytes:
-        """The rows' content, in whatever order they come, to know it again: sums of pieces of each row's SHA-256."""
-        engine = self._engine
-        texts = [engine.as_text(field) for field in self._fields.values()]
-        listed = ", ".join(f"coalesce(concat(length({text}), ':', {text}), '-')" for text in texts)
-        hashes = f"select {engine.sha256(f'concat({listed})')} as h from {self._source}"
-        pieces = ", ".join(f"sum({engine.hex_number(f'substring(h, {first}, 12)')})" for first in range(1, 61, 12))
-        (numbers,) = engine.fetch(f"select count(*), {pieces} from ({hashes}) hashed")
-        return " ".join(map(str, numbers)).encode()
-
-    def count_keys(self, name: str) -> dict[str | None, int]:
-        """Rows per key. FOR THE STEWARD."""
-        self.require([name])
-        keys = f"select {self._engine.key(self._fields[name])} as k from {self._source}"
-        found = self._engine.fetch(f"select k, count(*) from ({keys}) keys group by k")
-        return {key_text(key): int(count) for key, count in found}
 
 
 @dataclass(frozen=True, repr=False)
 class SqlPass:
-    """Rows ready to be summed: blocks found, cells not read yet. What the methods return is private."""
+    """The passes of :class:`dplinked.sums.engine.Pass`, by SQL. What the methods return is private."""
 
-    rows: SqlRows  # keeps alive what the engine knows them by
-    cells: Cells
+    rows: object  # the source, which keeps alive what the engine knows the rows by
+    columns: DesignColumns
     count: int
-    links: Links
+    link_table: LinkTable
     blocks: BlockFacts | None
 
     @property
     def design(self) -> Design:
         """The scaling and the instrument."""
-        return self.cells.design
+        return self.columns.design
 
     @property
-    def engine(self) -> Engine:
+    def engine(self) -> SqlEngine:
         """What runs the statements."""
-        return self.cells.engine
+        return self.columns.engine
 
     def with_design(self, design: Design) -> SqlPass:
         """The same rows with another scaling or instrument."""
-        return replace(self, cells=Cells(self.engine, self.cells.fields, self.cells.source, design))
+        return replace(self, columns=DesignColumns(self.engine, self.columns.stored, self.columns.source, design))
 
     def close(self) -> None:
-        """Forget the blocks or pairs that the engine keeps; so does the end of all passes over them."""
-        self.links.close()
+        """Forget the blocks or pairs that the engine keeps. They are forgotten anyway when the last pass over them is gone."""
+        self.link_table.close()
 
     # --- the bounded instrument ---------------------------------------------------------------------
 
     def instrument_sums(self) -> PrivateSums:
         """``h'QX`` and ``h'z`` with the design's instruments h; the intercept comes first."""
-        cells, links, d = self.cells, self.links, len(self.design.columns)
-        rows, h, x, z = cells.rows(links.key, instruments=True), cells.h, cells.x, cells.z
-        symmetric = self.design.half_widths is None and not isinstance(links, Matched)
+        columns, link_table, d = self.columns, self.link_table, len(self.design.columns)
+        rows, h, x, z = columns.rows(link_table.key, instruments=True), columns.h, columns.x, columns.z
+        symmetric = self.design.half_widths is None and not isinstance(link_table, PairTable)
         weights: tuple[Scaled, ...] = ()
         sums = ExactSums(self.engine, self.count)
-        if isinstance(links, Keyed):
-            source, weights = links.weighted(rows), (Scaled("a"),)
-        elif isinstance(links, Matched):
-            source, x = links.spread(self.engine, rows, x)
+        if isinstance(link_table, BlockTable):
+            source, weights = link_table.weighted(rows), (Scaled("a"),)
+        elif isinstance(link_table, PairTable):
+            source, x = link_table.join_matches(self.engine, rows, x)
         else:
             source = rows
         sums.add_matrix(h, x, *weights, symmetric=symmetric)
         for column in h:
             sums.add(column, z)
         sums.add(z)
-        for column in () if isinstance(links, Keyed) else (*h, *x):
+        for column in () if isinstance(link_table, BlockTable) else (*h, *x):
             sums.add(column)
-        found = sums.fetch(source, self.count, "a" if isinstance(links, Keyed) else "*")
+        found = sums.fetch(source, self.count, "a" if isinstance(link_table, BlockTable) else "*")
         core, b, (sum_z,) = found.matrix(d, d, symmetric=symmetric), found.take(d), found.take(1)
-        if isinstance(links, Keyed):
-            found = self._block_sums(links, rows, symmetric)
+        if isinstance(link_table, BlockTable):
+            found = self._block_sums(link_table, rows, symmetric)
             core = core + found.matrix(d, d, symmetric=symmetric)
         sum_h, sum_x = found.take(d), found.take(d)
-        if isinstance(links, Whole):
-            core = links.a * core + links.o * np.outer(sum_h, sum_x)
-        if not self.design.intercept:
-            return PrivateSums(core, b, self.count)
-        matrix = np.block([[np.full((1, 1), float(self.count)), sum_x[None, :]], [sum_h[:, None], core]])
-        return PrivateSums(matrix, np.concatenate([[sum_z], b]), self.count)
+        if isinstance(link_table, OneBlock):
+            core = link_table.a * core + link_table.o * np.outer(sum_h, sum_x)
+        core = symmetrise(core) if symmetric else core
+        return add_border(self.design, self.count, core, b, sum_h, sum_x, float(sum_z))
 
-    def _block_sums(self, links: Keyed, rows: str, symmetric: bool) -> Reader:
-        """``Σ o s_h s_x'`` over blocks, ``Σh`` and ``Σx``, from totals that are kept if they are this design's."""
-        totals, (h, x) = total_columns(self.engine, links.largest, self.cells.h, self.cells.x)
-        source = links.kept.name if links.design == self.design else links.totals(rows, totals)
+    def _block_sums(self, link_table: BlockTable, rows: str, symmetric: bool) -> Reader:
+        """``Σ o s_h s_x'`` over blocks, ``Σh`` and ``Σx``, from the totals that are kept or, for another design, from new ones."""
+        totals, (h, x) = total_columns(self.engine, link_table.largest, self.columns.h, self.columns.x)
+        source = link_table.kept.name if link_table.design == self.design else link_table.totals(rows, totals)
         sums = ExactSums(self.engine, self.count)
         sums.add_matrix(h, x, Scaled("o"), symmetric=symmetric, room=1)  # at most 2m, since o ≤ 1/(m-1)
         for column in (*h, *x):
             sums.add(column)  # at most m
-        return sums.fetch(source, links.blocks)
+        return sums.fetch(source, link_table.blocks)
 
     # --- the paper's W -------------------------------------------------------------------------------
 
     def paper_sums(self, row_norm: float, response_bound: float) -> PrivateSums:
         """``W'W`` and ``W'z*`` of Algorithms 1 and 2: rows scaled to norm ≤ c, responses clipped to ±R."""
-        cells, links, engine = self.cells, self.links, self.engine
-        limit = math.ldexp(response_bound, -cells.z.log)
+        columns, link_table, engine = self.columns, self.link_table, self.engine
+        limit = math.ldexp(response_bound, -columns.z.log)
         small = min(0, log2_ceiling(limit))
         z = f"{engine.clip('z', -limit, limit)} * {engine.double(math.ldexp(1.0, -small))} as z"
-        columns = [*([self._one] if self.design.intercept else []), *cells.x]
-        rows, x = _shortened(engine, cells.rows(links.key), columns, row_norm, f"k, {z}")
-        y, p = Scaled("z", cells.z.log + small), len(x)
+        regressors = [*([self._one] if self.design.intercept else []), *columns.x]
+        rows, x = _shortened(engine, columns.rows(link_table.key), regressors, row_norm, f"k, {z}")
+        y, p = Scaled("z", columns.z.log + small), len(x)
         source, squared, single = rows, list[Scaled](), list[Scaled]()
-        if isinstance(links, Keyed):
-            source, squared, single = links.weighted(rows), [Scaled("a * a")], [Scaled("a")]
-        elif isinstance(links, Matched):
-            source, x = links.spread(engine, rows, x)
+        if isinstance(link_table, BlockTable):
+            source, squared, single = link_table.weighted(rows), [Scaled("a * a")], [Scaled("a")]
+        elif isinstance(link_table, PairTable):
+            source, x = link_table.join_matches(engine, rows, x)
         sums = ExactSums(engine, self.count)
         sums.add_matrix(x, x, *squared, symmetric=True)
         sums.add_matrix(x, [y], *single)
         for column in (*x, y):
             sums.add(column)
-        found = sums.fetch(source, self.count, "a" if isinstance(links, Keyed) else "*")
+        found = sums.fetch(source, self.count, "a" if isinstance(link_table, BlockTable) else "*")
         gram, cross = found.matrix(p, p, symmetric=True), found.take(p)
         s, (t,) = found.take(p), found.take(1)
-        if isinstance(links, Whole):
-            a, o = links.a, links.o
+        if isinstance(link_table, OneBlock):
+            a, o = link_table.a, link_table.o
             gram = a * a * gram + (2.0 * a * o + self.count * o * o) * np.outer(s, s)
             cross = a * cross + o * s * t
-        elif isinstance(links, Keyed):
-            totals, (block_x, block_y) = total_columns(engine, links.largest, x, [y])
+        elif isinstance(link_table, BlockTable):
+            totals, (block_x, block_y) = total_columns(engine, link_table.largest, x, [y])
             blocks = ExactSums(engine, self.count)
             # (2ao + mo²)ss' is at most 4m + 4m of totals that are at most m
             blocks.add_matrix(block_x, block_x, Scaled("(2 * a * o + m * o * o)"), symmetric=True, room=3)
             blocks.add_matrix(block_x, block_y, Scaled("o"), room=1)
-            added = blocks.fetch(links.totals(rows, totals), links.blocks)
+            added = blocks.fetch(link_table.totals(rows, totals), link_table.blocks)
             gram, cross = gram + added.matrix(p, p, symmetric=True), cross + added.take(p)
         return PrivateSums(gram, cross, self.count)
 
@@ -242,7 +146,7 @@ class SqlPass:
     # --- counting ------------------------------------------------------------------------------------
 
     def column_counts(self, bins: int) -> PrivateCounts:
-        """Histogram of each numeric column over its bounds, on a public grid (rows: numeric groups)."""
+        """Histogram of each numeric column over its bounds, on a public grid (numeric groups×bins)."""
         numeric = [group.start for group in self.design.groups if group.numeric]
         counts = np.zeros((len(numeric), bins), dtype=np.int64)
         if not numeric:
@@ -252,16 +156,16 @@ class SqlPass:
             column = self.design.columns[k]
             low, high = ((edge - column.shift) / column.scale for edge in column.interval)
             place = f"floor((x{k} - {double(low)}) * {double(bins / (high - low))})"
-            places.append(f"cast({self.engine.clip(place, 0.0, bins - 1.0)} as int) as p{i}")
-        query = f"select {', '.join(places)} from ({self.cells.rows(None, scaled=False)}) cells"
+            places.append(f"{self.engine.as_int(self.engine.clip(place, 0.0, bins - 1.0))} as p{i}")
+        query = f"select {', '.join(places)} from ({self.columns.rows(None, scaled=False)}) cells"
         for row, place, count in self.engine.fetch(self.engine.histograms(query, len(numeric))):
             counts[row, place] = count
         return PrivateCounts(counts)
 
     def residual_counts(self, predictor: Predictor, edges: Floats) -> PrivateCounts:
-        """Histogram of the rows' own absolute residuals between increasing public edges; the last bin is open."""
+        """Histogram of the absolute residuals that rows have on their own, between increasing public edges; the last bin is open."""
         residual, _ = self._own_residual(predictor)
-        query = f"select abs({residual}) as r from ({self.cells.rows(None, scaled=False)}) cells"
+        query = f"select abs({residual}) as r from ({self.columns.rows(None, scaled=False)}) cells"
         place = _search(self.engine, "r", edges.tolist())
         found = self.engine.fetch(f"select {place} as p, count(*) from ({query}) residuals group by {place}")
         counts = np.zeros(edges.size + 1, dtype=np.int64)
@@ -272,14 +176,14 @@ class SqlPass:
     # --- residuals -----------------------------------------------------------------------------------
 
     def row_meat(self, predictor: Predictor, weights: Floats, norm: float) -> PrivateMeat:
-        """``Σ u_i u_i'`` with ``u_i = weights·h_i·r_i`` scaled to ‖u_i‖ ≤ norm; under an explicit Q, r_i from ``w_i'β``."""
+        """``Σ u_i u_i'`` with ``u_i = weights·h_i·r_i`` scaled to ‖u_i‖ ≤ norm. Under an explicit Q the residual r_i is taken from ``w_i'β``."""
         double = self.engine.double
-        rows = self.cells.rows(self.links.key, instruments=True, scaled=False)
-        if isinstance(self.links, Matched):
+        rows = self.columns.rows(self.link_table.key, instruments=True, scaled=False)
+        if isinstance(self.link_table, PairTable):
             fitted, reach = self._fitted(predictor, [0] * len(self.design.columns))
             log = log2_ceiling(reach)
             with_fitted = f"select cells.*, {double(math.ldexp(1.0, -log))} * {fitted} as f from ({rows}) cells"
-            rows, (w,) = self.links.spread(self.engine, with_fitted, [Scaled("f", log)])
+            rows, (w,) = self.link_table.join_matches(self.engine, with_fitted, [Scaled("f", log)])
             level = float(predictor.beta[: int(self.design.intercept)].sum())
             residual = f"z - {double(level)} - {double(math.ldexp(1.0, log))} * {w.sql}"
             largest = self.design.response.peak + abs(level) + reach
@@ -294,31 +198,37 @@ class SqlPass:
 
     def block_meat(self, predictor: Predictor, weights: Floats, norm: float) -> PrivateMeat:
         """``Σ_b T_b T_b'`` with ``T_b = weights·Σ h_i (z_i - w_i'β)`` scaled to ‖T_b‖ ≤ norm."""
-        cells, links, double = self.cells, self.links, self.engine.double
-        assert not isinstance(links, Matched)
+        columns, link_table, double = self.columns, self.link_table, self.engine.double
+        assert not isinstance(link_table, PairTable)
         level = float(predictor.beta[: int(self.design.intercept)].sum())
-        fitted, reach = self._fitted(predictor, [x.log for x in cells.x])
+        fitted, reach = self._fitted(predictor, [x.log for x in columns.x])
         log_v, log_f = log2_ceiling(self.design.response.peak + abs(level)), log2_ceiling(reach)
-        v = f"{double(math.ldexp(1.0, cells.z.log - log_v))} * z - {double(math.ldexp(level, -log_v))} as v"
+        v = f"{double(math.ldexp(1.0, columns.z.log - log_v))} * z - {double(math.ldexp(level, -log_v))} as v"
         f = f"{double(math.ldexp(1.0, -log_f))} * {fitted} as f"
-        rows = f"select cells.*, {v}, {f} from ({cells.rows(links.key, instruments=True)}) cells"
+        rows = f"select cells.*, {v}, {f} from ({columns.rows(link_table.key, instruments=True)}) cells"
         h = self._instruments()
         products = [[Scaled(f"{one.sql} * {name}", one.log) for one in h] for name in ("v", "f")]
-        if isinstance(links, Whole):
-            return self._whole_meat(
-                links, rows, [*products[0], *products[1], *h, Scaled("f")], (log_v, log_f), weights, norm
+        if isinstance(link_table, OneBlock):
+            return self._one_block_meat(
+                link_table, rows, [*products[0], *products[1], *h, Scaled("f")], (log_v, log_f), weights, norm
             )
-        totals, (s1, s2, sh, (sf,)) = total_columns(self.engine, links.largest, *products, h, [Scaled("f")])
+        totals, (s1, s2, sh, (sf,)) = total_columns(self.engine, link_table.largest, *products, h, [Scaled("f")])
         top = max(log_v, log_f)
         terms = []
         for one, two, three, weight in zip(s1, s2, sh, weights, strict=True):
-            log = log2_ceiling(weight) + three.log + top + 2 + log2_ceiling(max(1, links.largest))
+            log = log2_ceiling(weight) + three.log + top + 2 + log2_ceiling(max(1, link_table.largest))
             by_v, by_f = (double(math.ldexp(weight, part + three.log - log)) for part in (log_v, log_f))
             terms.append(Scaled(f"({by_v} * {one.sql} - {by_f} * (a * {two.sql} + o * {three.sql} * {sf.sql}))", log))
-        return self._meat(links.totals(rows, totals), terms, norm, links.blocks)
+        return self._meat(link_table.totals(rows, totals), terms, norm, link_table.blocks)
 
-    def _whole_meat(
-        self, links: Whole, rows: str, totals: Sequence[Scaled], logs: tuple[int, int], weights: Floats, norm: float
+    def _one_block_meat(
+        self,
+        link_table: OneBlock,
+        rows: str,
+        totals: Sequence[Scaled],
+        logs: tuple[int, int],
+        weights: Floats,
+        norm: float,
     ) -> PrivateMeat:
         """The meat of a single block."""
         p, sums = len(self.design.names), ExactSums(self.engine, self.count)
@@ -327,7 +237,7 @@ class SqlPass:
         found = sums.fetch(rows, self.count)
         s1, s2 = (np.ldexp(found.take(p), log) for log in logs)
         sh, sf = found.take(p), math.ldexp(found.take(1)[0], logs[1])
-        T = weights * (s1 - links.a * s2 - links.o * sh * sf)
+        T = weights * (s1 - link_table.a * s2 - link_table.o * sh * sf)
         T *= norm / max(math.hypot(*T) * (1.0 + 1e-12), norm)
         return PrivateMeat(np.outer(T, T))
 
@@ -338,7 +248,7 @@ class SqlPass:
         return PrivateMeat(sums.fetch(source, count).matrix(len(u), len(u), symmetric=True))
 
     def _instruments(self) -> list[Scaled]:
-        return [*([self._one] if self.design.intercept else []), *self.cells.h]
+        return [*([self._one] if self.design.intercept else []), *self.columns.h]
 
     def _fitted(self, predictor: Predictor, logs: Sequence[int]) -> tuple[str, float]:
         """``x'β`` without the intercept, of columns divided by ``2^logs``, and a bound on it."""
@@ -351,7 +261,7 @@ class SqlPass:
         return f"({' + '.join(terms) or self.engine.double(0.0)})", reach
 
     def _own_residual(self, predictor: Predictor) -> tuple[str, float]:
-        """``z_i - β₀ - (γx_i + (1-γ)x̄)'β``, what a row tells of its residual without looking at others, and a bound on it."""
+        """``z_i - β₀ - (γx_i + (1-γ)x̄)'β``, an estimate of a row's residual that depends on no other row, and a bound on it."""
         first, double = int(self.design.intercept), self.engine.double
         slopes, accuracy = predictor.beta[first:], predictor.accuracy
         level = float(predictor.beta[:first].sum() + (1.0 - accuracy) * (slopes @ predictor.mean))
@@ -360,11 +270,11 @@ class SqlPass:
 
 
 def _shortened(
-    engine: Engine, query: str, columns: Sequence[Scaled], norm: float, kept: str = "1 as one"
+    engine: SqlEngine, query: str, columns: Sequence[Scaled], norm: float, kept: str = "1 as one"
 ) -> tuple[str, list[Scaled]]:
-    """Columns of a query scaled so that each row's l2 norm is at most `norm`, beside those `kept`.
+    """Columns of a query, scaled so that each row's l2 norm is at most `norm`; the columns that `kept` lists stay beside them.
 
-    Columns are first divided by a common power of two that keeps them below 1: their squares cannot overflow.
+    The columns are first divided by a common power of two that keeps them below 1, so that their squares cannot overflow.
     """
     double, top = engine.double, max((column.log for column in columns), default=0)
     limit = math.ldexp(norm, -top)
@@ -380,8 +290,8 @@ def _shortened(
     return f"select short.*{scaled} from ({factor}) short", [Scaled(f"u{i}", top + small) for i in range(len(columns))]
 
 
-def _search(engine: Engine, value: str, edges: Sequence[float], first: int = 0) -> str:
-    """How many edges lie below a value, by halving."""
+def _search(engine: SqlEngine, value: str, edges: Sequence[float], first: int = 0) -> str:
+    """How many of the edges lie below a value, found by halving."""
     if not edges:
         return str(first)
     middle = len(edges) // 2

@@ -1,4 +1,4 @@
-"""Linked rows that Spark holds: a frame, a table, a SELECT. SQL and frames only, so that Spark Connect works too."""
+"""Linked rows that Spark reads: a frame, a table, a SELECT. Only SQL and frames are used, so that Spark Connect works too."""
 
 from __future__ import annotations
 
@@ -11,19 +11,20 @@ from typing import Any
 
 from dplinked.data.arrow import to_arrow
 from dplinked.data.files import find_files
-from dplinked.data.sources import is_spark
+from dplinked.data.parquet import Progress
+from dplinked.data.sources import SparkTable, is_spark
 from dplinked.errors import StudyError, raise_alone
 from dplinked.sums.sql.dialect import (
     LARGEST,
     UNREADABLE,
     WHITESPACE,
-    Engine,
-    Field,
     Kept,
-    decimal_field,
+    SqlColumn,
+    SqlEngine,
+    decimal_column,
     integer_limits,
 )
-from dplinked.sums.sql.passes import SqlRows
+from dplinked.sums.sql.rows import SqlRows
 
 _INTEGERS = {"tinyint": 8, "smallint": 16, "int": 32, "bigint": 64}
 _KINDS = {
@@ -38,12 +39,15 @@ _TEXTS = re.compile(r"string( collate \w+)?|(var)?char\(\d+\)( collate \w+)?")
 _NAME = re.compile(r"(\w+|`[^`]+`)(\.(\w+|`[^`]+`))*")
 
 
-class SparkEngine(Engine):
-    """SQL as Spark has it, on a session."""
+class SparkEngine(SqlEngine):
+    """Spark's dialect of SQL, on a session."""
 
     same = "<=>"
     collate = "collate UTF8_BINARY"
     text_type = "string"
+    double_type = "double"
+    bigint_type = "bigint"
+    int_type = "int"
     checks_cells = False
 
     def __init__(self, session: Any) -> None:
@@ -76,9 +80,9 @@ class SparkEngine(Engine):
         except Exception:  # the session is over, and its cache with it
             return
 
-    def key(self, field: Field) -> str:
+    def key(self, column: SqlColumn) -> str:
         """A cell as a key; Spark does not check that texts are UTF-8."""
-        return super().key(replace(field, sql=f"try_validate_utf8({field.sql})") if field.kind == "text" else field)
+        return super().key(replace(column, sql=f"try_validate_utf8({column.sql})") if column.kind == "text" else column)
 
     def double(self, value: float) -> str:
         """A literal marked as a double, whatever the session takes others for."""
@@ -90,8 +94,8 @@ class SparkEngine(Engine):
         return f"cast(X'{value.encode().hex()}' as string)"
 
     def whole(self, value: str) -> str:
-        """Rounded first, ties to even: the cast cuts off."""
-        return f"cast(rint({value}) as bigint)"
+        """A cast of the rounded number, ties to even, because the cast alone cuts off."""
+        return f"cast(rint({value}) as {self.bigint_type})"
 
     def matches(self, value: str, pattern: str) -> str:
         r"""Whether a whole text matches; ``\z``, since ``$`` would leave out a last line break."""
@@ -107,11 +111,11 @@ class SparkEngine(Engine):
         return f"try_divide({left}, {right})"
 
     def finite(self, number: str) -> str:
-        """NaN lies above every number."""
+        """A comparison, which also leaves out NaN: it lies above every number."""
         return f"{number} between {self.double(-LARGEST)} and {self.double(LARGEST)}"
 
     def histograms(self, query: str, size: int) -> str:
-        """Column by column: grouping sets would copy each row as often as there are columns."""
+        """Count column by column, because grouping sets would copy each row as often as there are columns."""
         counted = (f"select {i}, p{i}, count(*) from ({query}) places group by p{i}" for i in range(size))
         return " union all ".join(counted)
 
@@ -124,15 +128,15 @@ class SparkEngine(Engine):
         return f"sha2({text}, 256)"
 
     def hex_number(self, text: str) -> str:
-        """Hexadecimal digits as a decimal: whole numbers of 64 bits would overflow."""
+        """Hexadecimal digits as a decimal, because sums of 64-bit whole numbers would overflow."""
         return f"cast(conv({text}, 16, 10) as decimal(20, 0))"
 
-    def as_text(self, field: Field) -> str:
+    def as_text(self, column: SqlColumn) -> str:
         """A cell of any type as a text; bytes in hexadecimal."""
-        return f"hex({field.sql})" if field.type == "binary" else super().as_text(field)
+        return f"hex({column.sql})" if column.type == "binary" else super().as_text(column)
 
-    def open_pairs(self, pairs: Any) -> tuple[str, tuple[Field, ...], Kept | None]:
-        """Source and fields of the pairs of a matching matrix."""
+    def open_pairs(self, pairs: Any) -> tuple[str, tuple[SqlColumn, ...], Kept | None]:
+        """Source and columns of the pairs of a matching matrix, and the view that must be kept until they are read."""
         parsed = False
         if isinstance(pairs, (str, Path)):
             files = find_files(pairs)
@@ -145,20 +149,20 @@ class SparkEngine(Engine):
             frame = self._session.createDataFrame(to_arrow(pairs, "pairs"))
         return self.open_frame(frame, parsed=parsed)
 
-    def open_frame(self, frame: Any, *, parsed: bool = False) -> tuple[str, tuple[Field, ...], Kept]:
-        """Source and fields of a frame whose columns are renamed by position, and the view that must be kept."""
-        fields = tuple(
-            make_field(field.name, f"c{i}", field.dataType.simpleString(), parsed)
+    def open_frame(self, frame: Any, *, parsed: bool = False) -> tuple[str, tuple[SqlColumn, ...], Kept]:
+        """Source and columns of a frame, renamed by position, and the view that must be kept."""
+        columns = tuple(
+            make_column(field.name, f"c{i}", field.dataType.simpleString(), parsed)
             for i, field in enumerate(frame.schema.fields)
         )
         kept = Kept(self, "rows")
-        frame.toDF(*(f"c{i}" for i in range(len(fields)))).createOrReplaceTempView(kept.name)
-        return kept.name, fields, kept
+        frame.toDF(*(f"c{i}" for i in range(len(columns)))).createOrReplaceTempView(kept.name)
+        return kept.name, columns, kept
 
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """PySpark writes what a statement failed for to the log, and that may quote a cell."""
+    """Silence PySpark's loggers: they write why a statement failed, and that may quote a cell."""
     from pyspark.logger import PySparkLogger
 
     loggers = [PySparkLogger.getLogger(f"{kind}QueryContextLogger") for kind in ("SQL", "DataFrame")]
@@ -173,23 +177,23 @@ def _quiet() -> Iterator[None]:
 
 
 def _read_csv(session: Any, paths: Sequence[str]) -> Any:
-    """Every column as text: types are not guessed from cells."""
+    """CSV files with every column as text, because types must not be guessed from cells."""
     return session.read.csv(list(paths), header=True, inferSchema=False, multiLine=True, escape='"', encoding="UTF-8")
 
 
-def make_field(name: str, sql: str, type: str, parsed: bool = False) -> Field:
-    """The field of a Spark type."""
+def make_column(name: str, sql: str, type: str, parsed: bool = False) -> SqlColumn:
+    """The column of a Spark type."""
     if type in _INTEGERS:
-        return Field(name, sql, "integer", type, limits=integer_limits(_INTEGERS[type], True))
+        return SqlColumn(name, sql, "integer", type, limits=integer_limits(_INTEGERS[type], True))
     if type.startswith("decimal("):
-        return decimal_field(name, sql, type)
+        return decimal_column(name, sql, type)
     if _TEXTS.fullmatch(type):
-        return Field(name, sql, "text", "string", parsed=parsed)
+        return SqlColumn(name, sql, "text", "string", parsed=parsed)
     if type == "void":
-        return Field(name, "cast(null as int)", "integer", "int", limits=integer_limits(32, True))
+        return SqlColumn(name, "cast(null as int)", "integer", "int", limits=integer_limits(32, True))
     if type == "float":
-        return Field(name, f"cast({sql} as double)", "float", "double")
-    return Field(name, sql, _KINDS.get(type, "other"), type)
+        return SqlColumn(name, f"cast({sql} as double)", "float", "double")
+    return SqlColumn(name, sql, _KINDS.get(type, "other"), type)
 
 
 class SparkRows(SqlRows):
@@ -202,9 +206,26 @@ class SparkRows(SqlRows):
             opened = engine.open_frame(frame)
         except Exception:
             raise_alone(StudyError(UNREADABLE))
-        source, fields, self._kept = opened
-        super().__init__(engine, source, fields)
+        source, columns, self._kept = opened
+        super().__init__(engine, source, columns)
         engine.parts = max(1, self.count >> 20)
+
+
+def resolve_data(data: Any) -> Any:
+    """The data as it is: a frame is known by its rows."""
+    return data
+
+
+def open_data(
+    data: Any, columns: Sequence[str] | None = None, *, once: bool = False, progress: Progress | None = None
+) -> SparkRows:
+    """Open a table or SELECT of the session at work, or a frame."""
+    return open_table(data.table) if isinstance(data, SparkTable) else open_frame(data)
+
+
+def data_content(data: Any) -> Iterator[bytes]:
+    """The names of the columns and a digest of the rows."""
+    return open_data(data).content()
 
 
 def open_frame(frame: Any) -> SparkRows:

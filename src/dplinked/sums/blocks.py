@@ -1,0 +1,59 @@
+"""Blocks of exchangeable linkage errors: their weights, the checks on them, and the facts about them that a release needs.
+
+In a block of m rows with accuracy γ, ``Q = a I + o 11'`` with ``o = (1 - γ)/(m - 1)`` and ``a = γ - o``. NumPy computes this here for all
+blocks at once; SQL engines write the same formulas with the constants of this module, because their blocks stay in tables.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dplinked.errors import StudyError
+from dplinked.linkage import ELE, PrivacyUnit
+from dplinked.sums.types import BlockFacts
+
+Floats = NDArray[np.float64]
+Counts = NDArray[np.int64]
+
+LEAST_PRODUCT = 1.0 - 1e-9  # of accuracy and size: random links have 1
+MOST_DEPENDENCE = 0.5
+DEPENDENCE = 0.9  # over the square root of the block's size
+
+
+def weigh_blocks(sizes: Counts, accuracies: Floats, linkage: ELE, unit: PrivacyUnit) -> tuple[Floats, Floats]:
+    """Weights a and o of each block. A block of one row is right."""
+    gamma = np.where(sizes == 1, 1.0, accuracies)
+    if linkage.source == "estimated":  # estimates are data: whatever they are, they must not stop a release
+        gamma = np.maximum(gamma, 1.0 / np.maximum(sizes, 1))
+    check_accuracies(bool(np.any((sizes > 1) & (gamma * sizes < LEAST_PRODUCT))), unit)
+    o = np.where(sizes > 1, (1.0 - gamma) / np.maximum(sizes - 1, 1), 0.0)
+    return gamma - o, o
+
+
+def check_accuracies(below_chance: bool, unit: PrivacyUnit) -> None:
+    """Refuse blocks whose accuracy is below that of random links, where the sizes of blocks are public."""
+    if below_chance and not unit.moves_block:
+        raise StudyError(
+            "The accuracy of a block is below 1/(its number of rows), less than random links have. "
+            "Merge small blocks or correct the accuracy."
+        )
+
+
+def check_others(others: bool, linkage: ELE) -> None:
+    """Refuse rows without a block of their own where no accuracy is declared for them."""
+    if others and linkage.other_accuracy is None:
+        raise StudyError(
+            f"No accuracy for other blocks: {linkage.block!r} has null keys or keys absent from the accuracy "
+            "table. Add them, or declare ELE(…, other=…)."
+        )
+
+
+def find_facts(sizes: Counts, names: Sequence[str | None] = ()) -> BlockFacts:
+    """Facts about blocks from their sizes; `names` are those of an accuracy table, in the same order."""
+    shared = sizes[sizes > 1]
+    dependence = np.minimum(MOST_DEPENDENCE, DEPENDENCE / np.sqrt(np.maximum(shared, 1)))
+    mean = float((dependence * shared).sum() / max(1, int(sizes.sum())))
+    return BlockFacts(int(sizes.max()), dict(zip(names, sizes.tolist(), strict=False)), mean)

@@ -1,0 +1,47 @@
+"""Files as linked rows: NumPy sums Parquet files and CSV files of moderate size, DuckDB reads all others."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from os import PathLike
+
+from dplinked.data.files import Files, find_files, read_file
+from dplinked.data.fingerprint import content_bytes
+from dplinked.data.parquet import ParquetRows, Progress
+from dplinked.data.table import Rows
+from dplinked.sums.engine import DUCKDB, Source
+from dplinked.sums.numpy.tables import Tables
+
+IN_MEMORY = 1 << 19  # rows of Parquet files up to which they are read once, whole
+LARGEST_TEXT = 1 << 30  # bytes of a CSV file beyond which DuckDB reads it
+
+
+def resolve_data(data: str | PathLike[str] | Files) -> Files:
+    """The files that a path means, with symlinks resolved, so that fingerprint and sums see the same ones."""
+    if isinstance(data, Files):
+        return data
+    files = find_files(data)
+    return replace(files, paths=tuple(path.resolve() for path in files.paths)) if files.root is None else files
+
+
+def open_data(
+    data: str | PathLike[str] | Files,
+    columns: Sequence[str] | None = None,
+    *,
+    once: bool = False,
+    progress: Progress | None = None,
+) -> Source:
+    """Open files of one kind."""
+    files = data if isinstance(data, Files) else find_files(data)
+    if files.kind == "parquet":
+        rows = ParquetRows(files.paths, files.root, progress)
+        return Tables(rows.load(columns) if rows.count <= IN_MEMORY else rows, progress, files)
+    if files.kind == "csv" and len(files.paths) == 1 and files.paths[0].stat().st_size <= LARGEST_TEXT:
+        return Tables(Rows(read_file(files.paths[0], columns, "csv")[0]), progress, files)
+    return DUCKDB.load().open_data(files, columns, once=once, progress=progress)
+
+
+def data_content(data: Files) -> Iterator[bytes]:
+    """The bytes of the files, whichever engine reads them."""
+    return content_bytes(data)

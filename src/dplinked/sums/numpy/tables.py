@@ -1,0 +1,144 @@
+"""Linked rows that NumPy sums part by part: tables in memory and Parquet files."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dplinked.data.fingerprint import content_bytes
+from dplinked.data.parquet import Progress
+from dplinked.data.table import Rows
+from dplinked.linkage import Linkage, PrivacyUnit
+from dplinked.study.design import Design
+from dplinked.sums.engine import Source
+from dplinked.sums.numpy import counts, instrument, paper, residuals
+from dplinked.sums.numpy.prepare import Parts, PreparedRows, prepare_rows
+from dplinked.sums.types import BlockFacts, CellFacts, Predictor, PrivateCounts, PrivateMeat, PrivateSums
+
+Floats = NDArray[np.float64]
+
+_SAMPLED = 1_000_000  # rows from which the middle of a column is told to the steward
+
+
+class Tables(Source):
+    """Rows in memory or in Parquet files.
+
+    Parameters
+    ----------
+    rows
+        Reads the rows part by part.
+    progress
+        Called with a title, what is done and what is to be done.
+    origin
+        The table or the files that the rows come from, by which a ledger knows them again.
+    """
+
+    def __init__(self, rows: Parts, progress: Progress | None = None, origin: Any = None) -> None:
+        self.rows, self.progress, self._origin = rows, progress, origin
+        self.columns, self.count = rows.columns, rows.count
+
+    def require(self, names: Sequence[str], *, numeric: Sequence[str] = ()) -> None:
+        """Check the schema: all columns there, and the numeric ones numbers."""
+        self.rows.require(names, numeric=numeric)
+
+    def open(self, design: Design, linkage: Linkage, unit: PrivacyUnit) -> TablePass:
+        """Find the blocks; only what is public under the unit can make it fail."""
+        return TablePass(prepare_rows(self.rows, design, linkage, unit, self.progress))
+
+    def content(self) -> Iterator[bytes]:
+        """The bytes of the files, or the columns of the table, that the rows come from."""
+        return content_bytes(self._origin)
+
+    def summarise_column(self, name: str, low: float, high: float) -> CellFacts:
+        """Missing, clipped and middle-70 % cells of a numeric column. The middle is that of a million rows, evenly spread."""
+        step, seen, outside = -(-self.count // _SAMPLED), [], np.zeros(3, np.int64)
+        for part in range(self.rows.parts):
+            for rows in self.rows.read(part, [name]):
+                values = rows.numbers(name, 0, rows.count)
+                finite = np.isfinite(values)
+                outside += [(~finite).sum(), (values[finite] < low).sum(), (values[finite] > high).sum()]
+                seen.append(values[::step][finite[::step]])
+        inside = np.concatenate(seen)
+        missing, below, above = outside.tolist()
+        middle = tuple(np.quantile(inside, [0.15, 0.85]).tolist()) if inside.size else None
+        return CellFacts(missing, below, above, middle)
+
+    def count_keys(self, name: str) -> Mapping[str | None, int]:
+        """Rows per key."""
+        keys = self.rows.find_keys(name)
+        found = keys.counts[keys.counts > 0] if keys.texts is None else keys.counts
+        return dict(zip(keys.distinct().to_pylist(), found.tolist(), strict=True))
+
+
+@dataclass(frozen=True, repr=False)
+class TablePass:
+    """The passes of :class:`dplinked.sums.engine.Pass`, by NumPy over parts of a table."""
+
+    data: PreparedRows
+
+    @property
+    def design(self) -> Design:
+        """The scaling and the instrument."""
+        return self.data.design
+
+    @property
+    def count(self) -> int:
+        """Number of rows."""
+        return self.data.rows.count
+
+    @property
+    def blocks(self) -> BlockFacts | None:
+        """Facts about the blocks, if there are any."""
+        return None if self.data.blocks is None else self.data.blocks.facts()
+
+    def with_design(self, design: Design) -> TablePass:
+        """The same rows with another scaling or instrument."""
+        return TablePass(replace(self.data, design=design))
+
+    def instrument_sums(self) -> PrivateSums:
+        """``h'QX`` and ``h'z`` with the design's instruments h; the intercept comes first."""
+        return instrument.instrument_sums(self.data)
+
+    def paper_sums(self, row_norm: float, response_bound: float) -> PrivateSums:
+        """``W'W`` and ``W'z*`` of the paper's algorithms."""
+        return paper.paper_sums(self.data, row_norm, response_bound)
+
+    def column_counts(self, bins: int) -> PrivateCounts:
+        """Histogram of each numeric column over its bounds."""
+        return counts.column_counts(self.data, bins)
+
+    def residual_counts(self, predictor: Predictor, edges: Floats) -> PrivateCounts:
+        """Histogram of absolute residuals between public edges."""
+        return residuals.residual_counts(self.data, predictor, edges)
+
+    def row_meat(self, predictor: Predictor, weights: Floats, norm: float) -> PrivateMeat:
+        """Sum of squared contributions of rows, scaled to a norm."""
+        return residuals.row_meat(self.data, predictor, weights, norm)
+
+    def block_meat(self, predictor: Predictor, weights: Floats, norm: float) -> PrivateMeat:
+        """Sum of squared contributions of blocks, scaled to a norm."""
+        return residuals.block_meat(self.data, predictor, weights, norm)
+
+
+def resolve_data(data: Any) -> Any:
+    """The table; a lazy frame is collected once, so that fingerprint and sums see the same rows."""
+    import narwhals as nw
+
+    frame = nw.from_native(data, pass_through=True)
+    return frame.collect().to_native() if isinstance(frame, nw.LazyFrame) else data
+
+
+def open_data(
+    data: Any, columns: Sequence[str] | None = None, *, once: bool = False, progress: Progress | None = None
+) -> Tables:
+    """Open a table: pandas, polars, Arrow, or a mapping of arrays."""
+    return Tables(Rows(data, columns), progress, data)
+
+
+def data_content(data: Any) -> Iterator[bytes]:
+    """The columns of the table, as Arrow writes them."""
+    return content_bytes(data)

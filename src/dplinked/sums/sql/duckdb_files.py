@@ -1,0 +1,120 @@
+"""Files as DuckDB reads them: what stands behind ``from`` for CSV, JSON and Parquet files."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import duckdb
+
+from dplinked.data.csv import FROM_TEXT
+from dplinked.errors import StudyError, raise_alone
+
+_LONGEST = 1 << 27  # bytes of a line of CSV, or of a JSON record
+
+
+def text_literal(text: str) -> str:
+    """A text in a statement, in hexadecimal."""
+    return f"decode(unhex('{text.encode().hex()}'))"
+
+
+def file_source(files: Sequence[Path], kind: str) -> tuple[str, list[str] | None, frozenset[str]]:
+    """What stands behind ``from``, the names of the columns if DuckDB gives them others, and the columns that hold texts to parse."""
+    if kind == "csv":
+        return _csv_source(files)
+    if kind == "parquet":
+        return _parquet_source(files)
+    raise StudyError(f"Files of kind {kind!r} are not read. Give CSV, JSON or Parquet files.")
+
+
+def _csv_source(files: Sequence[Path]) -> tuple[str, list[str], frozenset[str]]:
+    """CSV as Python's csv module and Arrow read it. Only an empty cell without quotes is null."""
+    headers = [_read_header(file) for file in files]
+    names = headers[0]
+    if any(header != names for header in headers):
+        raise StudyError("The CSV files do not all have the same columns in the same order.")
+    if len(set(names)) != len(names):
+        raise StudyError(f"{files[0].name!r} has two columns of the same name. Rename one.")
+    columns = ", ".join(f"'c{i}': 'VARCHAR'" for i in range(len(names)))
+    source = (
+        f"read_csv({_listed(files)}, auto_detect = false, columns = {{{columns}}}, header = true, delim = ',', "
+        "quote = '\"', escape = '\"', hive_partitioning = false, nullstr = '', allow_quoted_nulls = false, "
+        f"max_line_size = {_LONGEST}, buffer_size = {_LONGEST * 2})"
+    )
+    return source, names, frozenset(names)
+
+
+def _read_header(file: Path) -> list[str]:
+    header = None
+    try:
+        with file.open(newline="", encoding="utf-8-sig", errors="replace") as lines:
+            header = next(csv.reader(lines), [])
+    except (OSError, csv.Error):
+        raise_alone(_unreadable(file, "csv"))
+    if not header:
+        raise_alone(_unreadable(file, "csv"))
+    return header
+
+
+def read_through(connection: duckdb.DuckDBPyConnection, source: str, files: Sequence[Path]) -> None:
+    """Read every cell once, so that a broken line or encoding is found before anything is spent."""
+    try:
+        connection.execute(f"select count(columns(*)) from {source}").fetchall()
+    except Exception:
+        raise_alone(_unreadable(files[0], "csv"))
+
+
+def _unreadable(file: Path, kind: str) -> StudyError:
+    return StudyError(f"{file.name!r} cannot be read as {kind}. The steward's 'check' shows the details.")
+
+
+def json_source(connection: duckdb.DuckDBPyConnection, files: Sequence[Path]) -> tuple[str, list[str], frozenset[str]]:
+    """Records of JSON files. Each key that any record has is a column, whose cells are the texts of its values."""
+    records = f"read_json_objects({_listed(files)}, maximum_object_size = {_LONGEST})"
+    names = None
+    try:
+        found = connection.execute(f"select distinct unnest(json_keys(json)) as name from {records} order by name")
+        names = [name for (name,) in found.fetchall()]
+    except Exception:
+        raise_alone(_unreadable(files[0], "json"))
+    if not names:
+        raise StudyError(f"{files[0].name!r} holds no records.")
+    pointers = (text_literal("/" + name.replace("~", "~0").replace("/", "~1")) for name in names)
+    cells = ", ".join(f"json_extract_string(json, {pointer}) as c{i}" for i, pointer in enumerate(pointers))
+    return f"(select {cells} from {records}) records", names, frozenset(names)
+
+
+def _parquet_source(files: Sequence[Path]) -> tuple[str, list[str] | None, frozenset[str]]:
+    """Parquet files, which may lack columns of others. Folders named ``column=value`` give columns of texts."""
+    import pyarrow as pa
+    import pyarrow.parquet
+
+    schemas: list[Any] = []
+    for file in files:
+        try:
+            schemas.append(pyarrow.parquet.read_schema(file))
+        except (pa.ArrowException, OSError):
+            raise_alone(_unreadable(file, "parquet"))
+    stored = dict.fromkeys(name for schema in schemas for name in schema.names)
+    folders = [part.partition("=")[0] for part in files[0].resolve().parent.parts if "=" in part]
+    if len({name.casefold() for name in (*stored, *folders)}) != len(stored) + len(folders):
+        raise StudyError("Two columns' names differ at most in upper and lower case. Rename one.")
+    marked = {
+        field.name for schema in schemas for field in schema if FROM_TEXT.items() <= (field.metadata or {}).items()
+    }
+    source = (
+        f"read_parquet({_listed(files)}, union_by_name = true, hive_partitioning = {str(bool(folders)).lower()}, "
+        "hive_types_autocast = false)"
+    )
+    return source, None, frozenset({*marked, *folders})
+
+
+def _listed(files: Sequence[Path]) -> str:
+    """A list of paths as DuckDB reads it, in which the characters of globs stand for themselves."""
+    return f"[{', '.join(text_literal(_escaped(str(file.resolve()))) for file in files)}]"
+
+
+def _escaped(path: str) -> str:
+    return "".join(f"[{letter}]" if letter in "*?[" else letter for letter in path)
