@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from dplinked.data.keys import number
 from dplinked.errors import StudyError, suggest
 
 if TYPE_CHECKING:
@@ -191,7 +192,7 @@ def make_comparer(field: Field, left: pa.ChunkedArray, right: pa.ChunkedArray) -
     missing = np.array([text == "" for text in texts], dtype=bool)
     values: Any = np.array([*texts, None], dtype=object)[:-1]
     if field.compare == "number":
-        values = np.array([_number(text) for text in texts], dtype=np.float64)
+        values = np.array([number(text) for text in texts], dtype=np.float64)
         missing = ~np.isfinite(values)
     elif field.compare == "date":
         values = np.array([_date(text) for text in texts], dtype=np.int32).reshape(-1, 3)
@@ -236,13 +237,6 @@ def _same_date(comparer: Comparer, left: Any, right: Any) -> tuple[Levels, NDArr
     swapped = parts[0] & (a[:, None, 1] == b[None, :, 2]) & (a[:, None, 2] == b[None, :, 1])
     levels = np.where(same == 3, 2, (same == 2) | swapped).astype(np.int8)
     return levels, levels.astype(np.float32) / np.float32(2.0)
-
-
-def _number(text: str) -> float:
-    try:
-        return float(text)
-    except ValueError:
-        return math.nan
 
 
 def _date(text: str) -> tuple[int, int, int]:
