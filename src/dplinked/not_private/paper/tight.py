@@ -1,7 +1,7 @@
-"""The tight mechanisms in simulation: the library's own plans and solvers, with NumPy's noise in place of the door's.
+"""The tight mechanisms in simulations: the library's own plans and solvers, but with NumPy's noise.
 
-For experiments with a thousand repetitions: x and Q stay, only the responses and the noise change. Nothing here can make a
-release. That it behaves as :func:`dplinked.fit` does is tested.
+This is for experiments with a thousand repetitions, in which x and Q stay the same and only the responses and the noise change. Nothing
+here can make a release. A test compares it with :func:`dplinked.fit`.
 """
 
 from __future__ import annotations
@@ -31,21 +31,21 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Tight:
-    """One study of a single slope without intercept, on fixed x and links' probabilities.
+    """A study of a single slope without intercept, with x and Q held fixed.
 
     Attributes
     ----------
     instrument
-        h of each row, on the scale of the sums (n).
+        The instrument h of each row, on the scale of the sums (n).
     matrix
         ``h'QX``, without noise.
     to_user
-        What turns a coefficient of the scaled columns into the user's.
+        Factor that converts a coefficient of the scaled columns to the user's units.
     """
 
     study: Study
     design: Design
-    links: LinkageExposure
+    exposure: LinkageExposure
     instrument: Floats
     matrix: float
     to_user: float
@@ -86,7 +86,7 @@ class Tight:
         return privacy_mu(self.study.epsilon, self.study.delta)
 
     def _plan(self) -> NoisePlan:
-        return plan_sums(self.design, self.links, self.count, self._mu)
+        return plan_sums(self.design, self.exposure, self.count, self._mu)
 
     def _scales(self, plan: NoisePlan) -> tuple[float, float]:
         return plan.scale("instrument × response"), plan.scale("symmetric matrix") or plan.scale(
@@ -96,7 +96,7 @@ class Tight:
     def _solutions(self, vector: Floats, rng: np.random.Generator) -> Floats:
         plan = self._plan()
         b, H = self._scales(plan)
-        symmetric, found = is_symmetric(self.design, self.links), np.empty(vector.size)
+        symmetric, found = is_symmetric(self.design, self.exposure), np.empty(vector.size)
         noise = rng.normal(size=(vector.size, 2)) * (b, H)
         for k, value in enumerate(vector):
             released = ReleasedSums(
@@ -108,8 +108,8 @@ class Tight:
 
     def _descent_plan(self) -> tuple[NoisePlan, Floats]:
         descent, E = self._descent, self.design.radius
-        largest = (E + 1.0) * (self.links.column_sum * (E + 1.0) * descent.radius + self.design.response.peak)
-        sensitivity = descent_sensitivity(self.design, self.links, descent)
+        largest = (E + 1.0) * (self.exposure.column_sum * (E + 1.0) * descent.radius + self.design.response.peak)
+        sensitivity = descent_sensitivity(self.design, self.exposure, descent)
         plan = plan_descent(1, sensitivity, 1.0 / self._mu, descent, self.count, largest)
         return plan, public_steps(self.study.prepare()[0], self.study.linkage.public.mean_accuracy, descent)
 
@@ -123,18 +123,20 @@ class Tight:
 
 
 def prepare_tight(study: Study, data: dict[str, Any]) -> Tight:
-    """Lay down all that stays the same over repetitions: design, instrument and ``h'QX``."""
-    design, links = study.prepare()
+    """Compute all that stays the same over repetitions: the design, the instrument and ``h'QX``."""
+    design, exposure = study.prepare()
     count = len(next(iter(data.values())))
     if study.method == "ngd":
         design = replace(design, halves=None)
     elif design.halves is not None:
         unaimed = replace(study, typical={}).prepare()[0]
-        design = better_instrument(design, unaimed, links, count, privacy_mu(study.epsilon, study.delta))
+        design = better_instrument(design, unaimed, exposure, count, privacy_mu(study.epsilon, study.delta))
     encoded = encode(Rows(data), design, study.linkage, study.unit)
     x, _ = encoded.whole()
     h = np.empty_like(x)
     design.instruments(x, h)
     matrix, _ = design.to_user()
     assert matrix.shape == (1, 1)
-    return Tight(study, design, links, h[0], float(instrument_sums(encoded).matrix[0, 0]), float(matrix[0, 0]), count)
+    return Tight(
+        study, design, exposure, h[0], float(instrument_sums(encoded).matrix[0, 0]), float(matrix[0, 0]), count
+    )
