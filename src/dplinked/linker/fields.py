@@ -32,12 +32,8 @@ _HINTS = {
     "name": ("name", "surname", "forename"),
 }
 _CLOSE = 0.85  # two words with at least this Jaro-Winkler similarity count as the same, as in [LPK24]
-_GRADES = (
-    0.75,
-    0.85,
-    0.92,
-    1.0,
-)  # if the similarity itself is the score, it is cut into these grades to estimate its evidence
+# If the similarity itself is the score, it is cut into these grades to estimate its evidence.
+_GRADES = (0.75, 0.85, 0.92, 1.0)
 
 
 @dataclass(frozen=True)

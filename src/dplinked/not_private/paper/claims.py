@@ -68,9 +68,8 @@ def check_falls_with_n(setting: str, results: Setting) -> Claim:
     """Errors fall with n: the last point lies below the first, and no step goes up by more than its sampling error."""
     ratios = {m: series(results, m, "error")[-1] / series(results, m, "error")[0] for m in ("OLS", "RL-OLS", *_PRIVATE)}
     worst = max(ratios, key=lambda name: ratios[name])
-    steps = [
-        series(results, m, "error") for m in ratios if m != "RL-SSP"
-    ]  # at small n its error has no mean, since the estimate is a ratio with heavy tails
+    # RL-SSP is left out: at small n its error has no mean, since the estimate is a ratio with heavy tails.
+    steps = [series(results, m, "error") for m in ratios if m != "RL-SSP"]
     smooth = all((np.diff(e) / e[:-1]).max() < room(results, 2) for e in steps)
     return Claim(
         setting, "The errors of all methods decrease with n",
@@ -260,9 +259,8 @@ def application_claims(result: ApplicationResult) -> list[Claim]:
     bias = {method: value / result.ols - 1.0 for method, value in middle.items()}
     low, high = result.end_to_end.conf_int()["income"]
     repetitions = result.rows[0].repetitions
-    error = {
-        m: 1.25 * spread[m] / math.sqrt(repetitions) / result.ols for m in middle
-    }  # relative standard error of a median
+    # Relative standard error of a median.
+    error = {m: 1.25 * spread[m] / math.sqrt(repetitions) / result.ols for m in middle}
     clipping = result.clipped / result.ols - 1.0
     return [
         Claim(name, "About 90 % of the records are linked right (the paper also says 92.5 %, which its own figures contradict: 90.9 %)",
