@@ -1,4 +1,4 @@
-"""The steward's look at the data before a release. NOT FOR PUBLICATION: it reads rows without noise."""
+"""Checks of the data before a release, for the steward. NOT FOR PUBLICATION: rows are read without noise."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ WARNING = "FOR THE STEWARD ONLY, NOT FOR PUBLICATION: everything below is read f
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing the steward should know: `fault` stops a release, otherwise it may bias it."""
+    """One thing that the steward should know. If it is a `fault`, it stops a release; otherwise it may bias one."""
 
     fault: bool
     text: str
 
 
 def check_study(study: Study, data: Any) -> list[Finding]:
-    """Look for what would stop a release, or bias it: nulls, clipping, unknown levels, odd blocks."""
+    """Look for anything that would stop a release or bias it: null cells, clipped values, unknown levels, odd blocks."""
     findings: list[Finding] = []
     try:
         design, _ = study.prepare()
@@ -73,6 +73,7 @@ def check_study(study: Study, data: Any) -> list[Finding]:
 
 
 def _check_blocks(rows: Source, linkage: ELE) -> list[Finding]:
+    """Compare the blocks' sizes with the declared accuracies."""
     assert linkage.block is not None
     counts = rows.count_keys(linkage.block)
     sizes = np.array(list(counts.values()))

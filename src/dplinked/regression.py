@@ -1,4 +1,4 @@
-"""The same fit as a scikit-learn estimator."""
+""":func:`dplinked.fit` as a scikit-learn estimator."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ class LinkedRegression(RegressorMixin, BaseEstimator):  # type: ignore[misc]
     Parameters
     ----------
     bounds
-        Public bounds of the features: ``{feature name or column number: (low, high)}``, or one pair for all.
-        Cells are clipped to them; a missing one is an error, never read from the data.
+        Public bounds of the features: ``{feature name or column number: (low, high)}``, or one pair for all features.
+        Cells are clipped to them. Bounds are never read from the data; if those of a feature are missing, that is an error.
     response_bounds
         Public bounds ``(low, high)`` of the response.
     epsilon, delta
@@ -41,13 +41,13 @@ class LinkedRegression(RegressorMixin, BaseEstimator):  # type: ignore[misc]
     linkage
         How the rows were linked: :class:`ELE`, :class:`Exact` or :class:`Matching`. There is no default.
     unit
-        What one individual can change besides their x and y; see :class:`PrivacyUnit`.
+        What one individual can change besides their own x and y; see :class:`PrivacyUnit`.
     fit_intercept
         Whether the model has an intercept.
     method, calibration, ranges, descent, large_epsilon, intervals
         As in :func:`dplinked.fit`.
     typical
-        Public guess of each feature's middle, written like `bounds`. Affects precision only.
+        Public guess of the range of each feature's middle values, in the same form as `bounds`. It affects the precision only.
 
     Attributes
     ----------
@@ -56,9 +56,9 @@ class LinkedRegression(RegressorMixin, BaseEstimator):  # type: ignore[misc]
     intercept_ : float
         The intercept; 0.0 without one.
     release_ : Release
-        The whole release: noise of each coefficient, privacy statement, released sums.
+        The whole release, with the noise of each coefficient, the privacy statement and the released sums.
     n_features_in_, feature_names_in_
-        Number of features, and their names where `X` has some.
+        Number of features, and their names if `X` has names.
 
     Privacy
     -------
@@ -135,7 +135,8 @@ class LinkedRegression(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         labels = [str(label) for label in getattr(self, "feature_names_in_", [f"x{k}" for k in range(X.shape[1])])]
         if len({"Intercept", *labels}) <= len(labels):
             raise StudyError("Feature names must differ from each other and from 'Intercept'. Rename the columns.")
-        # Feature names may be any text, a formula's may not. Inside, columns have names longer than the block's.
+        # Feature names may be any text, but names in a formula may not, so columns get names of their own here. They are longer than the
+        # block column's name, and so differ from it.
         block = getattr(self.linkage, "block", None)
         tail = "_" * len(block or "")
         names = {f"x{k}{tail}": label for k, label in enumerate(labels)}
@@ -154,20 +155,20 @@ class LinkedRegression(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         return self
 
     def predict(self, X: Any) -> Floats:
-        """Return ``X @ coef_ + intercept_``. Nothing is clipped; a row with NaN gives NaN."""
+        """Return ``X @ coef_ + intercept_``. Nothing is clipped, and a row with NaN gives NaN."""
         check_is_fitted(self)
         X = validate_data(self, X, reset=False, **_NUMBERS)
         return np.asarray(X @ self.coef_ + self.intercept_)
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
-        tags.input_tags.allow_nan = True  # no cell may make a release fail
+        tags.input_tags.allow_nan = True  # no cell may make a release fail, NaN included
         tags.non_deterministic = True  # releases cannot be seeded
-        tags.regressor_tags.poor_score = True  # scikit-learn tries 200 rows: there, noise drowns the model
+        tags.regressor_tags.poor_score = True  # scikit-learn's own checks use 200 rows, where the noise hides the model
         return tags
 
     def _declare(self, response: str, names: Mapping[str, str]) -> Study:
-        """The study behind the parameters; `names` maps inside names to feature names."""
+        """The study that the parameters declare. `names` maps the formula's column names to feature names."""
         bounds, typical = _by_column(self.bounds, names), _by_column(self.typical, names)
         missing = [label for name, label in names.items() if name not in bounds]
         if missing:
@@ -203,7 +204,7 @@ class LinkedRegression(RegressorMixin, BaseEstimator):  # type: ignore[misc]
 
 
 def _read_numbers(model: LinkedRegression, X: Any, y: Any) -> tuple[Floats, Floats]:
-    """Check shapes and take feature names. Messages are cut short: after a colon they quote cells."""
+    """Check shapes and read feature names. Error messages are cut off at a colon, since they quote cells after it."""
     X, y = _plain_numbers(X), _plain_numbers(y)
     try:
         X, y = validate_data(model, X, y, validate_separately=(_NUMBERS, {**_NUMBERS, "ensure_2d": False}))
@@ -216,7 +217,7 @@ def _read_numbers(model: LinkedRegression, X: Any, y: Any) -> tuple[Floats, Floa
 
 
 def _plain_numbers(cells: Any) -> Any:
-    """Objects as numbers, cell by cell; what is no number becomes NaN. Typed arrays stay as they are."""
+    """Convert objects to numbers, each cell on its own; cells that hold no number become NaN. Typed arrays stay as they are."""
     if isinstance(cells, np.ndarray) and cells.dtype == object:
         return np.array([number(cell) for cell in cells.ravel()], dtype=float).reshape(cells.shape)
     if hasattr(cells, "iloc") and any(str(kind) == "object" for kind in np.atleast_1d(getattr(cells, "dtypes", []))):
@@ -225,14 +226,14 @@ def _plain_numbers(cells: Any) -> Any:
 
 
 def _read_blocks(block: str | None, blocks: Any, count: int) -> dict[str, Any]:
-    """The block column, if there is one."""
+    """The block column by its name; empty if the linkage has none."""
     if block is None and blocks is None:
         return {}
     if block is None:
         raise StudyError("blocks are given, but the linkage has no block column: ELE(accuracy=…, block='…').")
     if blocks is None:
         raise StudyError(f"The linkage has the block column {block!r}. Pass its keys: fit(X, y, blocks=…).")
-    # One by one: as an array, a typed column with a single null would turn all its keys into floats.
+    # Keys are listed one by one: as an array, a column of integers with a single null would become floats.
     keys = blocks.iloc[:, 0] if hasattr(blocks, "iloc") and getattr(blocks, "ndim", 1) == 2 else blocks
     for listed in ("to_pylist", "to_list"):
         keys = getattr(keys, listed)() if hasattr(keys, listed) else keys
@@ -246,7 +247,7 @@ def _read_blocks(block: str | None, blocks: Any, count: int) -> dict[str, Any]:
 
 
 def _by_column(declared: Any, names: Mapping[str, str]) -> dict[str, Any]:
-    """Pairs by inside name, from a mapping by feature name or column number, or from one pair for all."""
+    """Pairs (low, high) by the formula's column names, from a mapping by feature name or column number, or from one pair for all."""
     if not isinstance(declared, Mapping):
         return {} if declared is None else dict.fromkeys(names, declared)
     keys = [(name, key) for k, (name, label) in enumerate(names.items()) for key in (k, label)]
@@ -254,7 +255,7 @@ def _by_column(declared: Any, names: Mapping[str, str]) -> dict[str, Any]:
 
 
 def _rename(release: Release, names: Mapping[str, str]) -> Release:
-    """The same release with feature names."""
+    """The same release with the user's feature names in place of the formula's column names."""
 
     def relabel(values: dict[str, Any]) -> dict[str, Any]:
         return {names.get(name, name): value for name, value in values.items()}

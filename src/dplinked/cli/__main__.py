@@ -1,4 +1,4 @@
-"""``python -m dplinked.cli``: the command line without its script."""
+"""``python -m dplinked.cli`` runs the command line where the script ``dplinked`` is not installed."""
 
 from dplinked.cli.main import main
 

@@ -1,4 +1,4 @@
-"""The commands ``dplinked budget …``: what the steward keeps the ledger with, and what everybody may see of it."""
+"""The commands ``dplinked budget …``: the steward keeps the ledger with them, and everybody may see what is left."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def init(
     url, declared = _read_study(study)
     sources = [*([declared.data] if declared.data is not None else []), *(register or [])]
     for source in sources:
-        _check_readable(source)  # before a budget is opened, which is done once
+        _check_readable(source)  # checked before, as a budget can be opened only once
     opened = Ledger.create(url, declared.population or "everybody", epsilon=epsilon, delta=delta)
     for source in sources:
         opened.register(source)
@@ -91,7 +91,7 @@ def export(
     declared = Study.from_toml(study)
     check_writable(out, study, declared.data, declared.ledger)
     events = _ledger_of(study).events()
-    hidden = {"request", "nonce"}  # fingerprints, and what masks them
+    hidden = {"request", "nonce"}  # fingerprints of requests and data, and the nonces that mask them in hashes
     lines = [
         json.dumps({k: v for k, v in event.__dict__.items() if k not in hidden}, ensure_ascii=False) for event in events
     ]
@@ -110,7 +110,7 @@ def show(study: StudyFile) -> None:
 
 
 def _read_study(path: Path) -> tuple[str | Path, Study]:
-    """A study and its ledger's address, which it must name."""
+    """Read a study and the address of its ledger. A study without a ledger is refused."""
     from dplinked.study.study import Study
 
     study = Study.from_toml(path)
@@ -120,7 +120,7 @@ def _read_study(path: Path) -> tuple[str | Path, Study]:
 
 
 def _check_readable(source: Path | Query | SparkTable) -> None:
-    """Files must be there and open; queries are run when they are registered."""
+    """Refuse files that are missing or cannot be opened. Queries are not tried here; they run when they are registered."""
     if not isinstance(source, Path):
         return
     for path in find_files(source).paths:
@@ -132,6 +132,7 @@ def _check_readable(source: Path | Query | SparkTable) -> None:
 
 
 def _ledger_of(study: Path) -> Ledger:
+    """Open the ledger that a study file names."""
     from dplinked.ledger.ledger import Ledger
 
     url, declared = _read_study(study)

@@ -1,4 +1,4 @@
-"""``dplinked demo``: two generated files, linked, fitted privately and reported."""
+"""``dplinked demo`` generates two files, links them, fits a regression privately and reports it."""
 
 from __future__ import annotations
 
@@ -73,9 +73,9 @@ def demo(
     release.to_html(out / "report.html")
     typer.echo(release.summary())
     naive = dpl.baseline.ols(linked.rows, study.formula, levels=study.levels).coef["income"]
-    right = float((linked.links.right == files.truth).mean())
+    correct = float((linked.links.right == files.truth).mean())
     typer.echo(
-        f"\nThis data is generated, so the truth is known: {100 * right:.1f} % of the links are right (a review of 1,000 links and "
+        f"\nThis data is generated, so the truth is known: {100 * correct:.1f} % of the links are correct (a review of 1,000 links and "
         f"\nnoise said {100 * linked.overall(accuracy.linkage):.1f} %), and the slope of income is 0.55. Least squares on the linked "
         f"rows, \nignoring the wrong links and privacy, gives {naive:.3f}; the private, corrected fit gives "
         f"{release.coef['income']:.3f}."

@@ -77,7 +77,7 @@ def link(
     inputs = {path.resolve() for path in (left, right, pairs, audited) if path is not None}
     if clash := inputs & {(out / name).resolve() for name in WRITTEN}:
         raise StudyError(f"{clash.pop().name!r} is read and would be overwritten. Choose another folder with --out.")
-    audit_sample = audit_sample if audited is None else None  # the answers must not be overwritten
+    audit_sample = audit_sample if audited is None else None  # a new sample must not overwrite the answers
     with progress.status("Linking …"):
         linked = dpl.link(
             left, right, fields=[parse_field(text) for text in field] if field else None,
@@ -236,6 +236,7 @@ def studio(
 
 
 def _data_of(study: Study) -> Path | Query | SparkTable:
+    """Where the study's rows are. A study that does not say so is refused."""
     if study.data is None:
         raise StudyError("The study names no data: add [data] with path = '…', query = '…' or spark = '…'.")
     return study.data

@@ -1,4 +1,4 @@
-"""What all commands share: the study's argument, progress, output that can be written, errors as exit codes."""
+"""What all commands share: the study argument, progress bars, checks of output files, and errors as exit codes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _INTERRUPTED = 130
 
 @contextmanager
 def progress_bar(title: str) -> Iterator[Callable[[str, int, int], None]]:
-    """A bar that a long work moves: called with what it does, how much of it is done, and how much there is."""
+    """Show a progress bar. The function it yields moves it: it takes the current step, how much is done, and how much there is."""
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeRemainingColumn
 
     bars = (
@@ -33,7 +33,7 @@ def progress_bar(title: str) -> Iterator[Callable[[str, int, int], None]]:
 
 
 def check_writable(path: Path, *read: Any) -> None:
-    """Refuse an output that cannot be written, or that something is read from, before anything is spent."""
+    """Refuse, before anything is spent, an output file that cannot be written or that is also an input."""
     try:
         folder, whole = path.resolve().parent, path.resolve()
         fine = not path.is_dir() and folder.is_dir() and os.access(path if path.exists() else folder, os.W_OK)
@@ -47,7 +47,7 @@ def check_writable(path: Path, *read: Any) -> None:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write a text file, or say that it could not be written."""
+    """Write a text file; an error says that it could not be written."""
     try:
         path.write_text(text, encoding="utf-8")
     except OSError:
@@ -55,17 +55,17 @@ def write_text(path: Path, text: str) -> None:
 
 
 def check_folder(path: Path) -> None:
-    """Refuse a folder that cannot be written before any work is done."""
+    """Refuse, before any work is done, a folder that cannot be written."""
     parent = path if path.is_dir() else path.resolve().parent
     if (path.exists() and not path.is_dir()) or not parent.is_dir() or not os.access(parent, os.W_OK):
         raise StudyError(f"{str(path)!r} cannot be written. Name a folder in an existing one with --out.")
 
 
 def run_app(app: typer.Typer) -> NoReturn:
-    """Run the command line; every error of ours becomes one line and its exit code."""
+    """Run the command line. Each of the library's own errors becomes one line of text and an exit code."""
     try:
         code = app(standalone_mode=False) or 0
-        if code == _INTERRUPTED:  # Typer may turn an interruption into its code, and say nothing
+        if code == _INTERRUPTED:  # Typer may turn an interruption into this exit code without a message
             raise KeyboardInterrupt
         sys.exit(code)
     except DplinkedError as error:
@@ -75,6 +75,6 @@ def run_app(app: typer.Typer) -> NoReturn:
         typer.echo("dplinked: interrupted", err=True)
         sys.exit(_INTERRUPTED)
     except Exception as error:
-        usage = getattr(error, "format_message", None)  # click's own usage errors
+        usage = getattr(error, "format_message", None)  # Click's own usage errors have one
         typer.echo(f"dplinked: {usage() if usage else 'unexpected error; please report it'}", err=True)
         sys.exit(getattr(error, "exit_code", 1))

@@ -60,9 +60,8 @@ class Rows:
 
     def require(self, names: Sequence[str], *, numeric: Sequence[str] = ()) -> None:
         """Check the schema: all columns exist, the numeric ones hold numbers, and the others hold keys that can be compared."""
-        check_columns(
-            names, self.columns, secret=bool(self._text)
-        )  # the first line of a CSV file may be a row, so its names are not shown
+        # The first line of a CSV file may be a row, so its names are not shown.
+        check_columns(names, self.columns, secret=bool(self._text))
         for name in numeric:
             kind = _kind(self._columns[name])
             if not (kind == "number" or kind == "object" or name in self._text):
@@ -198,9 +197,8 @@ def _open_array(values: Any) -> Any:
     import pyarrow as pa
 
     if isinstance(values, np.ndarray) and values.ndim == 1 and values.dtype.kind in "biufU":
-        with suppress(
-            UnicodeError, pa.ArrowException
-        ):  # Arrow cannot hold half a surrogate pair or long floats: read cell by cell
+        # Arrow cannot hold half a surrogate pair or long floats; such arrays are read cell by cell below.
+        with suppress(UnicodeError, pa.ArrowException):
             values = pa.array(values.astype(values.dtype.newbyteorder("="), copy=False))
     if isinstance(values, (pa.Array, pa.ChunkedArray)):
         return values if isinstance(values, pa.ChunkedArray) else pa.chunked_array([values])

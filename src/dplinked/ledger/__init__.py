@@ -1,1 +1,1 @@
-"""The budget ledger: what was spent on a population, and what is left."""
+"""The budget ledger: how much of a population's privacy budget was spent, and how much is left."""

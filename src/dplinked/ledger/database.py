@@ -1,4 +1,4 @@
-"""The tables that hold the ledger, in SQLite or PostgreSQL, and the statements that read and write them."""
+"""The ledger's tables in SQLite or PostgreSQL, and the statements that read and write them."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ FAULT = "The ledger cannot be read or written. Nothing was released. The steward
 
 
 def connect(url: str | Path, *, create: bool = False) -> Any:
+    """Connect to the database at an address. With `create`, a SQLite file need not exist yet."""
     import sqlalchemy as sa
 
     parsed = _address(str(url))
@@ -40,7 +41,7 @@ def connect(url: str | Path, *, create: bool = False) -> Any:
 
 
 def _address(text: str) -> Any:
-    """A ledger's address, understood; never quoted, as it may hold a password."""
+    """Parse a ledger's address. Errors never quote it, as it may hold a password."""
     import sqlalchemy as sa
 
     if "://" not in text:
@@ -58,7 +59,7 @@ def _address(text: str) -> Any:
 
 
 def _prepare_sqlite(engine: Any) -> None:
-    """Write-ahead log, full synchronisation, and transactions that lock before they read."""
+    """Set up SQLite: a write-ahead log, full synchronisation, and transactions that lock the database before they read."""
     import sqlalchemy as sa
 
     @sa.event.listens_for(engine, "connect")
@@ -80,7 +81,7 @@ def _prepare_sqlite(engine: Any) -> None:
 
 @contextlib.contextmanager
 def guarded() -> Iterator[None]:
-    """A database's own errors quote statements and values: the ledger's are constant."""
+    """Replace a database's own errors, which quote statements and values, by one constant message."""
     import sqlalchemy as sa
 
     try:
@@ -94,6 +95,7 @@ def guarded() -> Iterator[None]:
 
 
 def execute(connection: Any, statement: str, values: Mapping[str, Any] | None = None) -> Any:
+    """Run one SQL statement with named values."""
     import sqlalchemy as sa
 
     return connection.execute(sa.text(statement), dict(values or {}))
@@ -132,15 +134,18 @@ _POSTGRES_TRIGGERS = (
 
 
 def create_tables(connection: Any, dialect: str) -> None:
+    """Create the tables, and the triggers that make them append-only, unless they exist."""
     for statement in (*_TABLES, *(_SQLITE_TRIGGERS if dialect == "sqlite" else _POSTGRES_TRIGGERS)):
         connection.exec_driver_sql(statement)
 
 
 def list_populations(connection: Any) -> list[str]:
+    """Names of the populations that have a budget."""
     return [row[0] for row in execute(connection, "SELECT population FROM budget ORDER BY population")]
 
 
 def list_events(connection: Any, population: str) -> list[Event]:
+    """All events of a population, in order."""
     found = execute(
         connection, "SELECT * FROM events WHERE population = :population ORDER BY seq", {"population": population}
     )
@@ -148,6 +153,7 @@ def list_events(connection: Any, population: str) -> list[Event]:
 
 
 def insert_event(connection: Any, event: Event) -> None:
+    """Append an event."""
     execute(
         connection,
         "INSERT INTO events (seq, population, kind, release, request, units, body, time, nonce, previous, hash) "
@@ -157,7 +163,7 @@ def insert_event(connection: Any, event: Event) -> None:
 
 
 def is_intact(connection: Any) -> bool:
-    """SQLite's own check of its pages; PostgreSQL looks after its own."""
+    """Whether SQLite's own check of its file succeeds. PostgreSQL checks its files itself."""
     if connection.engine.dialect.name != "sqlite":
         return True
     return bool(execute(connection, "PRAGMA integrity_check").scalar() == "ok")

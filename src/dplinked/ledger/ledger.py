@@ -1,8 +1,8 @@
 """The budget ledger: what was spent on a population, append-only and hash-chained, in SQLite or PostgreSQL.
 
-A release is charged before it looks at rows: reserve (commit), compute, record (commit), show. A crash in between leaves the charge.
-Costs are whole units of ρ = μ²/2, rounded up; μ² adds for Gaussian releases. The balance is one row per population, updated in
-the same transaction as the event that explains it, and sealed by a checksum over itself and the chain's head.
+A release is charged before it reads any rows. The order is: reserve (commit), compute, record (commit), show. If the process crashes in
+between, the charge stays. Costs are whole units of ρ = μ²/2, rounded up, since μ² adds for Gaussian releases. The balance is one row per
+population. It is updated in the same transaction as the event that explains it, and sealed by a checksum over itself and the chain's head.
 """
 
 from __future__ import annotations
@@ -38,16 +38,16 @@ from dplinked.privacy.calibration import privacy_epsilon, privacy_mu, round_down
 from dplinked.study.budget import check_budget
 from dplinked.sums.engine import source_bytes
 
-UNITS = 10**15  # of ρ: one unit is 1e-15
-_LARGEST = 1000.0  # ε of a budget or a booking; sums of units stay within 64 bits
+UNITS = 10**15  # units per ρ of 1: one unit is a ρ of 1e-15
+_LARGEST = 1000.0  # largest ε of a budget or a booking, so that sums of units stay within 64 bits
 _WAIT = 600.0  # seconds that a second request waits for the first one's result
 _POLL = 0.05
-_ACTIVE: set[str] = set()  # charges this process is computing for
+_ACTIVE: set[str] = set()  # charges whose release this process is computing now
 
 
 @dataclass(frozen=True)
 class Balance:
-    """A population's budget, in units of 1e-15 ρ."""
+    """A population's budget (ε, δ), and its total and what was spent of it in units of 1e-15 ρ."""
 
     population: str
     epsilon: float
@@ -58,14 +58,14 @@ class Balance:
 
     @property
     def epsilon_left(self) -> float:
-        """ε that one further release could still have at the budget's δ."""
+        """The largest ε that one further release could have, at the budget's δ."""
         left = max(0, self.total - self.spent)
         return privacy_epsilon(math.sqrt(2.0 * left / UNITS), self.delta) * (1.0 - 1e-6) if left else 0.0
 
 
 @dataclass(frozen=True)
 class Charge:
-    """A committed reservation; `stored` holds the release if the same request was answered before."""
+    """A charge that is committed. If the same request was answered before, `stored` holds that release."""
 
     release: str
     request: str
@@ -92,12 +92,13 @@ def cost(mu: float) -> int:
 def budget_units(epsilon: float, delta: float) -> int:
     """Units of a budget (ε, δ), rounded down: the largest μ within it, converted once.
 
-    `privacy_mu` leaves a ten-millionth of μ unused; half of that is given back, so that a budget allows one release of its own size.
+    `privacy_mu` leaves a ten-millionth of μ unused. Half of that is given back here, so that a budget allows one release of its own size.
     """
     return math.floor(privacy_mu(epsilon, delta) ** 2 / 2.0 * UNITS * (1.0 + 1e-7))
 
 
 def _check_size(epsilon: float) -> None:
+    """Refuse an ε that the ledger's integers cannot hold."""
     if epsilon > _LARGEST:
         raise StudyError(f"epsilon={epsilon:g} is beyond what a ledger holds; use at most {_LARGEST:g}.")
 
@@ -115,7 +116,7 @@ def pure_mu(epsilon: float) -> float:
 
 
 class Ledger:
-    """One population's budget in a ledger that exists. See :meth:`create` for opening a budget."""
+    """The budget of one population, in a ledger that exists already. :meth:`create` opens a new budget."""
 
     def __init__(self, url: str | Path, population: str | None = None) -> None:
         self._engine = connect(url)
@@ -136,11 +137,11 @@ class Ledger:
     def __repr__(self) -> str:
         return f"Ledger(population={self.population!r})"
 
-    # --- the steward's ---------------------------------------------------------------------------
+    # --- for the steward -------------------------------------------------------------------------
 
     @classmethod
     def create(cls, url: str | Path, population: str, *, epsilon: float, delta: float) -> Ledger:
-        """Open a budget for a population, once; a second one for the same population is refused."""
+        """Open a budget for a population. A second one for the same population is refused."""
         check_budget(epsilon, delta)
         _check_size(epsilon)
         _check_name(population, "A budget belongs to a population: give its name")
@@ -168,18 +169,18 @@ class Ledger:
         return cls(url, population)
 
     def register(self, source: Any) -> None:
-        """Register a file or table about the population: releases from it draw on this budget."""
-        mark = self.fingerprint(source)
+        """Register a file or table about the population. From then on, releases from it are charged to this budget."""
+        fingerprint = self.fingerprint(source)
         with self._transaction() as connection:
             row = self._locked(connection)
-            if mark not in self._registered(connection):
-                self._append(connection, row, "register", None, mark, 0, canonical({}))
+            if fingerprint not in self._registered(connection):
+                self._append(connection, row, "register", None, fingerprint, 0, canonical({}))
 
     def book(self, *, epsilon: float, delta: float, note: str) -> None:
-        """Book spending that happened elsewhere; it may exceed what is left, which then is nothing.
+        """Book spending that happened outside the ledger. It may exceed what is left; then nothing is left.
 
-        With δ > 0 it counts as one Gaussian release of (ε, δ), which is what this ledger adds up; with δ = 0 as any ε-DP release, which
-        costs more. Other mechanisms with δ > 0 have to be booked by a Gaussian that is less private than they are.
+        With δ > 0 it is booked as one Gaussian release of (ε, δ), which is what this ledger adds up. With δ = 0 it may be any ε-DP
+        release, and is booked at a higher cost. Other mechanisms with δ > 0 must be booked as a Gaussian release that is less private.
         """
         check_budget(epsilon, delta or 0.5)
         _check_size(epsilon)
@@ -195,7 +196,7 @@ class Ledger:
             return list_events(connection, self.population)
 
     def verify(self, head: str | None = None) -> Balance:
-        """Check the whole chain, its sums and seal; `head`, from a release, must be in it, else the ledger was rolled back."""
+        """Check the whole chain, its sums and its seal. A `head` that a release printed must be in it, or the ledger was rolled back."""
         with self._transaction() as connection:
             row, events = self._locked(connection), list_events(connection, self.population)
             intact = is_intact(connection)
@@ -212,15 +213,15 @@ class Ledger:
             raise LedgerError("The ledger was rolled back: it does not know a release that was made from it.")
         return _balance(row)
 
-    # --- everybody's -----------------------------------------------------------------------------
+    # --- for everybody ---------------------------------------------------------------------------
 
     def balance(self) -> Balance:
-        """What is left."""
+        """The budget, and how much of it was spent."""
         with self._transaction() as connection:
             return _balance(self._locked(connection))
 
     def fingerprint(self, source: Any) -> str:
-        """Keyed fingerprint of a file's bytes or a table's content; without the ledger's key it tells nothing."""
+        """Fingerprint of a file's bytes or a table's content. It is keyed with a secret of the ledger, without which it tells nothing."""
         with self._transaction() as connection:
             secret = self._locked(connection)["secret"]
         digest = hmac.new(bytes.fromhex(secret), digestmod=hashlib.sha256)
@@ -233,21 +234,21 @@ class Ledger:
         return digest.hexdigest()
 
     def check_registered(self, *sources: Any) -> list[str]:
-        """Fingerprints of registered data; anything else is refused, and nothing was spent."""
-        marks = [self.fingerprint(source) for source in sources]
+        """Return the fingerprints of registered data. Data that is not registered is refused before anything is spent."""
+        fingerprints = [self.fingerprint(source) for source in sources]
         with self._transaction() as connection:
             known = self._registered(connection)
-        if not known.issuperset(marks):
+        if not known.issuperset(fingerprints):
             raise LedgerError(
                 "This data is not registered for the budget, or has changed since. Nothing was spent. The steward registers data with "
                 "'dplinked budget register'."
             )
-        return marks
+        return fingerprints
 
     def reserve(self, release: str | None, request: Mapping[str, Any], mu: float) -> Charge:
-        """Charge a release before it is computed, and commit; or find the stored release of the same request.
+        """Charge a release before it is computed, and commit; or return the stored release of the same request.
 
-        With an id that was charged for another request it is a conflict; where the same request is still being computed, its
+        If the id was charged for another request, this is an error. If the same request is being computed at this moment, its
         result is waited for.
         """
         name = release or tokens.token_hex(8)
@@ -277,7 +278,7 @@ class Ledger:
                 if recorded is not None:
                     return Charge(name, wanted, charged.hash, _balance(row), recorded.body)
                 failed = self._find(connection, "failed", name) is not None
-                # Asked under the lock: it cannot record and end in between.
+                # Asked while the row is locked, so that the other process cannot record its release and end in between.
                 alive = _alive(json.loads(charged.body), charged.hash)
             if failed or not alive or time.monotonic() > limit:
                 raise LedgerError(
@@ -286,19 +287,19 @@ class Ledger:
             time.sleep(_POLL)
 
     def record(self, charge: Charge, release: str) -> None:
-        """Store the finished release, and commit: only then may it be shown."""
+        """Store the finished release, and commit. Only then may it be shown."""
         with self._transaction() as connection:
             self._append(connection, self._locked(connection), "release", charge.release, charge.request, 0, release)
 
     @contextlib.contextmanager
     def finishing(self, charge: Charge) -> Iterator[None]:
-        """Around the computation of a charged release: whatever goes wrong, the charge stays, and nothing is told of why."""
+        """Guard the computation of a charged release: if anything fails, the charge stays, and the message does not say why."""
         try:
             yield
         except BaseException as fault:
-            with contextlib.suppress(LedgerError):  # whatever the ledger says now, the charge was made
+            with contextlib.suppress(LedgerError):  # the charge stays, even if the failure cannot be recorded
                 self.record_failure(charge)
-            if not isinstance(fault, Exception):  # an interruption is passed on
+            if not isinstance(fault, Exception):  # an interruption is passed on as it is
                 raise
             raise_alone(
                 ReleaseError(
@@ -319,11 +320,12 @@ class Ledger:
 
     @contextlib.contextmanager
     def _transaction(self) -> Iterator[Any]:
+        """A transaction that commits at the end; errors of the database are replaced by the ledger's."""
         with guarded(), self._engine.begin() as connection:
             yield connection
 
     def _locked(self, connection: Any) -> dict[str, Any]:
-        """The population's row, locked until the transaction ends, its seal checked."""
+        """The population's row, locked until the transaction ends. Its seal is checked."""
         lock = " FOR UPDATE" if self._engine.dialect.name == "postgresql" else ""
         found = execute(
             connection, f"SELECT * FROM budget WHERE population = :population{lock}", {"population": self.population}
@@ -343,7 +345,7 @@ class Ledger:
         units: int,
         body: str,
     ) -> dict[str, Any]:
-        """Add an event and move the balance with it; returns the new row."""
+        """Append an event and update the balance accordingly; returns the population's new row."""
         event = chain_event(row["seq"] + 1, self.population, kind, release, request, units, body, row["head"])
         insert_event(connection, event)
         after = {**row, "seq": event.seq, "spent": row["spent"] + units, "head": event.hash}
@@ -358,6 +360,7 @@ class Ledger:
         return after
 
     def _find(self, connection: Any, kind: str, release: str) -> Event | None:
+        """The event of a kind that belongs to a release, if there is one. Its hash is checked."""
         found = execute(
             connection,
             "SELECT * FROM events WHERE population = :population AND kind = :kind AND release = :release",
@@ -372,6 +375,7 @@ class Ledger:
         return event
 
     def _registered(self, connection: Any) -> set[str]:
+        """Fingerprints of all registered data."""
         found = execute(
             connection,
             "SELECT * FROM events WHERE population = :population AND kind = 'register'",
@@ -383,11 +387,11 @@ class Ledger:
         return {str(event.request) for event in events}
 
 
-# --- small parts --------------------------------------------------------------------------------------
+# --- checks and conversions ---------------------------------------------------------------------------
 
 
 def _check_name(name: Any, fault: str) -> None:
-    """Names are shown: printable, and not too long."""
+    """Refuse names that are too long or not printable, since names are shown."""
     if not (isinstance(name, str) and 0 < len(name) <= 200 and name.isprintable()):
         raise StudyError(f"{fault}.")
 
@@ -399,7 +403,10 @@ def _balance(row: Mapping[str, Any]) -> Balance:
 
 
 def _alive(owner: Mapping[str, Any], head: str) -> bool:
-    """Whether the process that was charged may still be at work; another host's is given the time."""
+    """Whether the process that was charged may still be at work.
+
+    A process on another host cannot be probed and counts as alive until the timeout.
+    """
     if owner.get("host") != socket.gethostname():
         return True
     if owner.get("process") == os.getpid():

@@ -64,9 +64,8 @@ class PrivacyUnit(ReadableByKey):
         )
 
 
-UNSTATED = (
-    PrivacyUnit()
-)  # stands for "no unit was stated"; compared by identity, since it equals a stated PrivacyUnit()
+# Stands for "no unit was stated". It is compared by identity, since it equals a stated PrivacyUnit().
+UNSTATED = PrivacyUnit()
 
 
 @dataclass(frozen=True)

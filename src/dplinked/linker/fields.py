@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from dplinked.data.keys import number
 from dplinked.errors import StudyError, suggest
 
 if TYPE_CHECKING:
@@ -31,12 +32,8 @@ _HINTS = {
     "name": ("name", "surname", "forename"),
 }
 _CLOSE = 0.85  # two words with at least this Jaro-Winkler similarity count as the same, as in [LPK24]
-_GRADES = (
-    0.75,
-    0.85,
-    0.92,
-    1.0,
-)  # if the similarity itself is the score, it is cut into these grades to estimate its evidence
+# If the similarity itself is the score, it is cut into these grades to estimate its evidence.
+_GRADES = (0.75, 0.85, 0.92, 1.0)
 
 
 @dataclass(frozen=True)
@@ -191,7 +188,7 @@ def make_comparer(field: Field, left: pa.ChunkedArray, right: pa.ChunkedArray) -
     missing = np.array([text == "" for text in texts], dtype=bool)
     values: Any = np.array([*texts, None], dtype=object)[:-1]
     if field.compare == "number":
-        values = np.array([_number(text) for text in texts], dtype=np.float64)
+        values = np.array([number(text) for text in texts], dtype=np.float64)
         missing = ~np.isfinite(values)
     elif field.compare == "date":
         values = np.array([_date(text) for text in texts], dtype=np.int32).reshape(-1, 3)
@@ -236,13 +233,6 @@ def _same_date(comparer: Comparer, left: Any, right: Any) -> tuple[Levels, NDArr
     swapped = parts[0] & (a[:, None, 1] == b[None, :, 2]) & (a[:, None, 2] == b[None, :, 1])
     levels = np.where(same == 3, 2, (same == 2) | swapped).astype(np.int8)
     return levels, levels.astype(np.float32) / np.float32(2.0)
-
-
-def _number(text: str) -> float:
-    try:
-        return float(text)
-    except ValueError:
-        return math.nan
 
 
 def _date(text: str) -> tuple[int, int, int]:

@@ -288,9 +288,8 @@ def _read_pairs(data: Any, a: pa.Table, b: pa.Table, ids: tuple[str | None, str 
             )
         return Candidates(left, right, np.full(left.size, 60.0), np.full(left.size, np.inf), n, m)
     odds = np.exp2(weight)
-    prior = max(float((odds / (1.0 + odds)).sum()), 1e-9) / (
-        n * m
-    )  # the share of matches among all pairs that these probabilities imply
+    # The share of matches among all pairs that these probabilities imply.
+    prior = max(float((odds / (1.0 + odds)).sum()), 1e-9) / (n * m)
     return Candidates(left, right, weight, odds * (1.0 - prior) / prior, n, m)
 
 

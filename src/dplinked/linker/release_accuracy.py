@@ -168,10 +168,8 @@ def _release(
     accuracy, error = shrink_accuracies(
         noisy, checked[groups].astype(np.float64), scale, [name in (LAST, UNLINKED) for name in names]
     )
-    whole, errors = (
-        1.0 / np.maximum(strata.rows, 1),
-        np.zeros(len(strata.names)),
-    )  # a group without checked links gets the accuracy of random links
+    # A group without checked links gets the accuracy of random links.
+    whole, errors = 1.0 / np.maximum(strata.rows, 1), np.zeros(len(strata.names))
     whole[groups], errors[groups] = np.clip(accuracy, whole[groups], 1.0), np.minimum(error, 0.49)
     table, other = accuracy_table(strata, whole)
     listed = {name: float(value) for name, value in zip(strata.names, errors, strict=True)}

@@ -158,15 +158,12 @@ class _Linking:
         self, name: str, left: Integers, right: Integers, greedy: bool, rng: np.random.Generator, *, last: bool = False
     ) -> None:
         """Link the records of one block. With `last`, the block holds all remaining records, and no threshold applies."""
-        left, right = (
-            rng.permutation(left),
-            rng.permutation(right),
-        )  # so that ties are broken at random, not by the files' order
+        # Records are shuffled, so that ties are broken at random, not by the files' order.
+        left, right = rng.permutation(left), rng.permutation(right)
         score, pattern = self.compare(left, right)
         self.patterns += np.bincount(pattern.ravel(), minlength=self.patterns.size)
-        near = np.nonzero(
-            score >= (0.25 if last else 0.5) * self.threshold
-        )  # pairs with lower scores cannot compete with a link
+        # Pairs with lower scores cannot compete with a link.
+        near = np.nonzero(score >= (0.25 if last else 0.5) * self.threshold)
         at = score[near].astype(np.float64)
         self.seen.append((left[near[0]], right[near[1]], at, pattern[near].astype(np.int64), float(min(score.shape))))
         rows, columns = _greedy(near, at, self.threshold) if greedy else _best(score, near, at)

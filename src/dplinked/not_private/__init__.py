@@ -1,1 +1,1 @@
-"""Baselines, the paper's experiments and simulated data. Nothing here is private, and nothing here can make a release."""
+"""Baselines, the paper's experiments and simulated data. Nothing in this package is private, and nothing in it can make a release."""

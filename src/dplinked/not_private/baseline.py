@@ -1,6 +1,6 @@
 """NOT PRIVATE: ordinary least squares and the Lahiri-Larsen estimator on raw data, for comparison only.
 
-These read the data without noise. They print as not private and cannot become a Release.
+These functions read the data without noise. Their results are printed as not private, and cannot become a Release.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class NotPrivate:
-    """A result computed from raw data without any noise. Never publish it as private.
+    """A result computed from raw data without any noise. It must never be published as private.
 
     Attributes
     ----------
     coef
         Coefficients in the user's units.
     covariance
-        Their estimated covariance (p×p): OLS's, or Σ^RL with plug-in β and σ².
+        Estimated covariance of the coefficients (p×p): that of OLS, or Σ^RL with estimates of β and σ² plugged in.
     """
 
     method: str
@@ -52,9 +52,9 @@ class NotPrivate:
 
 
 def ols(data: Any, formula: str, **declared: Any) -> NotPrivate:
-    """Ordinary least squares on the linked rows, as if all links were right. NOT PRIVATE.
+    """Ordinary least squares on the linked rows, as if all links were correct. NOT PRIVATE.
 
-    Bounds are optional here: without them, values are used as they are.
+    Bounds are optional here. Without them, values are used as they are.
     """
     X, z, names, _ = _matrices(data, formula, Exact(), declared)
     beta = np.linalg.lstsq(X, z, rcond=None)[0]
@@ -77,10 +77,10 @@ def lahiri_larsen(data: Any, formula: str, *, linkage: Linkage, **declared: Any)
 
 
 def rl_covariance(prepared: PreparedRows, X: Floats, beta: Floats, sigma2: float) -> Floats:
-    """Σ^RL = (W'W)⁻¹ W'Σ_z W (W'W)⁻¹ of [LPK24], with Lemma 2.1's indices put right; O(m²) a block at most.
+    """Σ^RL = (W'W)⁻¹ W'Σ_z W (W'W)⁻¹ of [LPK24], with the indices of Lemma 2.1 corrected. A block of m rows takes at most O(m²).
 
     ``Var(z_i) = σ² + Σ_j q_ij f_ij²`` and ``Cov(z_i, z_j) = -Σ_u q_iu q_ju f_iu f_ju`` with
-    ``f_iu = (x_u - w_i)'β``, pairs of links taken as independent.
+    ``f_iu = (x_u - w_i)'β``, where pairs of links are taken as independent.
     """
     W = apply_matching(prepared, X)
     bread = np.linalg.pinv(W.T @ W)
@@ -88,7 +88,7 @@ def rl_covariance(prepared: PreparedRows, X: Floats, beta: Floats, sigma2: float
 
 
 def rl_meat(prepared: PreparedRows, X: Floats, beta: Floats, sigma2: float, weights: Floats | None = None) -> Floats:
-    """``W'Σ_z W``, what Σ^RL and the paper's Theorem 4.4 share; ``h'Σ_z h`` for other weights h. NOT PRIVATE."""
+    """``W'Σ_z W``, which enters Σ^RL and the paper's Theorem 4.4; with other weights h, ``h'Σ_z h``. NOT PRIVATE."""
     W = apply_matching(prepared, X)
     h = W if weights is None else weights
     fitted, mixed = X @ beta, W @ beta
@@ -101,7 +101,7 @@ def rl_meat(prepared: PreparedRows, X: Floats, beta: Floats, sigma2: float, weig
 
 
 def apply_matching(prepared: PreparedRows, X: Floats) -> Floats:
-    """``W = QX``; under exchangeable errors ``w_i = a x_i + o s``, without building Q."""
+    """``W = QX``. Under exchangeable errors this is ``w_i = a x_i + o s``, with s the sum over the block, so Q is never built."""
     if prepared.matching is not None:
         return np.asarray(prepared.matching @ X)
     if prepared.blocks is None:
@@ -112,7 +112,7 @@ def apply_matching(prepared: PreparedRows, X: Floats) -> Floats:
 
 
 def _block_meat(blocks: Blocks, codes: NDArray[np.int32], W: Floats, fitted: Floats, mixed: Floats) -> Floats:
-    """W'(Σ_z - σ²I)W: the variance that wrong links add, block by block."""
+    """W'(Σ_z - σ²I)W, the variance that wrong links add, summed over the blocks."""
     meat = np.zeros((W.shape[1], W.shape[1]))
     order = np.argsort(codes, kind="stable")
     for rows in np.split(order, np.cumsum(blocks.sizes)[:-1]):
@@ -125,7 +125,7 @@ def _block_meat(blocks: Blocks, codes: NDArray[np.int32], W: Floats, fitted: Flo
 
 
 def _matching_meat(Q: Any, W: Floats, fitted: Floats, mixed: Floats) -> Floats:
-    """The same for a sparse Q: Σ_ij w_i Cov_ij w_j' by sparse products."""
+    """W'(Σ_z - σ²I)W for a sparse Q, by sparse products."""
     import scipy.sparse as sp
 
     entries = sp.coo_array(Q)
@@ -139,6 +139,7 @@ def _matching_meat(Q: Any, W: Floats, fitted: Floats, mixed: Floats) -> Floats:
 
 
 def _linkage_meat(q: Floats, W: Floats, fitted: Floats, mixed: Floats) -> Floats:
+    """W'(Σ_z - σ²I)W for one block with the dense matching matrix q."""
     f = q * (fitted[None, :] - mixed[:, None])
     variance = (q * (fitted[None, :] - mixed[:, None]) ** 2).sum(axis=1)
     spread = f.T @ W
@@ -148,6 +149,7 @@ def _linkage_meat(q: Floats, W: Floats, fitted: Floats, mixed: Floats) -> Floats
 def _matrices(
     data: Any, formula: str, linkage: Linkage, declared: Mapping[str, Any]
 ) -> tuple[Floats, Floats, tuple[str, ...], PreparedRows]:
+    """X with its intercept, z, the names of X's columns, and the prepared rows."""
     rows = Rows(data)
     if unknown := set(declared) - {"bounds", "levels", "fill"}:
         raise StudyError(f"Unknown arguments {sorted(unknown)}; the baselines take bounds, levels and fill.")
@@ -161,7 +163,7 @@ def _matrices(
 
 
 def _open_design(rows: Rows, formula: str, declared: Mapping[str, Any]) -> Design:
-    """A design with the declared bounds, or, this being not private, with the data's own."""
+    """A design with the declared bounds. Where none are declared it takes those of the data, which is not private."""
     bounds: dict[str, Sequence[float]] = dict(declared.get("bounds") or {})
     levels = dict(declared.get("levels") or {})
     from dplinked.study.formula import parse_formula

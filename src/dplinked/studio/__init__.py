@@ -1,1 +1,1 @@
-"""The studio: a local web app over the library's own functions. Nothing here computes anything of a release."""
+"""The studio: a local web app that calls the library's functions. It computes no part of a release itself."""

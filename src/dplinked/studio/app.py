@@ -1,4 +1,4 @@
-"""The studio's pages, put together."""
+"""The studio's app, put together from its pages."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from dplinked.studio import budget_page, check_page, plan_page, release_page, st
 from dplinked.studio.desk import Desk, Job
 from dplinked.studio.look import STYLE
 
-_POLL = 0.2  # seconds between looks at the release that runs
+_POLL = 0.2  # seconds between two looks at a running release
 
 
 def build_app(desk: Desk) -> App:
-    """The studio over one desk, without its guard."""
+    """Build the app for one desk. Who may use it is the guard's business."""
     pages = [study_page, check_page, plan_page, release_page, budget_page]
     layout = ui.page_navbar(
         *(page.layout() for page in pages),
         title=tags.span("dplinked studio", ui.input_dark_mode(id="mode"), class_="brand"),
         id="page",
         lang="en",
-        theme=ui.Theme("bootstrap"),  # Shiny's own loads its letters from elsewhere
+        theme=ui.Theme("bootstrap"),  # Shiny's own theme would load its fonts from the internet
         header=tags.head(
             tags.link(rel="icon", href="data:,"), ui.include_css(STYLE), ui.busy_indicators.use(pulse=False, fade=False)
         ),
@@ -37,7 +37,7 @@ def build_app(desk: Desk) -> App:
 
         @reactive.effect
         def _follow() -> None:
-            """A release that runs is followed, also one that another window started."""
+            """Follow a running release, also one that another window started."""
             input.page(), job()
             job.set(desk.job)
             if desk.job is not None and desk.job.running:

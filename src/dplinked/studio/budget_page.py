@@ -1,4 +1,4 @@
-"""The page *Budget*: what was spent, and what is left."""
+"""The page *Budget* shows how much of the budget was spent, and how much is left."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _KINDS = {"charge": "release", "booked": "booked", "failed": "failed; its charge
 
 
 def layout() -> NavSetArg:
-    """The page."""
+    """Lay out the page."""
     return panel(
         "Budget",
         "budget",
@@ -32,7 +32,7 @@ def layout() -> NavSetArg:
 
 
 def serve(input: Inputs, room: Room, job: Callable[[], Job | None]) -> None:
-    """The page's behaviour: the ledger is read anew whenever a release is done."""
+    """Give the page its behaviour. The ledger is read again whenever a release is finished."""
 
     @render.ui
     def budget_shown() -> Tag | TagList:
@@ -47,6 +47,7 @@ def serve(input: Inputs, room: Room, job: Callable[[], Job | None]) -> None:
 
 
 def _read(study: Study) -> tuple[Balance, list[Event]]:
+    """Read the ledger that the study names."""
     if study.ledger is None:
         raise StudyError(
             "The study names no ledger, so nobody keeps count. Fill in ledger and population to have a budget."

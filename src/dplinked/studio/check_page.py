@@ -1,4 +1,4 @@
-"""The page *Check*: the steward's look at the data. NOT FOR PUBLICATION."""
+"""The page *Check* shows the steward what is odd about the data. NOT FOR PUBLICATION."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from dplinked.study.study import Study
 
 
 def layout() -> NavSetArg:
-    """The page."""
+    """Lay out the page."""
     return panel(
         "Check",
         "check",
@@ -27,7 +27,7 @@ def layout() -> NavSetArg:
 
 
 def serve(input: Inputs, room: Room) -> None:
-    """The page's behaviour. What was found belongs to one text of the study, and goes with it."""
+    """Give the page its behaviour. Findings belong to one text of the study, and are not shown once it has changed."""
     found = reactive.value[tuple[str, list[Finding] | Fault] | None](None)
 
     @ui.bind_task_button(button_id="run_check")

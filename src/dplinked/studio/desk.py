@@ -1,4 +1,4 @@
-"""What all windows of one studio share: its folder, and the one release that may run at a time."""
+"""What all windows of a studio share: the folder, and the release that is running. Only one may run at a time."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Fault:
-    """What went wrong, as it may be shown."""
+    """What went wrong, in words that may be shown."""
 
     text: str
 
 
 def attempt(work: Callable[[], T]) -> T | Fault:
-    """What the work gives, or what to show instead: our own messages, and nothing of any other error."""
+    """Do some work. If it fails, return what to show instead: the library's own messages, but nothing from any other error."""
     try:
         return work()
     except DplinkedError as error:
@@ -35,7 +35,7 @@ def attempt(work: Callable[[], T]) -> T | Fault:
 
 @dataclass(frozen=True)
 class Job:
-    """A release that runs or ran: how far it is, then what came of it."""
+    """A release that is running or has ended: its current step and progress, and what went wrong, if anything did."""
 
     title: str = "Starting"
     done: int = 0
@@ -47,7 +47,7 @@ class Job:
 class Desk:
     """A folder with study files, and the releases made since the studio was started.
 
-    A release outlives the window that asked for it: it was paid for, so a window opened later shows it.
+    A release was paid for, so it outlives the window that asked for it: a window that is opened later shows it too.
     """
 
     def __init__(self, folder: Path, opened: str | None = None) -> None:
@@ -58,7 +58,7 @@ class Desk:
 
     @classmethod
     def open(cls, study: Path | None) -> Desk:
-        """The desk for a study file's folder, or for the current one."""
+        """Open the desk for the folder of a study file, or for the current folder."""
         if study is None:
             return cls(Path.cwd())
         if not study.is_file():
@@ -74,19 +74,19 @@ class Desk:
         return sorted(path.name for path in self.folder.glob("*.toml") if path.is_file())
 
     def free_name(self) -> str:
-        """A name for a new study file."""
+        """A name for a new study file that is not taken yet."""
         names = self.study_files()
         return next(name for k in range(len(names) + 1) if (name := f"study{k or ''}.toml") not in names)
 
     def read(self, name: str) -> str:
-        """Text of a study file in the folder."""
+        """Read a study file of the folder."""
         try:
             return self._path(name).read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError):
             raise_alone(StudyError(f"The study file {name!r} cannot be read."))
 
     def write(self, name: str, text: str, before: str | None) -> None:
-        """Write a study file; one that is there already only if its text is the one it was opened with."""
+        """Write a study file. An existing file is overwritten only if it still holds the text `before`, with which it was opened."""
         path = self._path(name)
         if path.exists() and self.read(name) != before:
             raise StudyError(f"{name!r} is there already, or was changed meanwhile. Open it, or choose another name.")
@@ -96,6 +96,7 @@ class Desk:
             raise_alone(StudyError(f"{name!r} could not be written. Check the folder's permissions."))
 
     def _path(self, name: str) -> Path:
+        """The path of a study file. Names that lead out of the folder are refused."""
         if not name.endswith(".toml") or Path(name).name != name or not name.isprintable():
             raise StudyError(
                 f"{name!r} is not a name for a study file. Use something like 'study.toml', without folders."
@@ -105,7 +106,7 @@ class Desk:
     # --- the one release -------------------------------------------------------------------------
 
     def start(self, study: Study, release_id: str | None) -> None:
-        """Run a release in a thread of its own; refused while another one runs."""
+        """Run a release in a thread of its own. This is refused while another one is running."""
         data = data_of(study)
         with self._lock:
             if self.job is not None and self.job.running:
@@ -127,7 +128,7 @@ class Desk:
 
 
 def data_of(study: Study) -> Any:
-    """Where the study's rows are; it must say so."""
+    """Where the study's rows are. A study that does not say so is refused."""
     if study.data is None:
         raise StudyError("The study names no data. Fill in the data file.")
     return study.data

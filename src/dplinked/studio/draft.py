@@ -1,4 +1,4 @@
-"""A study's text, and the settings in it that the form edits. Comments and all other settings stay as they are."""
+"""The text of a study, of which the form edits some settings. Comments and all other settings stay as they are."""
 
 from __future__ import annotations
 
@@ -35,12 +35,24 @@ delta = 1e-6
 
 @dataclass(frozen=True)
 class Draft:
-    """A study's text as it was opened; `number` tells it from drafts before, and its form's fields from theirs."""
+    """The text of a study as it was opened.
+
+    Attributes
+    ----------
+    number
+        Distinguishes this draft, and the fields of its form, from earlier ones.
+    name, text
+        The study file's name, and the text that the form starts from.
+    saved
+        What the file holds; None if there is no file yet.
+    sections
+        The parsed text; None if it is not valid TOML.
+    """
 
     number: int
     name: str
     text: str
-    saved: str | None = None  # what the file holds
+    saved: str | None = None
     sections: Mapping[str, Any] | None = field(init=False)
 
     def __post_init__(self) -> None:
@@ -51,17 +63,17 @@ class Draft:
         object.__setattr__(self, "sections", sections)
 
     def get(self, section: str, key: str) -> Any:
-        """A setting as it was opened; None if there is none."""
+        """The value of a setting when the draft was opened; None if it was not set."""
         values = (self.sections or {}).get(section)
         return values.get(key) if isinstance(values, dict) else None
 
     def keys(self, section: str) -> list[str]:
-        """The settings of a section."""
+        """The names of the settings in a section."""
         values = (self.sections or {}).get(section)
         return list(values) if isinstance(values, dict) else []
 
     def changed(self, changes: Changes) -> str:
-        """The text with some settings changed; an empty value takes a setting out."""
+        """The text with some settings changed. An empty value removes a setting."""
         import tomlkit
 
         document = tomlkit.parse(self.text)
@@ -72,7 +84,7 @@ class Draft:
                 document[section] = tomlkit.table()
             table: Any = document[section]
             if not hasattr(table, "items"):
-                continue  # the study's own check says what is wrong with it
+                continue  # not a table; the check of the whole study says what is wrong
             if value in (None, "", [], {}):
                 del table[key]
             elif isinstance(value, dict):
@@ -87,7 +99,7 @@ class Draft:
 
 
 def formula_columns(formula: str, levels: list[str]) -> tuple[list[str], list[str]]:
-    """Numeric and categorical columns of a formula, the response first; none if it cannot be read."""
+    """The numeric and the categorical columns of a formula, the response first; two empty lists if the formula is not valid."""
     try:
         parsed = parse_formula(formula, levels)
     except StudyError:
@@ -99,20 +111,20 @@ def formula_columns(formula: str, levels: list[str]) -> tuple[list[str], list[st
 
 
 def lines_of(values: Any) -> str:
-    """A list or table of settings, one per line."""
+    """Write a list or a table one item per line."""
     if isinstance(values, dict):
         return "\n".join(f"{key} = {value}" for key, value in values.items())
     return "\n".join(map(str, values)) if isinstance(values, list) else ""
 
 
 def table_from(lines: str) -> dict[str, Any]:
-    """A table written as lines like ``nsw = 0.918``."""
+    """Read a table from lines like ``nsw = 0.918``."""
     split = [line.rpartition("=") for line in lines.splitlines() if line.strip()]
     return {name.strip(): _number(value) for name, _, value in split}
 
 
 def list_from(lines: str, before: Any) -> list[Any]:
-    """A list written one value per line; values that were there keep their type."""
+    """Read a list with one value per line. Values that were in the list `before` keep their type."""
     known = {str(value): value for value in before} if isinstance(before, list) else {}
     return [known.get(line.strip(), line.strip()) for line in lines.splitlines() if line.strip()]
 

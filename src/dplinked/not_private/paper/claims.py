@@ -1,6 +1,6 @@
-"""What [LPK24] says of its numerical results, checked against what was measured; and what the tight mechanisms change.
+"""What [LPK24] says about its numerical results, checked against what was measured, and what the tight mechanisms change.
 
-Each claim is a short function over results, so that a test can break something and see the claim fail.
+Each claim is a short function of results, so that a test can change the results and see the claim fail.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ _PRIVATE = ("NGD", "SSP", "RL-NGD", "RL-SSP")
 
 @dataclass(frozen=True)
 class Claim:
-    """A sentence of the paper (or ours), the figure measured, and whether it holds.
+    """A claim of the paper or of this library, what was measured, and whether the claim holds.
 
-    `holds` is None for what is shown only. `source` says whose claim it is.
+    `holds` is None if the measurement is only shown. `source` says whose claim it is.
     """
 
     setting: str
@@ -36,12 +36,12 @@ class Claim:
 
 
 def series(results: Setting, method: str, column: str) -> Floats:
-    """One column of one method over the points of a setting."""
+    """The values of one column, for one method, over the points of a setting."""
     return np.array([getattr(row, column) for point in results for row in point.rows if row.method == method])
 
 
 def axis(results: Setting) -> Floats:
-    """The points of a setting."""
+    """The positions of a setting's points on its axis."""
     return np.array([point.rows[0].x for point in results])
 
 
@@ -51,7 +51,10 @@ def exponent(results: Setting, method: str) -> float:
 
 
 def room(results: Setting, ends: int = 1) -> float:
-    """Three standard errors of a mean error's relative sampling error (mean |N| over its deviation is .76)."""
+    """How far a measured mean error may be off, relative to itself: three standard errors.
+
+    The absolute value of a normal variable has a standard deviation of .76 times its mean. `ends` is how many measured means are compared.
+    """
     return 3.0 * 0.76 * math.sqrt(ends / results[0].rows[0].repetitions)
 
 
@@ -62,12 +65,11 @@ def check_iterations(setting: str, results: Setting) -> Claim:
 
 
 def check_falls_with_n(setting: str, results: Setting) -> Claim:
-    """The last point lies below the first, and no step up exceeds its sampling error."""
+    """Errors fall with n: the last point lies below the first, and no step goes up by more than its sampling error."""
     ratios = {m: series(results, m, "error")[-1] / series(results, m, "error")[0] for m in ("OLS", "RL-OLS", *_PRIVATE)}
     worst = max(ratios, key=lambda name: ratios[name])
-    steps = [
-        series(results, m, "error") for m in ratios if m != "RL-SSP"
-    ]  # its error has no mean at small n: tails of a ratio
+    # RL-SSP is left out: at small n its error has no mean, since the estimate is a ratio with heavy tails.
+    steps = [series(results, m, "error") for m in ratios if m != "RL-SSP"]
     smooth = all((np.diff(e) / e[:-1]).max() < room(results, 2) for e in steps)
     return Claim(
         setting, "The errors of all methods decrease with n",
@@ -86,7 +88,7 @@ def check_linkage_costs(setting: str, results: Setting) -> Claim:
 
 
 def check_ssp_wins_at_one(setting: str, results: Setting) -> Claim:
-    """At σ = 1, n = 10,000, where the ratio's tails do not yet decide."""
+    """RL-SSP wins at σ = 1 and n = 10,000, where the heavy tails of its ratio do not matter yet."""
     ssp, ngd = (series(results, name, "error")[-1] for name in ("RL-SSP", "RL-NGD"))
     return Claim(
         setting,
@@ -97,7 +99,7 @@ def check_ssp_wins_at_one(setting: str, results: Setting) -> Claim:
 
 
 def check_figures(setting: str, results: Setting) -> list[Claim]:
-    """Mean relative errors at n = 10,000, σ = 1 against figures measured elsewhere."""
+    """Compare mean relative errors at n = 10,000 and σ = 1 with figures measured elsewhere."""
     claims = []
     for method, low, high in (("RL-OLS", 0.017, 0.021), ("RL-SSP", 0.13, 0.19), ("RL-SSP tight", 0.0, 0.03)):
         found = float(series(results, method, "error")[-1])
@@ -118,7 +120,7 @@ def check_crossing(setting: str, results: Setting) -> Claim:
 
 
 def check_growth(setting: str, results: Setting) -> list[Claim]:
-    """Fitted exponents in σ; the tails of RL-SSP's ratio make its error grow even faster at the end."""
+    """Compare how errors grow with σ. The heavy tails of RL-SSP's ratio make its error grow even faster at the end."""
     limits = (("RL-NGD", "linearly", 0.5, 1.3), ("RL-SSP", "quadratically", 1.6, 3.0))
     claims = [
         Claim(
@@ -152,7 +154,7 @@ def check_tight_wins(setting: str, results: Setting) -> Claim:
 
 
 def check_approach(setting: str, results: Setting) -> Claim:
-    """Ratio after/without linkage at the first and last accuracy; at γ = 1 with M = 0 they are the same method."""
+    """The ratio of errors after and without linkage falls to 1: at γ = 1 and M = 0 both are the same method."""
     parts, holds = [], True
     for after, without in (("RL-OLS", "OLS"), ("RL-NGD", "NGD"), ("RL-SSP", "SSP")):
         ratio = series(results, after, "error") / series(results, without, "error")
@@ -190,7 +192,7 @@ def variance_ratios(results: Setting, method: str) -> Floats:
 
 
 def check_ngd_variance(setting: str, results: Setting) -> Claim:
-    """Within a tenth, and the sampling error of an empirical variance, where no run ends on the border."""
+    """Theorem 4.4 holds within a tenth, plus the sampling error of a variance, at points where no run ends on the projection's border."""
     free = np.array([point.projected < 0.002 for point in results])
     if not free.any():
         return Claim(
@@ -250,14 +252,15 @@ def setting_claims(setting: str, results: Setting) -> list[Claim]:
 
 
 def application_claims(result: ApplicationResult) -> list[Claim]:
-    """Claims about the application; figures of ours hold for the survey itself, not for generated households."""
+    """All claims about the application. Some figures are checked only for the survey itself, not for generated households."""
     survey, febrl = result.sources[0] == "SHIW 2012", result.sources[1] == "Febrl 4"
     name, middle = "application", {method: float(np.median(values)) for method, values in result.draws.items()}
     spread = {method: float(values.std(ddof=1)) for method, values in result.draws.items()}
     bias = {method: value / result.ols - 1.0 for method, value in middle.items()}
     low, high = result.end_to_end.conf_int()["income"]
     repetitions = result.rows[0].repetitions
-    error = {m: 1.25 * spread[m] / math.sqrt(repetitions) / result.ols for m in middle}  # of a median, relative
+    # Relative standard error of a median.
+    error = {m: 1.25 * spread[m] / math.sqrt(repetitions) / result.ols for m in middle}
     clipping = result.clipped / result.ols - 1.0
     return [
         Claim(name, "About 90 % of the records are linked right (the paper also says 92.5 %, which its own figures contradict: 90.9 %)",
@@ -286,7 +289,7 @@ def application_claims(result: ApplicationResult) -> list[Claim]:
 
 
 def toy_claims(rows: Sequence[Row]) -> list[Claim]:
-    """The paper's introductory example: two wrong links turn the sign of a slope."""
+    """The paper's introductory example: two wrong links reverse the sign of a slope."""
     true, linked = (row.error for row in rows)  # for the toy, the error column holds the slope's distance from 2
     return [
         Claim("toy", "The true pairs have slope 2, the linked ones -1.6", f"{2.0 + true:g} and {2.0 - linked:g}",

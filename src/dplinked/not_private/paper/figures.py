@@ -1,4 +1,4 @@
-"""The paper's figures, drawn from the tables: one panel each, as PNG and SVG, and inline for the page."""
+"""The paper's figures, drawn from the tables. Each panel is written as PNG and SVG, and returned as SVG for the page."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from dplinked.not_private.paper.claims import Setting, axis, series
 from dplinked.not_private.paper.settings import METHODS
 from dplinked.report.charts import drawing, to_svg
 
-# Without linkage in light, after linkage in full colour, tight with thick lines.
+# Methods without linkage have dotted lines, those after linkage full lines, and the tight ones thick lines.
 _STYLES: dict[str, dict[str, Any]] = {
     "OLS": {"color": "#7f7f7f", "ls": ":", "marker": "."},
     "RL-OLS": {"color": "#7f7f7f", "ls": "-", "marker": "o"},
@@ -34,7 +34,7 @@ _VARIANCES = ("RL-OLS", "RL-NGD", "RL-SSP", "RL-NGD tight", "RL-SSP tight")
 
 
 def draw_setting(setting: str, results: Setting, out: Path) -> list[str]:
-    """Both panels of a setting; returns them as inline SVG."""
+    """Draw both panels of a setting; returns them as inline SVG."""
     title, label = _TITLES[setting]
     note = f"{results[0].rows[0].repetitions:,} repetitions"
     return [
@@ -52,7 +52,7 @@ def draw_setting(setting: str, results: Setting, out: Path) -> list[str]:
 
 
 def draw_application(result: ApplicationResult, out: Path) -> list[str]:
-    """The box plots of the paper's last figure, with the tight mechanisms beside them."""
+    """Draw the box plots of the paper's last figure, with the tight mechanisms beside them."""
     generated = [source for source in result.sources if "generated" in source]
     note = f" ({'; '.join(generated)})" if generated else ""
     return [
@@ -61,7 +61,7 @@ def draw_application(result: ApplicationResult, out: Path) -> list[str]:
 
 
 def draw_toy(points: Sequence[tuple[float, float, float]], out: Path) -> list[str]:
-    """The toy example: true and linked pairs with their least-squares lines."""
+    """Draw the toy example: true and linked pairs with their least-squares lines."""
     return [
         _save(
             lambda axes: _draw_toy(axes, points), "Toy example: two wrong links turn the sign of the slope", out / "toy"

@@ -1,4 +1,4 @@
-"""`dplinked reproduce`: the paper's numerical section, its figures, and a table of its claims."""
+"""``dplinked reproduce`` runs the paper's numerical section, draws its figures and checks its claims."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _WARNING = (
 
 @dataclass(frozen=True)
 class Reproduction:
-    """What was run: tables, claims and figures of each part."""
+    """What was run: the tables, claims, figures and notes of each part."""
 
     rows: dict[str, tuple[Row, ...]]
     claims: tuple[Claim, ...]
@@ -53,15 +53,15 @@ def reproduce(
     Parameters
     ----------
     parts
-        Of ``toy``, ``setting1``, ``setting2``, ``setting3`` and ``application``, or ``all``.
+        Any of ``toy``, ``setting1``, ``setting2``, ``setting3`` and ``application``, or ``all``.
     out
         Folder for a CSV per part, PNG and SVG per panel, ``claims.csv`` and ``reproduction.html``.
     data
-        The survey's file for the application (columns income and consumption); generated households without it.
+        The survey's file for the application, with columns income and consumption. Without it households are generated.
     jobs
-        Processes.
+        Number of processes.
     progress
-        Called with the part, points done, and points in all.
+        Called with the part that is running, the number of points that are done, and the number of all points.
     """
     chosen = _check_parts(parts, repetitions)
     out.mkdir(parents=True, exist_ok=True)
@@ -109,7 +109,7 @@ def _check_parts(parts: Sequence[str], repetitions: int) -> list[str]:
 def _run_settings(
     settings: Sequence[str], repetitions: int, seed: int, jobs: int, progress: Callable[[str, int, int], None]
 ) -> dict[str, list[PointResult]]:
-    """All points of all settings over processes; each point has a seed of its own, so the order does not matter."""
+    """Run all points of all settings in several processes. Each point has its own seed, so their order does not matter."""
     points = [point for setting in settings for point in setting_points(setting)]
     found: dict[Any, PointResult] = {}
     if jobs == 1:
@@ -128,7 +128,7 @@ def _run_settings(
 
 
 def _toy_rows() -> tuple[Row, ...]:
-    """For the toy the error is the slope's distance from 2, nothing is repeated."""
+    """The rows of the toy example. Their error is the slope's distance from 2, and nothing is repeated."""
     x, y, z = (np.array(column) for column in zip(*TOY, strict=True))
     slopes = {name: float(np.polyfit(x, values, 1)[0]) for name, values in (("OLS", y), ("OLS on (X, z)", z))}
     return tuple(
@@ -138,7 +138,7 @@ def _toy_rows() -> tuple[Row, ...]:
 
 
 def write_rows(rows: Sequence[Row], path: Path) -> None:
-    """A tidy table, one line per method and point."""
+    """Write a tidy table with one line per method and point."""
     with path.open("w", newline="", encoding="utf-8") as file:
         writer = csv.DictWriter(file, [field.name for field in fields(Row)])
         writer.writeheader()

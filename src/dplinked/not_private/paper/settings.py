@@ -1,8 +1,8 @@
 """Settings 1 to 3 of [LPK24]'s numerical section: errors and variances of eight methods. NOT PRIVATE: simulations.
 
-x ~ U(-1, 1), β = 1, blocks of 25, ε = 1, δ = n^-1.1; R, η, T and B by the theorems. x and Q stay in a point of a setting; errors, the
-linkage permutation and all noise are drawn anew in every repetition. Repetitions run side by side: as every method sees
-the data through a few sums, a repetition is one row of a matrix product.
+x ~ U(-1, 1), β = 1, blocks of 25 rows, ε = 1 and δ = n^-1.1; R, η, T and B follow from the theorems. At each point of a setting x and Q stay
+the same, while errors, the linkage permutation and all noise are drawn anew in every repetition. Every method sees
+the data only through a few sums, so many repetitions run at once, each as one row of a matrix product.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ Floats = NDArray[np.float64]
 METHODS = ("OLS", "RL-OLS", "NGD", "SSP", "RL-NGD", "RL-SSP", "RL-NGD tight", "RL-SSP tight")
 BLOCK_SIZE = 25
 EPSILON, BETA = 1.0, 1.0
-C = 2.0  # projection radius; at C = c0 = 1 the truth lies on the border, and every other step is projected
+C = 2.0  # radius of the projection; with C = c0 = 1 the truth would lie on the border, and every other step would be projected
 _CHUNK = 400_000  # rows drawn at once
 _SIZES = (3000, 4000, 5000, 6000, 7000, 8000, 9000, 10000)
 _SIGMAS = (0.5, 0.7, 0.9, 1.0, 1.2, 1.4, 1.6, 1.8)
@@ -52,18 +52,18 @@ class Point:
     x: float
     n: int
     sigma: float
-    accuracy: float | None  # None: U(.6, .9) per block
+    accuracy: float | None  # None: drawn from U(.6, .9) for each block
     M: float
 
     @property
     def delta(self) -> float:
-        """δ = n^-1.1."""
+        """``δ = n^-1.1``."""
         return float(self.n**-1.1)
 
 
 @dataclass(frozen=True)
 class Row:
-    """One method at one point; the columns of the tidy table."""
+    """The results of one method at one point, which are one line of the tidy table."""
 
     setting: str
     x: float
@@ -76,7 +76,7 @@ class Row:
 
 @dataclass(frozen=True)
 class PointResult:
-    """All methods at one point; T of Algorithm 1, and in what share of its runs the projection was active at the end."""
+    """The results of all methods at one point, T of Algorithm 1, and the share of its runs that end on the projection's border."""
 
     rows: tuple[Row, ...]
     iterations: int
@@ -94,7 +94,7 @@ def setting_points(setting: str) -> list[Point]:
 
 @dataclass(frozen=True)
 class _Problem:
-    """What stays over the repetitions of a point."""
+    """What stays the same over the repetitions of a point."""
 
     point: Point
     x: Floats
@@ -131,7 +131,7 @@ def run_point(point: Point, repetitions: int, seed: int) -> PointResult:
 
 
 def _prepare(point: Point, seed: int) -> _Problem:
-    """x and Q are the same for all points of a seed: fewer rows are the first ones of more."""
+    """Draw x and Q. All points of a seed share them: a point with fewer rows has the first rows of those with more."""
     n, sigma = point.n, point.sigma
     design = [np.random.default_rng([seed, part]) for part in (1, 2)]
     x, blocks = design[0].uniform(-1.0, 1.0, n), np.arange(n) // BLOCK_SIZE
@@ -166,7 +166,7 @@ def _prepare(point: Point, seed: int) -> _Problem:
 
 
 def _draw_responses(problem: _Problem, repetitions: int, rng: np.random.Generator) -> Iterator[tuple[Floats, Floats]]:
-    """True and linked responses, several repetitions at a time (k×n each)."""
+    """Draw true and linked responses, several repetitions at a time (k×n each)."""
     n, size, done = problem.point.n, problem.accuracy.size, 0
     while done < repetitions:
         k = min(repetitions - done, max(1, _CHUNK // n))
@@ -178,7 +178,7 @@ def _draw_responses(problem: _Problem, repetitions: int, rng: np.random.Generato
 
 
 def _take_sums(problem: _Problem, y: Floats, z: Floats) -> dict[str, Floats]:
-    """One number per repetition and method: all that the methods see of the responses."""
+    """One sum per repetition and method, which is all that a method sees of the responses."""
     R = problem.linked.R
     clipped_y, clipped_z = np.clip(y, -R, R), np.clip(z, -R, R)
     return {
@@ -203,7 +203,7 @@ def _estimate(problem: _Problem, sums: dict[str, Floats], rng: np.random.Generat
 
 
 def _variances(problem: _Problem) -> dict[str, float]:
-    """Theoretical variances: Σ^RL, Theorems 4.4 and 4.5, and their like for the unlinked and the tight methods."""
+    """Theoretical variances: Σ^RL, Theorems 4.4 and 4.5, and the same for the methods without linkage and the tight ones."""
     point, beta = problem.point, np.array([BETA])
     found = {}
     for prefix, rows, constants in (("", problem.x, problem.unlinked), ("RL-", problem.w, problem.linked)):

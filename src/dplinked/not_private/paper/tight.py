@@ -1,7 +1,7 @@
-"""The tight mechanisms in simulation: the library's own plans and solvers, with NumPy's noise in place of the door's.
+"""The tight mechanisms in simulations: the library's own plans and solvers, but with NumPy's noise.
 
-For experiments with a thousand repetitions: x and Q stay, only the responses and the noise change. Nothing here can make a
-release. That it behaves as :func:`dplinked.fit` does is tested.
+This is for experiments with a thousand repetitions, in which x and Q stay the same and only the responses and the noise change. Nothing
+here can make a release. A test compares it with :func:`dplinked.fit`.
 """
 
 from __future__ import annotations
@@ -32,16 +32,16 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Tight:
-    """One study of a single slope without intercept, on fixed x and links' probabilities.
+    """A study of a single slope without intercept, with x and Q held fixed.
 
     Attributes
     ----------
     instrument
-        h of each row, on the scale of the sums (n).
+        The instrument h of each row, on the scale of the sums (n).
     matrix
         ``h'QX``, without noise.
     to_user
-        What turns a coefficient of the scaled columns into the user's.
+        Factor that converts a coefficient of the scaled columns to the user's units.
     """
 
     study: Study
@@ -123,7 +123,7 @@ class Tight:
 
 
 def prepare_tight(study: Study, data: dict[str, Any]) -> Tight:
-    """Lay down all that stays the same over repetitions: design, instrument and ``h'QX``."""
+    """Compute all that stays the same over repetitions: the design, the instrument and ``h'QX``."""
     design, exposure = study.prepare()
     count = len(next(iter(data.values())))
     if study.method == "ngd":

@@ -1,6 +1,6 @@
 """The paper's variances and error bounds: Theorems 4.2 to 4.5 of [LPK24]. NOT PRIVATE: they take true values.
 
-They serve the paper's figures and orders of magnitude. Intervals of a release use released values only.
+They are used for the paper's figures, and to see orders of magnitude. Intervals of a release use released values only.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ def ngd_variance_not_private(gram: Floats, meat: Floats, n: int, eta: float, T: 
     gram, meat
         ``W'W`` and ``W'Σ_z W`` (d×d), the latter from :func:`dplinked.not_private.baseline.rl_meat`.
     omega
-        Standard deviation of the noise in a step (on β).
+        Standard deviation of the noise that a step adds to β.
 
     Notes
     -----
@@ -44,7 +44,7 @@ def ngd_bias_not_private(gram: Floats, beta: Floats, n: int, eta: float, T: int)
 
 
 def ssp_variance_not_private(gram: Floats, rl_covariance: Floats, beta: Floats, omega: float) -> Floats:
-    """Theorem 4.5: first-order variance of Algorithm 2, noise of standard deviation ω in every entry."""
+    """Theorem 4.5: first-order variance of Algorithm 2, with noise of standard deviation ω in every entry."""
     bread = np.linalg.inv(gram)
     inner = np.eye(beta.size)
     for moment in (np.outer(beta, beta), rl_covariance, omega**2 * bread @ bread):
@@ -53,10 +53,10 @@ def ssp_variance_not_private(gram: Floats, rl_covariance: Floats, beta: Floats, 
 
 
 def ngd_excess_error(n: int, d: int, sigma: float, epsilon: float, delta: float) -> float:
-    """Order of ``‖β_priv - β_RL‖²`` by Theorem 4.2, constants left out."""
+    """Order of ``‖β_priv - β_RL‖²`` by Theorem 4.2, without constants."""
     return 1.0 / n + sigma**2 * d**3 * math.log(n) ** 2 * math.log(1.0 / delta) / (n * epsilon) ** 2
 
 
 def ssp_excess_error(n: int, d: int, sigma: float, epsilon: float, delta: float) -> float:
-    """Order of ``‖β_priv - β_RL‖²`` by Theorem 4.3, constants left out."""
+    """Order of ``‖β_priv - β_RL‖²`` by Theorem 4.3, without constants."""
     return sigma**4 * d**3 * math.log(n) ** 2 * math.log(1.0 / delta) / (n * epsilon) ** 2

@@ -1,4 +1,4 @@
-"""Generated data with linkage errors, for demonstrations, tests and experiments. Never part of a release."""
+"""Generated data with linkage errors, for demonstrations, tests and experiments. It is never part of a release."""
 
 from dplinked.not_private.simulate.febrl import load_febrl
 from dplinked.not_private.simulate.households import Money, draw_money, linked_households, mislink, paper_design

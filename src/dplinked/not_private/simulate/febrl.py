@@ -11,8 +11,8 @@ from dplinked.not_private.simulate.people import TwoFiles
 def load_febrl(number: int) -> TwoFiles:
     """Febrl data set 1, 2, 3 or 4 as a left and a right file.
 
-    Set 4 comes as two files of 5,000. The others are one file of originals and copies: the left file holds the first copy of each
-    person who has one, the right file the originals.
+    Set 4 comes as two files of 5,000 records. Each of the others is a single file of originals and copies. There the left file gets the
+    first copy of each person who has one, and the right file the originals.
     """
     if number not in (1, 2, 3, 4):
         raise StudyError(f"There are four Febrl data sets, 1 to 4, not {number!r}.")

@@ -1,4 +1,4 @@
-"""Linked rows with linkage errors, and the money in them."""
+"""Generated households with income and consumption, linked with errors."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ def mislink(blocks: Integers, accuracy: Floats, rng: np.random.Generator) -> Int
     blocks
         Block number of each row, 0 … B-1 (n).
     accuracy
-        Expected share of right links per block (B), at least 1/m in a block of m rows.
+        Expected share of correct links in each block (B); at least 1/m in a block of m rows.
 
     Notes
     -----
-    In each block a random subset is cycled, never of one row, whose expected size is (1-γ)m. That has the
-    marginals of exchangeable linkage errors exactly: a link is right with probability γ, and a wrong one
-    falls on every other row of the block alike.
+    In each block a random subset of the rows is permuted in a cycle. Its expected size is (1-γ)m, and it is never a single row. This
+    has exactly the marginals of exchangeable linkage errors: a link is correct with probability γ, and a wrong one
+    is equally likely to fall on any other row of the block.
     """
     n, sizes = blocks.size, np.bincount(blocks, minlength=accuracy.size)
     wrong = (1.0 - accuracy) * sizes
@@ -50,14 +50,14 @@ def mislink(blocks: Integers, accuracy: Floats, rng: np.random.Generator) -> Int
 
 
 def paper_design(n: int, rng: np.random.Generator, block_size: int = 25) -> tuple[Floats, Integers, Floats]:
-    """x ~ U(-1, 1), blocks of 25 and accuracies U(.6, .9): settings 1 and 2 of [LPK24]."""
+    """Draw x ~ U(-1, 1), blocks of 25 rows, and accuracies from U(.6, .9), as in settings 1 and 2 of [LPK24]."""
     blocks = np.arange(n) // block_size
     return rng.uniform(-1.0, 1.0, n), blocks, rng.uniform(0.6, 0.9, int(blocks.max()) + 1)
 
 
 @dataclass(frozen=True)
 class Money:
-    """Income, whether the region is the south, and consumption of each household (n each), to the cent."""
+    """Income and consumption of each household, to the cent, and whether it lives in the south (n each)."""
 
     income: Floats
     south: NDArray[np.bool_]
@@ -73,10 +73,10 @@ def draw_money(n: int, rng: np.random.Generator, slope: float = 0.55) -> Money:
 
 
 def linked_households(n: int, seed: int) -> dict[str, NDArray[np.generic] | list[str]]:
-    """Households with income, region and consumption, linked within 8 states with 91 % right links.
+    """Households with income, region and consumption, linked within 8 states; 91 % of the links are correct.
 
     Consumption is ``6,000 + 0.55·income + 1,500·[south] + noise``; incomes are lognormal around 30,000.
-    The column ``consumption`` is the linked one, ``true_consumption`` what it should have been.
+    The column ``consumption`` holds the linked values, ``true_consumption`` the households' own.
     """
     rng = np.random.default_rng(seed)
     blocks = rng.choice(len(STATES), n, p=STATE_SHARES)

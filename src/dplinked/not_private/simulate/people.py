@@ -1,7 +1,7 @@
 """Two generated files about the same people, with the errors that make linking them hard.
 
-Texts are fixed-width byte arrays until the end, so that a million people take seconds; an empty text is a
-missing value. Names, suburbs and streets are the same whatever the seed: one country, other people.
+Until the end, texts are kept as byte arrays of fixed width, so that a million people take only seconds. An empty text is a
+missing value. Names, suburbs and streets do not depend on the seed: the country stays the same, only the people change.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
 Texts = NDArray[np.bytes_]
 Columns = dict[str, Texts]
-NAME = "S28"  # longer than any name by more than the letters errors add
+NAME = "S28"  # wide enough for any name and the letters that errors add
 
-# How often each error is tried in a record of the right file at ``errors = 1``, in this order. The rates are
-# chosen, not taken from a study, so that some 45 % of records are clean in names, date of birth and national id.
-# Some tries change nothing: a name without a nickname, a date that would not exist, two equal letters transposed.
+# How often each error is tried in a record of the right file at ``errors = 1``, in this order. The rates are not taken from a
+# study, but chosen so that about 45 % of the records have no error in names, date of birth and national id.
+# Some tries change nothing: a name has no nickname, a date would not exist, two equal letters are transposed.
 ERROR_RATES: Mapping[str, Mapping[str, float]] = MappingProxyType(
     {
         "given_name": {"nickname": 0.14, "initial": 0.04, "typo": 0.09, "misreading": 0.06, "missing": 0.02},
@@ -56,9 +56,9 @@ ERROR_RATES: Mapping[str, Mapping[str, float]] = MappingProxyType(
     }
 )
 SWAPPED_NAMES = 0.03
-MOVED = 0.10  # in the right file only: a move is a difference between files
-MOVED_STATE = 0.20  # of those who moved
-LEFT_SHARE = 1.0 / 3.0  # the left file's error rates, of the right one's
+MOVED = 0.10  # share of people who have moved, in the right file only, since a move is a difference between the files
+MOVED_STATE = 0.20  # share of those who moved to another state
+LEFT_SHARE = 1.0 / 3.0  # error rates of the left file, relative to those of the right file
 
 FIRST_POSTCODES = (2600, 2000, 800, 4000, 5000, 7000, 3000, 6000)  # by state; each range holds its suburbs' postcodes
 SUBURBS, SUBURBS_PER_POSTCODE, STREETS_PER_SUBURB = 2_400, 3, 60
@@ -67,7 +67,7 @@ KEYBOARD = {0: "qwertyuiop", 1: "asdfghjkl", 2: "zxcvbnm", 9: "1234567890"}  # b
 
 @dataclass(frozen=True)
 class TwoFiles:
-    """Two files about the same people, and the position in ``right`` of each left row's person, -1 if absent (n)."""
+    """Two files about the same people, and for each left row the position of the same person in ``right``, -1 if absent (n)."""
 
     left: pa.Table
     right: pa.Table
@@ -75,25 +75,25 @@ class TwoFiles:
 
 
 def two_files(n: int, seed: int, *, errors: float = 1.0, overlap: float = 1.0, slope: float = 0.55) -> TwoFiles:
-    """Draw two files of n rows that describe the same people, each with its own errors.
+    """Draw two files of n rows about the same people, each with its own errors.
 
-    Both hold an ``id`` of their own and the identifiers ``given_name``, ``surname``, ``date_of_birth``,
-    ``street_number``, ``address``, ``suburb``, ``postcode``, ``state`` and ``national_id``, texts or null.
-    The left file adds ``income`` and ``region``, the right one, in random order, ``consumption``.
+    Both have an ``id`` of their own and the identifiers ``given_name``, ``surname``, ``date_of_birth``,
+    ``street_number``, ``address``, ``suburb``, ``postcode``, ``state`` and ``national_id``, as texts or null.
+    The left file also has ``income`` and ``region``. The right file, in random order, also has ``consumption``.
 
     Parameters
     ----------
     n
-        Rows of each file.
+        Number of rows of each file.
     seed
-        Two calls with one seed and other ``errors`` or ``slope`` describe the same people in the same order.
+        Two calls with the same seed but different ``errors`` or ``slope`` describe the same people in the same order.
     errors
-        Multiplies every error rate, see `ERROR_RATES`; 0 makes clean copies. The left file has a third of the
-        right one's errors, and nobody moves house there.
+        Factor that multiplies every error rate of `ERROR_RATES`; 0 makes clean copies. The left file has a third as many
+        errors as the right file, and in it nobody has moved.
     overlap
-        Share of the left file's people who are in the right one; others take the places of the rest.
+        Share of the left file's people who are also in the right file. The rest of the right file are other people.
     slope
-        Of consumption on income.
+        Slope of consumption on income.
     """
     _check_settings(n, errors, overlap)
     people_rng, order_rng, left_rng, right_rng = np.random.default_rng(seed).spawn(4)
@@ -129,7 +129,7 @@ def review_links(sample: pa.Table, files: TwoFiles) -> pa.Table:
 
 
 def _check_settings(n: int, errors: float, overlap: float) -> None:
-    """Refuse settings no files can have."""
+    """Refuse settings that no files can have."""
     if n < 1:
         raise StudyError(f"n = {n} must be at least 1.")
     if not 0.0 <= errors < np.inf:
@@ -139,7 +139,7 @@ def _check_settings(n: int, errors: float, overlap: float) -> None:
 
 
 def _positions(members: Integers, n: int) -> Integers:
-    """Position of each left person among the right file's members, -1 if absent."""
+    """Position of each left person in the right file, -1 if absent."""
     truth = np.full(n, -1, dtype=np.int64)
     places = np.flatnonzero(members < n)
     truth[members[places]] = places
@@ -147,13 +147,13 @@ def _positions(members: Integers, n: int) -> Integers:
 
 
 def _table(prefix: str, identifiers: Columns, values: Mapping[str, NDArray[np.generic]]) -> pa.Table:
-    """Arrow table with ids in the file's own order; empty texts become null."""
+    """Make an Arrow table, with ids in the order of the file. Empty texts become null."""
     import pyarrow as pa
 
     n = identifiers["surname"].size
     ids = np.strings.add(prefix.encode(), _number_texts(np.arange(1, n + 1), max(7, len(str(n)))))
     columns = {name: pa.array(value) for name, value in values.items()}
-    # Through binary, which drops the zero bytes that fill a text up to its width; strings would keep them.
+    # Texts are converted as binary first, which drops the zero bytes at the end of fixed-width texts; strings would keep them.
     texts = {name: pa.array(text, pa.binary(), mask=text == b"") for name, text in {"id": ids, **identifiers}.items()}
     return pa.table({name: text.cast(pa.string()) for name, text in texts.items()} | columns)
 
@@ -193,14 +193,14 @@ def _draw_homes(states: Integers, rng: np.random.Generator) -> Columns:
 
 
 def _draw_names(names: Texts, n: int, offset: float, exponent: float, rng: np.random.Generator) -> Texts:
-    """Names with the Zipf-Mandelbrot law ``(rank + offset)^-exponent``."""
+    """Draw names whose frequencies follow the Zipf-Mandelbrot law ``(rank + offset)^-exponent``."""
     cumulative = np.cumsum((np.arange(names.size) + offset) ** -exponent)
     drawn: Texts = names[np.searchsorted(cumulative[:-1], rng.random(n) * cumulative[-1], side="right")]
     return drawn
 
 
 def _number_texts(numbers: Integers, width: int) -> Texts:
-    """Numbers as texts with leading zeros."""
+    """Write numbers as texts with leading zeros."""
     digits = np.empty((numbers.size, width), dtype=np.uint8)
     for place in range(width):
         digits[:, place] = 48 + numbers // 10 ** (width - 1 - place) % 10
@@ -212,7 +212,7 @@ def _number_texts(numbers: Integers, width: int) -> Texts:
 
 @dataclass(frozen=True)
 class Suburbs:
-    """Names and postcodes (S each), and the cumulative share within its state plus the state's number (S)."""
+    """Names and postcodes of the suburbs (S each), and for each its cumulative share within the state plus the state's number (S)."""
 
     names: Texts
     postcodes: Texts
@@ -220,7 +220,7 @@ class Suburbs:
 
 
 def _compose(*parts: str) -> list[str]:
-    """Every text of one piece from each part, in an order that mixes them and is always the same."""
+    """All texts made of one piece from each part, in a mixed order that is always the same."""
     texts = sorted({"".join(pieces).replace("_", " ").strip() for pieces in product(*map(str.split, parts))})
     return [texts[i] for i in np.random.default_rng(0).permutation(len(texts))]
 
@@ -233,13 +233,13 @@ def _pairs(text: str) -> list[tuple[bytes, bytes]]:
 
 @cache
 def _names(common: str, parts: tuple[str, ...]) -> Texts:
-    """Names, the most frequent first: the common ones, then a long tail of composed ones."""
+    """Names, the most frequent first: first the common ones, then a long tail of composed ones."""
     return np.array(list(dict.fromkeys([*common.split(), *_compose(*parts)])), dtype=NAME)
 
 
 @cache
 def _suburbs() -> Suburbs:
-    """Suburbs in the order of their states, larger ones first; a few share a postcode."""
+    """Suburbs in the order of their states, the larger ones first. Neighbouring suburbs share a postcode."""
     counts = [round(SUBURBS * share) for share in households.STATE_SHARES]
     places = [(state, place) for state, count in enumerate(counts) for place in range(count)]
     codes = np.array([FIRST_POSTCODES[state] + place // SUBURBS_PER_POSTCODE for state, place in places])
@@ -253,13 +253,13 @@ def _suburbs() -> Suburbs:
 
 @cache
 def _streets() -> Texts:
-    """Street names, each of which many suburbs have."""
+    """Street names. Many suburbs have a street of each name."""
     return np.array(_compose(*STREET_PARTS), dtype=NAME)
 
 
 @cache
 def _calendar() -> Texts:
-    """Every date of birth there can be, in order."""
+    """All possible dates of birth, in order."""
     return np.datetime_as_string(np.arange("1900-01-01", "2020-01-01", dtype="datetime64[D]")).astype("S10")
 
 
@@ -267,7 +267,7 @@ def _calendar() -> Texts:
 
 
 def _make_errors(columns: Columns, errors: float, rng: np.random.Generator) -> None:
-    """Put errors into the columns, in place."""
+    """Add errors to the columns, in place."""
     rows = np.flatnonzero(rng.random(columns["surname"].size) < errors * SWAPPED_NAMES)
     given = columns["given_name"][rows]
     columns["given_name"][rows], columns["surname"][rows] = columns["surname"][rows], given
@@ -279,11 +279,11 @@ def _make_errors(columns: Columns, errors: float, rng: np.random.Generator) -> N
 
 
 def _move_some(columns: Columns, rate: float, rng: np.random.Generator) -> None:
-    """Give some people another home, in place, a fifth of them in another state."""
+    """Give some people another home, a fifth of them in another state. The columns are changed in place."""
     rows = np.flatnonzero(rng.random(columns["state"].size) < rate)
     home, _ = _find(np.array(households.STATES, "S4"), columns["state"][rows])
     waits = rng.exponential(size=(rows.size, len(households.STATES))) / np.array(households.STATE_SHARES)
-    waits[np.arange(rows.size), home] = np.inf  # the least of the others falls on each in proportion to its share
+    waits[np.arange(rows.size), home] = np.inf  # the least of the others picks each state in proportion to its share
     away = rng.random(rows.size) < MOVED_STATE
     for name, values in _draw_homes(np.where(away, np.argmin(waits, axis=1), home), rng).items():
         columns[name][rows] = values
@@ -291,7 +291,7 @@ def _move_some(columns: Columns, rate: float, rng: np.random.Generator) -> None:
 
 @cache
 def _near_keys() -> NDArray[np.uint8]:
-    """Six keys beside each key, some repeated (128 x 6); the space bar lies below b, n, m and v."""
+    """For each character, six keys beside it on the keyboard, some repeated (128 x 6). The space bar lies below b, n, m and v."""
     table = np.tile(np.frombuffer(b"bnmvbn", np.uint8), (128, 1))
     keys = {key: complex(place + line / 2, line) for line, row in KEYBOARD.items() for place, key in enumerate(row)}
     for key, spot in keys.items():
@@ -300,7 +300,7 @@ def _near_keys() -> NDArray[np.uint8]:
 
 
 def _typo(values: Texts, rng: np.random.Generator) -> Texts:
-    """Insert, drop, replace or transpose one letter of each text; wrong letters come from the keys beside."""
+    """Insert, drop, replace or transpose one letter of each text. Wrong letters come from neighbouring keys."""
     letters = values[:, None].view(np.uint8)
     n, width = letters.shape
     length = np.count_nonzero(letters, axis=1)[:, None]
@@ -326,23 +326,23 @@ def _wrong_digit(values: Texts, rng: np.random.Generator) -> Texts:
 
 
 def _wrong_date(values: Texts, rng: np.random.Generator) -> Texts:
-    """Replace one digit of each date, where that makes a date."""
+    """Replace one digit of each date, if the result is a date."""
     return _keep_dates(values, _wrong_digit(values, rng))
 
 
 def _swap_day_month(values: Texts, rng: np.random.Generator) -> Texts:
-    """Swap day and month, where that makes a date."""
+    """Swap day and month of each date, if the result is a date."""
     letters = values[:, None].view(np.uint8)[:, [0, 1, 2, 3, 4, 8, 9, 7, 5, 6]]
     return _keep_dates(values, np.ascontiguousarray(letters).view(values.dtype)[:, 0])
 
 
 def _keep_dates(values: Texts, changed: Texts) -> Texts:
-    """Return the changed dates that exist, else the old ones: what was typed in was checked for that much."""
+    """Return the changed dates that exist, and the old ones otherwise: a form would have refused dates that do not exist."""
     return np.where(_find(_calendar(), changed)[1], changed, values)
 
 
 def _replace_part(values: Texts, parts: list[tuple[bytes, bytes]], rng: np.random.Generator) -> Texts:
-    """Replace one part of each text, chosen among those it has."""
+    """Replace one part of each text, chosen at random among the parts that occur in it."""
     has = np.stack([np.strings.find(values, old) >= 0 for old, _ in parts], axis=1)
     chosen = np.where(has.any(axis=1), np.argmax(rng.random(has.shape) * has, axis=1), -1)
     changed = values.copy()
@@ -360,7 +360,7 @@ def _nickname(values: Texts, rng: np.random.Generator) -> Texts:
 
 
 def _find(known: Texts, values: Texts) -> tuple[Integers, NDArray[np.bool_]]:
-    """Where each value stands in a sorted list, and whether it is there at all."""
+    """Position of each value in a sorted list, and whether the list has it."""
     place = np.minimum(np.searchsorted(known, values), known.size - 1)
     return place, known[place] == values
 

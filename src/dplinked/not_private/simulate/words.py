@@ -1,4 +1,4 @@
-"""Words of the generated files: names, places, and what becomes of them. An underscore is a space."""
+"""The words of the generated files: names, places, nicknames, misreadings and abbreviations. An underscore stands for a space."""
 
 from __future__ import annotations
 
