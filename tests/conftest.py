@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 import typer.main
+
+import sparks
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -15,3 +18,9 @@ def _commands_are_built_once() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(typer.main, "get_command", functools.cache(typer.main.get_command))
         yield
+
+
+@pytest.fixture(scope="session")
+def session() -> Iterator[Any]:
+    """The one Spark session of all tests that need Spark."""
+    yield from sparks.local_session()

@@ -23,7 +23,7 @@ from dplinked.study.study import Study
 if TYPE_CHECKING:
     from dplinked.regression import LinkedRegression
 
-__version__ = "0.1.0"
+__version__ = "0.2.0.dev0"  # the only place; pyproject.toml reads it here
 
 __all__ = [
     "ELE",

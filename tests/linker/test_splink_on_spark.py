@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -15,17 +14,12 @@ from dplinked.simulate import two_files
 pytestmark = sparks.MARKS
 
 
-@pytest.fixture(scope="module")
-def spark() -> Iterator[Any]:
-    yield from sparks.local_session(4)
-
-
-def test_splink_on_spark_links_like_splink_on_duckdb(spark: Any) -> None:
+def test_splink_on_spark_links_like_splink_on_duckdb(session: Any) -> None:
     files = two_files(600, 2)
     fields = ["given_name", "surname", "date_of_birth", "national_id"]
     found = [
         dpl.link(files.left, files.right, fields=fields, id="id", method="splink", engine=engine)
-        for engine in (spark, "duckdb")
+        for engine in (session, "duckdb")
     ]
     accuracies = [float((linked.links.right == files.truth).mean()) for linked in found]
     assert min(accuracies) > 0.95

@@ -6,10 +6,11 @@ import datetime
 import importlib.util
 import json
 import math
+import os
 import sqlite3
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -38,11 +39,6 @@ BOUNDS = {"x": (-1.0, 1.0), "w": (0.5, 2.0), "y": (-3.0, 3.0)}
 LEVELS = {"g": ["a", "b", "c"], "s": ["1", "2", "3"]}
 UNIT = dpl.PrivacyUnit()
 Open = Callable[..., Any]
-
-
-@pytest.fixture(scope="module")
-def session() -> Iterator[Any]:
-    yield from sparks.local_session(2)
 
 
 @pytest.fixture(params=["duckdb", pytest.param("spark", marks=sparks.MARKS)])
@@ -471,6 +467,10 @@ def test_spark_connect() -> None:
         capture_output=True,
         text=True,
         cwd=Path(__file__).parent,
+        env={
+            **os.environ,
+            "PYTHONPATH": os.pathsep.join([str(Path(sparks.__file__).parent), os.environ.get("PYTHONPATH", "")]),
+        },
         check=False,
     )
     assert done.stdout.split() == ["pyspark.sql.connect.dataframe", "0"], done.stderr[-2000:]
