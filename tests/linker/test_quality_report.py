@@ -14,8 +14,10 @@ from dplinked.linker.link import link
 from dplinked.linker.linked import Linked
 from dplinked.linker.rules import LAST, UNLINKED
 from dplinked.report import charts
+from dplinked.report.drawing import PALETTE
 from dplinked.report.linkage import WARNING, quality_page, quality_text, slope_changes
 from dplinked.report.page import page, table
+from dplinked.report.words import columns, shorten
 from dplinked.simulate import two_files
 from pages import Reader
 
@@ -158,7 +160,7 @@ def test_charts_take_the_pages_colours(audited: Linked) -> None:
         assert root.attrib["role"] == "img"
         assert root.attrib["aria-label"] == root[0].text
         assert "currentColor" in drawing
-        assert set(re.findall(r"#[0-9a-f]{6}\b", drawing)) <= set(charts.PALETTE)
+        assert set(re.findall(r"#[0-9a-f]{6}\b", drawing)) <= set(PALETTE)
         assert "<style" not in drawing
         assert "font-family: " not in drawing
 
@@ -284,8 +286,8 @@ def test_ids_differ_between_charts() -> None:
 
 
 def test_long_names_keep_both_ends() -> None:
-    short = charts.shorten("Department of Something, Unit A", 20)
-    assert charts.columns(short) <= 20
+    short = shorten("Department of Something, Unit A", 20)
+    assert columns(short) <= 20
     assert short.startswith("Department")
     assert short.endswith("Unit A")
-    assert charts.shorten("新南威尔士州", 6) == "新…州"
+    assert shorten("新南威尔士州", 6) == "新…州"

@@ -24,9 +24,11 @@ import scipy.sparse as sp
 
 import dplinked as dpl
 from dplinked.privacy.calibration import privacy_mu
-from dplinked.report import charts, plots
-from dplinked.report.exports import Row, escape_latex, format_delta, format_number, list_names
+from dplinked.report import plots
+from dplinked.report.drawing import PALETTE, WIDTH, label_room, legend_lines, text_inches
+from dplinked.report.exports import Row, escape_latex, format_delta, format_number
 from dplinked.report.promise import budget_before
+from dplinked.report.words import list_names
 from dplinked.simulate import linked_households
 from neighbours import BOUNDS, KINDS, LEVELS, make_pair
 from pages import Reader
@@ -450,7 +452,7 @@ def test_numbers_have_room_beside_an_axis(size: float) -> None:
     ticks = [node.text or "" for node in ElementTree.fromstring(drawing).iter() if node.tag.endswith("text")]
     numbers = [text for text in ticks if "W" not in text]
     assert len(numbers) >= 2
-    assert sum(map(charts.text_inches, numbers)) < charts.WIDTH - charts.label_room([LONG])
+    assert sum(map(text_inches, numbers)) < WIDTH - label_room([LONG])
 
 
 def test_round_ticks_are_few() -> None:
@@ -461,13 +463,10 @@ def test_round_ticks_are_few() -> None:
 
 
 def test_legends_take_as_many_lines_as_they_need() -> None:
-    assert charts.legend_lines(["sampling", "linkage", "privacy"]) == 1
-    assert (
-        charts.legend_lines(["twice the budget", "twice the rows", "half the linkage errors", "bounds half as wide"])
-        == 2
-    )
-    assert charts.legend_lines([LONG] * 3) > 1
-    assert charts.legend_lines([]) == 1
+    assert legend_lines(["sampling", "linkage", "privacy"]) == 1
+    assert legend_lines(["twice the budget", "twice the rows", "half the linkage errors", "bounds half as wide"]) == 2
+    assert legend_lines([LONG] * 3) > 1
+    assert legend_lines([]) == 1
 
 
 def test_without_matplotlib(
@@ -668,7 +667,7 @@ def test_layout_and_accessibility(browser: Any, folder: Path, width: int, scheme
         )
         assert contrast(ink, ground) > 7.0
         assert (sum(numbers(ground)) < 200) == (scheme == "dark")
-        for colour in charts.PALETTE:
+        for colour in PALETTE:
             assert contrast(colour, ground) > 3.0
         if name == "sixty" or (width, scheme) not in ((1280, "light"), (400, "dark")):
             page.close()

@@ -131,7 +131,7 @@ class Plan:
     def to_html(self, path: str | Path) -> None: ...
     def to_html(self, path: str | Path | None = None) -> str | None:
         """Write the plan as one HTML page, or return it: it needs nothing else, and loads nothing."""
-        from dplinked.report.page import write_or_return
+        from dplinked.report.files import write_or_return
         from dplinked.report.plan import render_page
 
         return write_or_return(render_page(self), path)

@@ -21,7 +21,7 @@ from dplinked.release.inference import Inference, checked_level, chi2_quantile
 from dplinked.release.json import read_json, write_json
 from dplinked.release.predict import model_rows
 from dplinked.release.what_if import WhatIf, suppose_accuracy
-from dplinked.report.page import write_or_return
+from dplinked.report.files import write_or_return
 from dplinked.study.design import build_design
 from dplinked.study.formula import parse_formula
 from dplinked.study.scaling import Scaling

@@ -5,12 +5,11 @@ from __future__ import annotations
 import csv
 import io
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from dplinked.privacy.calibration import round_up
-from dplinked.report.page import clean
+from dplinked.report.words import clean
 
 if TYPE_CHECKING:
     from dplinked.release.release import Release
@@ -18,7 +17,6 @@ if TYPE_CHECKING:
 PARTS = ("sampling", "linkage", "privacy")
 _MOST_DECIMALS = 7
 _LARGEST = 1e9
-_LISTED = 12
 _SUPERSCRIPTS = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 _LATEX = {
     "\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "<": r"\textless{}",
@@ -96,12 +94,6 @@ def format_delta(delta: float) -> str:
         return shown
     factor = "" if mantissa == "1" else f"{mantissa}×"
     return f"{factor}10{str(int(power)).translate(_SUPERSCRIPTS)}"
-
-
-def list_names(names: Sequence[str]) -> str:
-    """Names in a sentence; of many, the first ones and how many more."""
-    shown = [*names[:_LISTED], *([f"{len(names) - _LISTED} more"] if len(names) > _LISTED else [])]
-    return shown[0] if len(shown) == 1 else f"{', '.join(shown[:-1])} and {shown[-1]}"
 
 
 def render_csv(release: Release) -> str:

@@ -13,14 +13,13 @@ from typing import TYPE_CHECKING
 from dplinked.privacy.calibration import round_up
 from dplinked.report import page as html
 from dplinked.report import plots
-from dplinked.report.charts import short_label
+from dplinked.report.drawing import short_label
 from dplinked.report.exports import (
     PARTS,
     Row,
     coefficient_rows,
     format_delta,
     format_number,
-    list_names,
     render_csv,
     render_latex,
 )
@@ -32,6 +31,7 @@ from dplinked.report.promise import (
     linkage_in_short,
     promise_in_short,
 )
+from dplinked.report.words import list_names
 
 if TYPE_CHECKING:
     from dplinked.release.release import Release

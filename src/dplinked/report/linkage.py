@@ -20,6 +20,7 @@ from dplinked.linker.rules import LAST, UNLINKED
 from dplinked.report import charts
 from dplinked.report import page as html
 from dplinked.report.text import WIDTH
+from dplinked.report.words import clean, columns, is_number, shorten
 
 if TYPE_CHECKING:
     from dplinked.linker.fields import Field
@@ -98,21 +99,21 @@ def _as_text(part: _Part) -> list[str]:
     if isinstance(part, _Steps):
         return [line for k, item in enumerate(part.items, 1) for line in _wrap(item, f"{k}. ")]
     if not part.header:
-        width = 2 + max(charts.columns(row[0]) for row in part.rows)
+        width = 2 + max(columns(row[0]) for row in part.rows)
         return [line for label, value in part.rows for line in _wrap(value, _pad(label, width))]
-    names = [charts.shorten(row[0], _NAME) for row in part.rows]
-    lines = [_pad(name, max(map(charts.columns, [part.header[0], *names]))) for name in [part.header[0], *names]]
+    names = [shorten(row[0], _NAME) for row in part.rows]
+    lines = [_pad(name, max(map(columns, [part.header[0], *names]))) for name in [part.header[0], *names]]
     for k, head in enumerate(part.header[1:], 1):
-        cells = [head, *(html.clean(row[k]) for row in part.rows)]
-        width = max(map(charts.columns, cells)) * (-1 if all(map(html.is_number, cells[1:])) else 1)
+        cells = [head, *(clean(row[k]) for row in part.rows)]
+        width = max(map(columns, cells)) * (-1 if all(map(is_number, cells[1:])) else 1)
         lines = [f"{line}  {_pad(cell, width)}" for line, cell in zip(lines, cells, strict=True)]
     return [line.rstrip() for line in lines]
 
 
 def _wrap(text: str, start: str = "") -> list[str]:
     """Lines of a paragraph, the later ones as far in as the first; options such as --a-b stay whole."""
-    inner = " " * charts.columns(start)
-    return textwrap.wrap(html.clean(text), WIDTH, initial_indent=start, subsequent_indent=inner, break_on_hyphens=False)
+    inner = " " * columns(start)
+    return textwrap.wrap(clean(text), WIDTH, initial_indent=start, subsequent_indent=inner, break_on_hyphens=False)
 
 
 def _as_html(part: _Part) -> str:
@@ -127,7 +128,7 @@ def _as_html(part: _Part) -> str:
 
 def _pad(text: str, width: int) -> str:
     """Fill up to a number of columns, on the left if it is negative."""
-    blanks = " " * (abs(width) - charts.columns(text))
+    blanks = " " * (abs(width) - columns(text))
     return blanks + text if width < 0 else text + blanks
 
 

@@ -10,7 +10,8 @@ from dplinked.privacy.calibration import round_up
 from dplinked.report import page as html
 from dplinked.report import plots
 from dplinked.report.charts import Series, interval_chart
-from dplinked.report.exports import format_delta, format_number, format_percent, list_names
+from dplinked.report.exports import format_delta, format_number, format_percent
+from dplinked.report.words import list_names
 
 if TYPE_CHECKING:
     from dplinked.plan.planning import Plan

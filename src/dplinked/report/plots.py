@@ -1,4 +1,4 @@
-"""Charts of releases and plans; see :mod:`dplinked.report.charts` for how they are drawn."""
+"""Charts of releases and plans; see :mod:`dplinked.report.drawing` for how they are drawn."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dplinked.report.charts import (
+from dplinked.report.drawing import (
     HEIGHT,
     INK,
     PALETTE,
