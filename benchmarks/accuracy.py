@@ -192,11 +192,11 @@ def declare_study(data: DataSet, epsilon: float) -> tuple[Study, dict[str, Float
     names = [f"x{k + 1}" for k in range(data.X.shape[1])]
     R = data.response_bound
     study = Study(
-        f"y ~ {'' if data.intercept else '0 + '}{' + '.join(names)}",
-        {**dict.fromkeys(names, (-1.0, 1.0)), "y": (-R, R)},
-        epsilon,
-        DELTA,
-        Exact(),
+        formula=f"y ~ {'' if data.intercept else '0 + '}{' + '.join(names)}",
+        bounds={**dict.fromkeys(names, (-1.0, 1.0)), "y": (-R, R)},
+        epsilon=epsilon,
+        delta=DELTA,
+        linkage=Exact(),
     )
     columns = {name: np.ascontiguousarray(data.X[:, k]) for k, name in enumerate(names)}
     return study, {**columns, "y": data.y}

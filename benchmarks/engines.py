@@ -177,8 +177,8 @@ def declare_study(columns: int = COLUMNS, key: str = "block", typical: bool = Fa
     """The study that the passes serve: links right with probability .9 within blocks."""
     names = [f"x{k + 1}" for k in range(columns)]
     return Study(
-        f"z ~ {' + '.join(names)}",
-        {**dict.fromkeys(names, (-1.0, 1.0)), "z": (-2.0, 2.0)},
+        formula=f"z ~ {' + '.join(names)}",
+        bounds={**dict.fromkeys(names, (-1.0, 1.0)), "z": (-2.0, 2.0)},
         epsilon=1.0,
         delta=1e-9,
         linkage=ELE(ACCURACY, key),
@@ -633,7 +633,7 @@ def our_slopes(summed: Callable[[Path, Study], PrivateSums]) -> Callable[[Path],
 
     def solve(path: Path) -> Floats:
         study = declare_study()
-        sums, (to_user, offset) = summed(path, study), study.prepare()[0].to_user()
+        sums, (to_user, offset) = summed(path, study), study.prepare()[0].scaling.to_user()
         return (to_user @ np.linalg.solve(sums.matrix, sums.vector) + offset)[1:]
 
     return solve

@@ -81,8 +81,8 @@ def declare_study(typical: bool) -> Study:
     """The study that the pass serves: five columns with intercept, links right with probability .9."""
     names = [f"x{k + 1}" for k in range(COLUMNS)]
     return Study(
-        f"z ~ {' + '.join(names)}",
-        {**dict.fromkeys(names, (-1.0, 1.0)), "z": (-2.0, 2.0)},
+        formula=f"z ~ {' + '.join(names)}",
+        bounds={**dict.fromkeys(names, (-1.0, 1.0)), "z": (-2.0, 2.0)},
         epsilon=1.0,
         delta=1e-9,
         linkage=ELE(ACCURACY, "block"),

@@ -20,14 +20,14 @@ class ReadableByKey:
 
     def __getitem__(self, key: str) -> Any:
         path = self.OLD_KEYS.get(key, key)
+        found: Any = self
+        for name in path.split("."):
+            if not hasattr(found, name):
+                raise KeyError(key)
+            found = getattr(found, name)
         warnings.warn(
             f"{type(self).__name__}[{key!r}] is going: read .{path} instead.", DeprecationWarning, stacklevel=2
         )
-        found: Any = self
-        for name in path.split("."):
-            found = getattr(found, name, None)
-        if found is None and not hasattr(self, path.split(".")[0]):
-            raise KeyError(key)
         return found
 
 

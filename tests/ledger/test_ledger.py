@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import itertools
 import json
 import math
@@ -455,6 +456,28 @@ def test_released_accuracies_are_charged(ledger: Ledger, url: str, audited: Any)
         dpl.release_accuracy(audited, **{**options, "epsilon": 0.6}, release_id="accuracy")
     with pytest.raises(BudgetError):
         dpl.release_accuracy(audited, **{**options, "epsilon": 3.0})
+    assert ledger.verify().spent == cost(MU)
+
+
+def test_accuracies_recorded_by_an_older_version_are_found_again(ledger: Ledger, url: str, audited: Any) -> None:
+    """Version 0.1 wrote "right" for "correct", in what it recorded and in the request's fingerprint."""
+    options: dict[str, Any] = {"epsilon": 0.5, "delta": 1e-6, "unit": dpl.PrivacyUnit()}
+    for source in audited.sources:
+        ledger.register(source)
+    answers = {"checked": audited.audit.checked.tolist(), "right": audited.audit.correct.tolist()}
+    request = {
+        "accuracy": ledger.fingerprint(answers),
+        "files": ledger.check_registered(*audited.sources),
+        "groups": list(audited.strata.names),
+        "epsilon": 0.5,
+        "delta": 1e-6,
+        "unit": dataclasses.asdict(dpl.PrivacyUnit()),
+    }
+    paid = dpl.release_accuracy(audited, **options)
+    charge = ledger.reserve("accuracy", request, MU)
+    ledger.record(charge, paid.to_json().replace('"correct":', '"right":'))
+    again = dpl.release_accuracy(audited, **options, ledger=url, population="people", release_id="accuracy")
+    assert again == paid
     assert ledger.verify().spent == cost(MU)
 
 

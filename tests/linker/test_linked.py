@@ -17,7 +17,8 @@ import pytest
 
 import dplinked as dpl
 from dplinked.linkage.declared import DeclaredLinkage
-from dplinked.linker.linked import linkage_section
+from dplinked.linker.files import linkage_section
+from dplinked.linker.release_accuracy import ReleasedAccuracy
 from dplinked.linker.rules import LAST, UNLINKED
 from dplinked.simulate import review_links, two_files
 
@@ -242,12 +243,25 @@ def test_pairs_that_do_not_fit_are_refused(files) -> None:
 
 def test_an_audit_goes_out_and_comes_back(files, linked, tmp_path: Path) -> None:
     sample = linked.audit_sample(300)
-    assert {"left_id", "right_id", "surname (left)", "surname (right)", "right"} <= set(sample.column_names)
+    assert {"left_id", "right_id", "surname (left)", "surname (right)", "correct"} <= set(sample.column_names)
     pyarrow.csv.write_csv(review_links(sample, files), tmp_path / "audit.csv")
     audited = linked.audited(tmp_path / "audit.csv")
     assert audited.estimates[0].method == "audit"
     assert audited.audit.overall[1] <= accuracy(linked, files) <= audited.audit.overall[2]
     assert dict(audited.linkage.checked)["nsw"] == audited.audit.checked[audited.strata.names.index("nsw")]
+
+
+def test_an_audit_of_an_older_version_comes_back(files, linked, tmp_path: Path) -> None:
+    sample = review_links(linked.audit_sample(300), files)
+    older = sample.rename_columns({"correct": "right"})
+    pyarrow.csv.write_csv(older, tmp_path / "audit.csv")
+    assert np.array_equal(linked.audited(tmp_path / "audit.csv").audit.correct, linked.audited(sample).audit.correct)
+    with pytest.raises(dpl.StudyError, match="holds a reviewer's answers"):
+        linked.save(tmp_path, audit_sample=300)
+    with pytest.raises(dpl.StudyError, match="no clear answer in the column 'right'"):
+        linked.audited(linked.audit_sample(300).rename_columns({"correct": "right"}))
+    with pytest.raises(dpl.StudyError, match="two columns, 'correct' and 'right'"):
+        linked.audited(older.append_column("correct", older["right"]))
 
 
 def test_an_audit_of_other_links_is_refused(files, linked) -> None:
@@ -259,8 +273,8 @@ def test_an_audit_of_other_links_is_refused(files, linked) -> None:
         linked.audited(linked.audit_sample(300))
     with pytest.raises(dpl.StudyError, match="names a link twice"):
         linked.audited(pa.concat_tables([sample, sample]))
-    with pytest.raises(dpl.StudyError, match="lacks the column"):
-        linked.audited(sample.drop_columns(["right"]))
+    with pytest.raises(dpl.StudyError, match=r"lacks the column\(s\) \['correct'\]"):
+        linked.audited(sample.drop_columns(["correct"]))
 
 
 def test_the_matching_matrix_corrects_like_the_blocks(files, linked) -> None:
@@ -333,10 +347,21 @@ def test_released_accuracies_are_near_and_say_how_near(audited) -> None:
     """At ε = 8 the noise on 300 answers is small: every group within four of its errors (false alarms below 1e-3)."""
     paid = dpl.release_accuracy(audited, epsilon=8.0, delta=1e-6, unit=dpl.PrivacyUnit(displaced_links=1))
     for k, name in enumerate(audited.strata.names):
-        raw = audited.audit.right[k] / max(audited.audit.checked[k], 1)
+        raw = audited.audit.correct[k] / max(audited.audit.checked[k], 1)
         assert abs(paid.linkage.accuracy[name] - raw) < 4 * paid.linkage.accuracy_error[name] + 0.05
-    assert paid.right.keys() == paid.checked.keys()
+    assert paid.correct.keys() == paid.checked.keys()
     assert "1 further link" in paid.statement
+
+
+def test_released_accuracies_of_an_older_version_are_read(audited) -> None:
+    paid = dpl.release_accuracy(audited, epsilon=0.5, delta=1e-6, unit=dpl.PrivacyUnit())
+    assert ReleasedAccuracy.from_json(paid.to_json()) == paid
+    whole = json.loads(paid.to_json())
+    assert "right" not in whole
+    whole["right"] = whole.pop("correct")
+    assert ReleasedAccuracy.from_json(json.dumps(whole)) == paid
+    with pytest.warns(DeprecationWarning, match="now called correct"):
+        assert paid.right == paid.correct
 
 
 # --- what is written -----------------------------------------------------------------------------------

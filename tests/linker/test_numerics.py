@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from scipy.optimize import linear_sum_assignment
 
 import dplinked as dpl
-from dplinked.linker import quality as judged
+from dplinked.linker import quality
 from dplinked.linker.assignment import Candidates, assign_sparse, match_probabilities, matching_matrix
 from dplinked.linker.fields import Field, guess_kind, make_comparer, parse_field, read_fields
 from dplinked.linker.rules import LAST, UNLINKED, Links, estimate_evidence, link_by_rules
@@ -235,31 +235,31 @@ def test_evidence_recovers_the_model_that_made_the_patterns() -> None:
 
 def test_audits_are_drawn_in_proportion_and_a_few_of_each() -> None:
     blocks = np.array(["a"] * 900 + ["b"] * 90 + ["c"] * 3, dtype=object)
-    strata = judged.make_strata(blocks)
+    strata = quality.make_strata(blocks)
     none = np.zeros(0, dtype=np.int64)
     links = Links(np.arange(993), np.zeros(993), blocks, Candidates(none, none, np.zeros(0), np.zeros(0), 993, 993))
-    rows = judged.draw_audit(links, strata, 200, seed=3)
+    rows = quality.draw_audit(links, strata, 200, seed=3)
     counts = np.bincount(strata.of_row[rows])
     assert counts[2] == 3
     assert 175 <= counts[0] <= 185
     assert len(set(rows.tolist())) == rows.size
     with pytest.raises(dpl.StudyError, match="too small"):
-        judged.draw_audit(links, strata, 5, seed=3)
+        quality.draw_audit(links, strata, 5, seed=3)
 
 
 def test_exact_intervals_are_clopper_and_pearsons() -> None:
-    low, high = judged._exact_interval(np.array([8, 0, 10]), np.array([10, 10, 10]))
+    low, high = quality._exact_interval(np.array([8, 0, 10]), np.array([10, 10, 10]))
     np.testing.assert_allclose(low, [0.4439, 0.0, 0.6915], atol=1e-4)
     np.testing.assert_allclose(high, [0.9748, 0.3085, 1.0], atol=1e-4)
 
 
 def test_small_blocks_are_drawn_towards_the_others() -> None:
     blocks = np.array(["a"] * 500 + ["b"] * 500 + ["c"] * 20, dtype=object)
-    strata = judged.make_strata(blocks)
+    strata = quality.make_strata(blocks)
     rows = np.concatenate([np.arange(200), 500 + np.arange(200), 1000 + np.arange(4)])
     right = np.ones(404, dtype=bool)
     right[:20] = right[200:218] = right[400:402] = False  # .90, .91 and 2 of 4
-    found = judged.estimate_from_audit(strata, rows, right)
+    found = quality.estimate_from_audit(strata, rows, right)
     assert found.accuracy[0] == pytest.approx(0.9, abs=0.02)
     assert 0.6 < found.accuracy[2] < 0.9
     assert found.checked.tolist() == [200, 200, 4]
@@ -268,21 +268,21 @@ def test_small_blocks_are_drawn_towards_the_others() -> None:
 
 def test_many_blocks_share_one_accuracy() -> None:
     blocks = np.array([f"b{k // 4}" for k in range(400)] + [LAST] * 10, dtype=object)
-    strata = judged.make_strata(blocks)
+    strata = quality.make_strata(blocks)
     assert not strata.per_block
     assert strata.rows.tolist() == [10, 400]
-    accuracy, other = judged.accuracy_table(strata, [0.4, 0.9])
+    accuracy, other = quality.accuracy_table(strata, [0.4, 0.9])
     assert (accuracy, other) == (0.9, 0.4)
 
 
 @pytest.mark.parametrize(("answers", "fault"), [(["yes", ""], "1 of 2"), (["maybe"], "1 of 1"), ([None], "1 of 1")])
 def test_unclear_answers_are_refused(answers, fault) -> None:
     with pytest.raises(dpl.StudyError, match=fault):
-        judged.read_answers(answers)
+        quality.read_answers(answers)
 
 
 def test_answers_in_the_usual_spellings() -> None:
-    assert judged.read_answers(["Yes", "n", 1, True, "FALSE", "right"]).tolist() == [
+    assert quality.read_answers(["Yes", "n", 1, True, "FALSE", "right"]).tolist() == [
         True,
         False,
         True,
@@ -318,9 +318,9 @@ def test_one_to_one_probabilities_tell_the_accuracy(errors: float, overlap: floa
     evidence = np.concatenate(ratios) * n / m
     candidates = Candidates(np.concatenate(lefts), np.concatenate(rights), np.log(evidence), evidence, n, n)
     chosen = Links(np.concatenate(links), np.zeros(n), np.full(n, "all", dtype=object), candidates)
-    own = judged.link_probabilities(chosen, match_probabilities(candidates))
+    own = quality.link_probabilities(chosen, match_probabilities(candidates))
     true = float((chosen.right == np.concatenate(truth)).mean())
     assert own.mean() == pytest.approx(true, abs=0.03)
     if overlap == 1.0:
-        pairwise = judged.link_probabilities(chosen, evidence / n / (1 + evidence / n))
+        pairwise = quality.link_probabilities(chosen, evidence / n / (1 + evidence / n))
         assert pairwise.mean() < true - 0.1

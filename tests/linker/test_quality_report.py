@@ -56,7 +56,7 @@ def audited(linked: Linked) -> Linked:
 
 def with_audit(linked: Linked) -> Linked:
     sample = linked.audit_sample(120).to_pydict()
-    return linked.audited({**sample, "right": ["no" if k % 9 == 0 else "yes" for k in range(len(sample["right"]))]})
+    return linked.audited({**sample, "correct": ["no" if k % 9 == 0 else "yes" for k in range(len(sample["correct"]))]})
 
 
 def with_blocks(linked: Linked, names: list[str]) -> Linked:
@@ -93,8 +93,8 @@ def test_figures_are_those_of_the_estimates(which: str, request: pytest.FixtureR
             wanted.append(f"{value:.3f}")
             if np.isfinite(low):
                 wanted.append(f"[{low:.3f}, {high:.3f}]")
-            if found.checked is not None and found.right is not None:
-                wanted += [str(part.sum() if name == "overall" else part[k]) for part in (found.checked, found.right)]
+            if found.checked is not None and found.correct is not None:
+                wanted += [str(part.sum() if name == "overall" else part[k]) for part in (found.checked, found.correct)]
         assert text_row(text, "Accuracy per group", name) == " ".join(wanted).split()
         places = [i for i, cell in enumerate(cells) if cell == name]
         assert any(cells[i + 1 : i + 1 + len(wanted)] == wanted for i in places), name

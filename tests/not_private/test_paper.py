@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -88,22 +89,49 @@ def test_orders_of_magnitude() -> None:
     )
 
 
+class Drawn:
+    """A generator that gives the noise it is told to, and no more than that."""
+
+    def __init__(self, *noise: list[float]) -> None:
+        self.noise = [np.array(one, float) for one in noise]
+
+    def normal(self, loc: float, scale: float, size: object) -> np.ndarray:
+        return self.noise.pop(0)
+
+
 def test_the_redraw_gives_up_only_on_singular_matrices() -> None:
-    rng = np.random.default_rng(4)
+    """Two noisy matrices without an inverse are given up, with the noise that came with them; a weak one is kept."""
     constants = Constants(R=1.0, c=1.0, L=3.0, eta=1.0, T=5, C=1.0, M=0.0)
-    estimate = ssp_not_private(np.array([[1e6]]), np.array([5e5]), constants, 1.0, 1e-5, rng)
-    assert estimate[0] == pytest.approx(0.5, abs=0.01)
-    path = ngd_not_private(np.array([[1e3]]), np.array([5e2]), 3000, constants, 1.0, 1e-5, rng, repetitions=3)
-    assert path.shape == (3, 1)
-    assert np.all(np.abs(path) <= 1.0)
+    gram, cross, none = np.diag([2.0, 4.0]), np.array([6.0, 8.0]), [0.0, 0.0]
+    zero, one_row, weak = [[-2.0, 0.0], [0.0, -4.0]], [[0.0, 0.0], [9.0, -4.0]], [[0.0, 0.0], [0.0, -4.0 + 2e-12]]
+    redrawn = Drawn(zero, [7.0, 7.0], one_row, [7.0, 7.0], [[0.0, 0.0], [0.0, 0.0]], none, weak, none)
+    np.testing.assert_allclose(ssp_not_private(gram, cross, constants, 1.0, 1e-5, redrawn), [3.0, 2.0])
+    assert len(redrawn.noise) == 2  # the third matrix was kept
+    kept = ssp_not_private(gram, cross, constants, 1.0, 1e-5, redrawn)
+    np.testing.assert_allclose(kept, [3.0, 4e12], rtol=1e-3)
+    assert redrawn.noise == []
+    strong = ssp_not_private(np.array([[1e6]]), np.array([5e5]), constants, 1.0, 1e-5, np.random.default_rng(4))
+    assert strong[0] == pytest.approx(0.5, abs=0.01)
 
 
-@pytest.mark.parametrize("gamma", [0.2, 0.75, 0.95, 1.0])
-@pytest.mark.parametrize("m", [2, 5, 25])
+def test_the_descent_stays_within_its_radius() -> None:
+    """The solution, 0.5, lies outside the smaller radius: steps end on its border. Within the larger one they come near it."""
+    constants = Constants(R=1.0, c=1.0, L=3.0, eta=1.0, T=20, C=1.0, M=0.0)
+    for radius, expected in ((0.25, 0.25), (1.0, 0.5)):
+        found = ngd_not_private(
+            np.array([[1e6]]), np.array([5e5]), 3_000_000, replace(constants, C=radius), 1.0, 1e-5,
+            np.random.default_rng(4), repetitions=3,
+        )  # fmt: skip
+        assert found.shape == (3, 1)
+        assert np.abs(found).max() <= radius
+        np.testing.assert_allclose(found, expected, atol=0.01)
+
+
+@pytest.mark.parametrize(
+    ("gamma", "m"), [(gamma, m) for gamma in (0.2, 0.75, 0.95, 1.0) for m in (2, 5, 25) if gamma * m >= 1]
+)  # less accurate than random links there are none
 def test_mislinked_rows_have_exchangeable_errors(gamma: float, m: int) -> None:
     """Share of right links γ, wrong ones spread evenly, always a permutation within blocks (5 sd)."""
-    if gamma * m < 1:
-        pytest.skip("less accurate than random links")
     rng = np.random.default_rng(5)
     blocks = np.repeat(np.arange(4000), m)
     links = mislink(blocks, np.full(4000, gamma), rng)

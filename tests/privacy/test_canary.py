@@ -253,9 +253,12 @@ def flat(listed: list[Any]) -> list[list[object]]:
     return [command[0] if isinstance(command[0], list) else command for command in listed]
 
 
-@pytest.mark.parametrize("case", [*planted(), *malformed()])
+CASES = planted() | malformed()
+
+
+@pytest.mark.parametrize("case", CASES)
 def test_no_command_shows_a_canary(watch: Watch, case: str) -> None:
-    name, data = (planted() | malformed())[case]
+    name, data = CASES[case]
     study = make_study(watch.folder, name, data)
     watch.given(watch.folder / name)
     first, *others = flat(commands(study))
@@ -424,19 +427,19 @@ def test_errors_of_linking_show_no_canary(watch: Watch, two: Path, fault: str) -
 @pytest.mark.parametrize(
     "table",
     [
-        {"left_id": [TOKEN], "right_id": [TOKEN], "right": ["yes"]},
-        {"left_id": [TOKEN, TOKEN], "right_id": ["1", None], "right": ["yes", "no"]},
-        {"left_id": [NUMBER], "right_id": [NUMBER], "right": [TOKEN]},
-        {"left_id": [TOKEN], "right": [TOKEN]},
-        {"left_id": [[TOKEN]], "right_id": [{"a": NUMBER}], "right": ["yes"]},
-        {"left_id": ["ok"], "right_id": ["ok"], "right": [TOKEN]},
+        {"left_id": [TOKEN], "right_id": [TOKEN], "correct": ["yes"]},
+        {"left_id": [TOKEN, TOKEN], "right_id": ["1", None], "correct": ["yes", "no"]},
+        {"left_id": [NUMBER], "right_id": [NUMBER], "correct": [TOKEN]},
+        {"left_id": [TOKEN], "correct": [TOKEN]},
+        {"left_id": [[TOKEN]], "right_id": [{"a": NUMBER}], "correct": ["yes"]},
+        {"left_id": ["ok"], "right_id": ["ok"], "correct": [TOKEN]},
     ],
 )
 def test_errors_of_audits_show_no_canary(watch: Watch, two: Path, table: dict[str, Any]) -> None:
     linked = dpl.link(two / "a.csv", two / "b.csv", fields=["surname", "given_name"], id="id")
     if table["left_id"] == ["ok"]:
         sample = linked.audit_sample(10)
-        table = {"left_id": sample["left_id"], "right_id": sample["right_id"], "right": [TOKEN] * sample.num_rows}
+        table = {"left_id": sample["left_id"], "right_id": sample["right_id"], "correct": [TOKEN] * sample.num_rows}
     assert isinstance(watch.call(lambda: linked.audited(pa.table(table))), dpl.StudyError)
 
 
@@ -476,7 +479,7 @@ for line in sys.stdin.read().splitlines():
 @pytest.mark.parametrize("part", [pytest.param(0), pytest.param(1, marks=pytest.mark.slow)])
 def test_no_canary_in_development_mode(tmp_path: Path, part: int) -> None:
     """With -X dev and PYTHONWARNINGS=always, one process for many files; a few of them by default."""
-    cases = list((planted() | malformed()).values())
+    cases = list(CASES.values())
     lines, inputs = [], set()
     for number, (name, data) in enumerate(cases if part else cases[1::9]):
         folder = tmp_path / f"f{number}"

@@ -15,7 +15,7 @@ import scipy.sparse as sp
 
 import dplinked as dpl
 from dplinked import methods
-from dplinked.linker import quality as judged
+from dplinked.linker import quality
 from dplinked.privacy import spending as spent
 from dplinked.privacy.calibration import privacy_mu
 from dplinked.privacy.noise_plan import NoisePlan
@@ -164,7 +164,7 @@ def audited_pair(rng: np.random.Generator, displaced: int) -> tuple[dpl.Linked, 
     other = answers.copy()
     turned = rng.choice(rows.size, displaced + 2, replace=False)
     other[turned] = ~answers[turned] if rng.random() < 0.5 else not answers[turned[0]]
-    found = [judged.estimate_from_audit(linked.strata, rows, right) for right in (answers, other)]
+    found = [quality.estimate_from_audit(linked.strata, rows, right) for right in (answers, other)]
     return dataclasses.replace(linked, audit=found[0]), dataclasses.replace(linked, audit=found[1])
 
 
@@ -190,7 +190,7 @@ def test_catches_faults_in_released_accuracies(monkeypatch: pytest.MonkeyPatch, 
     elif fault == "one person, one answer":
         monkeypatch.setattr(right_links, "right_links_sensitivity", lambda exposure: 1.0)
     else:
-        settle = accuracy._settle
+        shrink = accuracy.shrink_accuracies
         seen: list[np.ndarray] = []
         release = accuracy.release_right_links
         monkeypatch.setattr(
@@ -198,7 +198,7 @@ def test_catches_faults_in_released_accuracies(monkeypatch: pytest.MonkeyPatch, 
             "release_right_links",
             lambda private, spending: (seen.append(private.counts), release(private, spending))[1],
         )
-        monkeypatch.setattr(accuracy, "_settle", lambda right, *rest: settle(seen[-1].astype(float), *rest))
+        monkeypatch.setattr(accuracy, "shrink_accuracies", lambda correct, *rest: shrink(seen[-1].astype(float), *rest))
     rng = np.random.default_rng(8)
 
     def search() -> None:

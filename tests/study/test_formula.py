@@ -32,6 +32,7 @@ LEVELS = {"g": ["a", "b", "c"], "s": ["u", "v"]}
         ("y ~ C(g)*C(s)", ("Intercept", "C(g)[b]", "C(g)[c]", "C(s)[v]", "C(g)[b]:C(s)[v]", "C(g)[c]:C(s)[v]")),
         ("log(x) ~ `my col`", ("Intercept", "my col")),
         ("y ~ `log(x)`", ("Intercept", "log(x)")),
+        ("y ~ I(x - x*0 - x)", ("Intercept", "I(x - x * 0 - x)")),
     ],
 )
 def test_understood(formula: str, names: tuple[str, ...]) -> None:
@@ -64,13 +65,9 @@ def test_refused(formula: str) -> None:
         ("y ~ log(w)", "lower bound above 0"),
         ("y ~ sqrt(w)", "at least 0"),
         ("y ~ I(1/w)", "contain 0"),
-        ("y ~ I(x - x*0 - x)", None),
     ],
 )
-def test_says_what_is_missing(formula: str, message: str | None) -> None:
-    if message is None:
-        assert build_design(formula, BOUNDS, LEVELS)
-        return
+def test_says_what_is_missing(formula: str, message: str) -> None:
     with pytest.raises(StudyError, match=message):
         build_design(formula, BOUNDS, LEVELS)
 
@@ -140,7 +137,7 @@ def test_coefficients_map_back(seed: int, formula: str) -> None:
     if design.intercept:
         scaled, plain = (np.vstack([np.ones(n), part]) for part in (scaled, plain))
     beta = rng.normal(size=len(design.names))
-    matrix, offset = design.to_user()
+    matrix, offset = design.scaling.to_user()
     predicted = design.response.shift + design.response.scale * (beta @ scaled)
     np.testing.assert_allclose((matrix @ beta + offset) @ plain, predicted, rtol=1e-9, atol=1e-9)
 

@@ -455,7 +455,7 @@ def test_progress_tells_parts(tmp_path: Path) -> None:
         with lock:
             seen.append((title, done, total))
 
-    study = dpl.Study("y ~ x", BOUNDS, 8.0, 1e-5, dpl.ELE(0.8, block="k"))
+    study = dpl.Study(formula="y ~ x", bounds=BOUNDS, epsilon=8.0, delta=1e-5, linkage=dpl.ELE(0.8, block="k"))
     dpl.fit_study(study, one_file(make_table(), tmp_path), progress=progress)
     titles = list(dict.fromkeys(title for title, _, _ in seen))
     assert titles[:3] == ["Counting blocks", "Summing", "Measuring residuals"]
@@ -471,7 +471,7 @@ def test_an_interrupted_pass_stops_its_threads(tmp_path: Path) -> None:
             raise KeyboardInterrupt
 
     before = threading.active_count()
-    study = dpl.Study("y ~ x", BOUNDS, 1.0, 1e-5, dpl.ELE(0.8, block="k"))
+    study = dpl.Study(formula="y ~ x", bounds=BOUNDS, epsilon=1.0, delta=1e-5, linkage=dpl.ELE(0.8, block="k"))
     with pytest.raises(KeyboardInterrupt):
         dpl.fit_study(study, one_file(make_table(), tmp_path), progress=interrupt)
     assert threading.active_count() == before

@@ -48,7 +48,7 @@ def demo(
     import pyarrow.csv
 
     import dplinked as dpl
-    from dplinked.linker.linked import linkage_section
+    from dplinked.linker.files import linkage_section
     from dplinked.not_private.simulate import review_links, two_files
 
     out.mkdir(parents=True, exist_ok=True)

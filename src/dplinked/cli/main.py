@@ -53,7 +53,7 @@ def link(
     audit_sample: Annotated[
         int | None, typer.Option(min=1, help="Write this many links to check into audit.csv.")
     ] = None,
-    audited: Annotated[Path | None, typer.Option(help="The checked audit.csv, its column 'right' filled in.")] = None,
+    audited: Annotated[Path | None, typer.Option(help="The checked audit.csv, its column 'correct' filled in.")] = None,
     release_accuracy: Annotated[
         float | None, typer.Option(help="Epsilon to release the audited accuracies with.")
     ] = None,
@@ -69,14 +69,13 @@ def link(
     """Steward: link two files one to one, and say how good the links are. NOT FOR PUBLICATION."""
     import dplinked as dpl
     from dplinked.linker.fields import parse_field
+    from dplinked.linker.files import ACCURACY, WRITTEN
 
     if release_accuracy is not None and (audited is None or delta is None or displaced_links is None):
         raise StudyError("--release-accuracy needs --audited, --delta and --displaced-links (0 holds links fixed).")
     check_folder(out)
     inputs = {path.resolve() for path in (left, right, pairs, audited) if path is not None}
-    if clash := inputs & {
-        (out / name).resolve() for name in ("linked.parquet", "linkage.toml", "quality.txt", "quality.html")
-    }:
+    if clash := inputs & {(out / name).resolve() for name in WRITTEN}:
         raise StudyError(f"{clash.pop().name!r} is read and would be overwritten. Choose another folder with --out.")
     audit_sample = audit_sample if audited is None else None  # the answers must not be overwritten
     with progress.status("Linking …"):
@@ -94,13 +93,13 @@ def link(
             )
         written = linked.save(out, audit_sample=audit_sample, seed=seed, linkage=None if paid is None else paid.linkage)
         if paid is not None:
-            paid.save(out / "accuracy.json")
-            written.append("accuracy.json")
+            paid.save(out / ACCURACY)
+            written.append(ACCURACY)
     typer.echo(linked.summary())
     typer.echo(f"\nWritten to {out}/: {', '.join(written)}.")
     if audit_sample is not None:
         typer.echo(
-            f"Fill in the column 'right' of {out}/audit.csv (yes or no), then run the same command with --audited {out}/audit.csv."
+            f"Fill in the column 'correct' of {out}/audit.csv (yes or no), then run the same command with --audited {out}/audit.csv."
         )
 
 

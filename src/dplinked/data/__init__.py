@@ -1,1 +1,1 @@
-"""Where rows are and how they are read: files, tables, streams, and the keys in them."""
+"""Where rows are and how they are read: files, tables and streams, and the keys in their columns."""

@@ -1,18 +1,21 @@
-"""Any table as an Arrow table, and its columns as texts."""
+"""Convert any table to an Arrow table, and its columns to texts."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from dplinked.data.csv import FROM_TEXT
 from dplinked.data.files import read_file
 from dplinked.errors import StudyError, raise_alone
 
+if TYPE_CHECKING:
+    import pyarrow as pa
+
 
 def text_columns(table: Any) -> frozenset[str]:
-    """Columns of an Arrow table that hold whatever a CSV file held: cells are read one by one, as texts or as numbers."""
+    """Names of the columns that came from a CSV file. Their cells are texts, each read on its own as a key or as a number."""
     import pyarrow as pa
 
     if not isinstance(table, pa.Table):
@@ -24,8 +27,8 @@ def text_columns(table: Any) -> frozenset[str]:
     )
 
 
-def to_arrow(data: Any, name: str) -> Any:
-    """Any table, or the path of a file, as an Arrow table; `name` says in messages which one it is."""
+def to_arrow(data: Any, name: str) -> pa.Table:
+    """Convert any table, or the file at a path, to an Arrow table. `name` says in messages which table it is."""
     import narwhals as nw
     import pyarrow as pa
 
@@ -50,8 +53,11 @@ def to_arrow(data: Any, name: str) -> Any:
     return table
 
 
-def column_texts(table: Any, name: str, where: str) -> Any:
-    """A column as Arrow texts, null where it is: 8, 8.0 and "8" are the same text, dates are ISO dates."""
+def column_texts(table: pa.Table, name: str, where: str) -> pa.ChunkedArray:
+    """A column as Arrow texts; null cells stay null.
+
+    The numbers 8 and 8.0 become the text "8", and dates become ISO dates, so that files with different types can be compared.
+    """
     import pyarrow as pa
     import pyarrow.compute as pc
 

@@ -1,14 +1,15 @@
-"""Keys to codes: the distinct keys of a column that comes in parts, and the code of each row's key.
+"""Encode a column's keys: find its distinct keys and give each row the integer code of its key. The column is read in parts.
 
-Whole numbers that lie close together are their own codes. Everything else is encoded part by part by Arrow, and the parts' dictionaries
-are made one; what is kept is each part's way from its own codes to the common ones, so that a second reading need not compare keys again.
+If the keys are integers that lie close together, their distance from the smallest one is the code. All other keys are encoded by Arrow, part
+by part, and the parts' dictionaries are merged into one. For each part a map from its own codes to the common codes is kept, so that keys
+need not be compared again when the column is read a second time.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,17 +17,20 @@ from numpy.typing import NDArray
 from dplinked.data.keys import key_text
 from dplinked.errors import ReleaseError, raise_alone
 
+if TYPE_CHECKING:
+    import pyarrow as pa
+
 Codes = NDArray[np.int32]
 Counts = NDArray[np.int64]
 
 UNREADABLE = "A column could not be read. The steward's 'check' shows the details."
 CHANGED = "The data changed while it was read."
 _MOST_KEYS = 2**31 - 1
-_ALWAYS_DENSE = 1 << 24  # a range of whole numbers for which one counter each is cheap
+_ALWAYS_DENSE = 1 << 24  # for a range of so many integers, one counter for each is always cheap enough
 
 
 def guarded(read: Callable[[], Any]) -> Any:
-    """Arrow's own errors quote cells: replace them."""
+    """Run a reading step, and replace Arrow's own errors, since they quote cells."""
     import pyarrow as pa
 
     try:
@@ -35,15 +39,15 @@ def guarded(read: Callable[[], Any]) -> Any:
         raise_alone(ReleaseError(UNREADABLE))
 
 
-def encode_part(values: Any) -> tuple[Codes, Any]:
-    """Codes of one part's keys, and its distinct keys as Arrow texts, null among them where a cell is no key."""
+def encode_part(values: Any) -> tuple[Codes, pa.Array]:
+    """Encode the keys of one part: each row's code, and the distinct keys as Arrow texts. Cells without a key have the key null."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
     if isinstance(values, np.ndarray):  # cells of any type
         return _encode(cell_texts(values))
 
-    def encode() -> tuple[Codes, Any]:
+    def encode() -> tuple[Codes, pa.Array]:
         plain = values if pa.types.is_string(values.type) else widened(values)
         encoded = pc.dictionary_encode(plain, null_encoding="encode")
         texts, different = distinct_texts(encoded.dictionary)
@@ -56,27 +60,30 @@ def encode_part(values: Any) -> tuple[Codes, Any]:
     return guarded(encode)  # type: ignore[no-any-return]
 
 
-def widened(values: Any) -> Any:
-    """Texts and bytes as Arrow holds more than 2 GiB of them, and so those of dictionaries and views; anything else as it is."""
+def widened(values: pa.Array) -> pa.Array:
+    """Texts and bytes in the Arrow types that can hold more than 2 GiB; other values unchanged.
+
+    Dictionaries and views are turned into plain values, which is what Arrow can concatenate.
+    """
     import pyarrow as pa
 
     kind = values.type
     if pa.types.is_dictionary(kind):
         return widened(values.dictionary).take(values.indices)
     if pa.types.is_string(kind) or pa.types.is_string_view(kind):
-        return values.cast(pa.large_string(), safe=False)  # not UTF-8, perhaps
+        return values.cast(pa.large_string(), safe=False)  # not checked: it may be broken UTF-8
     return values.cast(pa.large_binary()) if pa.types.is_binary(kind) or pa.types.is_binary_view(kind) else values
 
 
-def _encode(texts: Any) -> tuple[Codes, Any]:
+def _encode(texts: pa.Array) -> tuple[Codes, pa.Array]:
     import pyarrow.compute as pc
 
     encoded = pc.dictionary_encode(texts, null_encoding="encode")
     return encoded.indices.to_numpy(zero_copy_only=False), encoded.dictionary
 
 
-def distinct_texts(distinct: Any) -> tuple[Any, bool]:
-    """Texts of distinct Arrow values, and whether they differ for sure (-0.0 and 0.0 do not)."""
+def distinct_texts(distinct: pa.Array) -> tuple[pa.Array, bool]:
+    """Texts of distinct Arrow values, and whether these texts are known to differ (those of -0.0 and 0.0 are the same)."""
     import pyarrow as pa
 
     kind = distinct.type
@@ -84,25 +91,25 @@ def distinct_texts(distinct: Any) -> tuple[Any, bool]:
         return distinct.cast(pa.large_string()), True
     if pa.types.is_string(kind) or pa.types.is_large_string(kind):
         try:
-            return distinct.cast(pa.large_binary()).cast(pa.large_string()), True  # checks that they are UTF-8
+            return distinct.cast(pa.large_binary()).cast(pa.large_string()), True  # the casts check that they are UTF-8
         except pa.ArrowException:
             pass
     return _texts(map(_scalar_text, distinct)), False
 
 
-def cell_texts(cells: Iterable[Any]) -> Any:
-    """Arrow texts of cells of any type, one by one."""
+def cell_texts(cells: Iterable[Any]) -> pa.Array:
+    """The keys of cells of any type as Arrow texts, each cell read on its own."""
     return _texts(map(key_text, cells))
 
 
-def _texts(texts: Iterable[str | None]) -> Any:
+def _texts(texts: Iterable[str | None]) -> pa.Array:
     import pyarrow as pa
 
     return pa.array(_encodable(texts), pa.large_string())
 
 
 def _scalar_text(scalar: Any) -> str | None:
-    """Text of one Arrow value; None where Python cannot hold it (a date beyond its calendar, broken UTF-8)."""
+    """Text of one Arrow value; None if Python cannot hold it (a date outside its calendar, broken UTF-8)."""
     try:
         return key_text(scalar.as_py())
     except Exception:  # whatever a cell may hold, it must not stop a release
@@ -110,7 +117,7 @@ def _scalar_text(scalar: Any) -> str | None:
 
 
 def _encodable(texts: Iterable[str | None]) -> list[str | None]:
-    """Half of a surrogate pair is no text."""
+    """Replace texts with half of a surrogate pair by None, as they cannot be encoded as UTF-8."""
     listed = list(texts)
     try:
         "".join(text for text in listed if text is not None).encode()
@@ -123,8 +130,8 @@ def _broken(text: str) -> bool:
     return any("\ud800" <= letter <= "\udfff" for letter in text)
 
 
-def place_texts(texts: Any, known: Iterable[str]) -> Codes:
-    """Place of each text among the known ones, -1 for null and unknown ones."""
+def place_texts(texts: pa.Array, known: Iterable[str]) -> Codes:
+    """Position of each text among the known ones, -1 for null and for unknown texts."""
     import pyarrow.compute as pc
 
     found = pc.index_in(texts, value_set=_texts(known), skip_nulls=True)
@@ -132,32 +139,36 @@ def place_texts(texts: Any, known: Iterable[str]) -> Codes:
 
 
 class Dictionary:
-    """Distinct texts of all parts. Parts are added in batches as large as what is known, so that hashing stays linear."""
+    """Merges the distinct texts of all parts into one dictionary.
+
+    Parts wait until they hold about as many texts as the dictionary, so that the total cost of hashing stays linear.
+    """
 
     def __init__(self) -> None:
-        self._known: Any = None
-        self._waiting: list[Any] = []
+        self._known: pa.Array | None = None
+        self._waiting: list[pa.Array] = []
         self._maps: list[Codes] = []
 
-    def add(self, distinct: Any) -> None:
-        """Take in a part's distinct texts."""
+    def add(self, distinct: pa.Array) -> None:
+        """Add the distinct texts of a part."""
         self._waiting.append(distinct)
         if sum(map(len, self._waiting)) > (1 << 20) + (0 if self._known is None else len(self._known)):
             self._unify()
 
     def _unify(self) -> None:
+        """Merge the parts that wait."""
         import pyarrow as pa
         import pyarrow.compute as pc
 
-        first = [] if self._known is None else [self._known]  # comes first, so that known texts keep their codes
+        first = [] if self._known is None else [self._known]  # first, so that known texts keep their codes
         if arrays := [*first, *self._waiting]:
             encoded = pc.dictionary_encode(pa.concat_arrays(arrays), null_encoding="encode")
             ends = np.cumsum([len(array) for array in arrays])[:-1]
             self._maps += np.split(encoded.indices.to_numpy(zero_copy_only=False), ends)[len(first) :]
             self._known, self._waiting = encoded.dictionary, []
 
-    def finish(self) -> tuple[list[Codes], Any]:
-        """Each part's way from its own codes to the common ones, and the distinct texts in the order of these."""
+    def finish(self) -> tuple[list[Codes], pa.Array]:
+        """Return each part's map from its own codes to the common codes, and the distinct texts in the order of the common codes."""
         if self._waiting or self._known is None:
             self._unify()
         known = _texts([]) if self._known is None else self._known
@@ -168,13 +179,30 @@ class Dictionary:
 
 @dataclass(frozen=True, repr=False)
 class Keys:
-    """A column's keys: rows per distinct key, its texts (None: the whole numbers from `low` on), and how parts are coded.
+    """The distinct keys of a column, and how the rows of each piece get their codes. A piece is named by (part, number within the part).
 
-    ``maps`` leads from a piece's own codes to the common ones; those of ``numbered`` pieces are distances from `low`. ``places`` maps common codes to the numbers in use (blocks); None leaves them as they are.
+    Attributes
+    ----------
+    counts
+        Number of rows of each distinct key, in the order of the common codes.
+    texts
+        The distinct keys as Arrow texts. None if the keys are integers that serve as codes: then code k is the integer ``low + k``.
+    low
+        The smallest integer key.
+    maps
+        For each piece, the common code of each of the piece's own codes.
+    lengths
+        Number of rows of each piece, to notice if the column is cut differently when it is read again.
+    numbered
+        Pieces with integer keys, whose own codes are distances from `low`. The other pieces have Arrow's codes.
+    kept
+        The codes of each piece's rows, if they were kept. Then the column need not be read again.
+    places
+        The number that is used instead of each common code (a block number). None if the common codes are used.
     """
 
     counts: Counts
-    texts: Any = None
+    texts: pa.Array | None = None
     low: int = 0
     maps: Mapping[tuple[int, int], Codes] = field(default_factory=dict)
     lengths: Mapping[tuple[int, int], int] = field(default_factory=dict)
@@ -182,12 +210,12 @@ class Keys:
     kept: Mapping[tuple[int, int], Codes] | None = None
     places: Codes | None = None
 
-    def distinct(self) -> Any:
-        """Distinct keys as Arrow texts; with whole numbers those that occur."""
+    def distinct(self) -> pa.Array:
+        """The distinct keys that occur, as Arrow texts."""
         return number_texts(np.flatnonzero(self.counts) + self.low) if self.texts is None else self.texts
 
     def codes(self, piece: tuple[int, int], values: Callable[[], Any]) -> Codes:
-        """Codes of one piece of a part, whose cells `values` reads if they are needed."""
+        """Codes of the rows of one piece. Its cells are read, by calling `values`, only if they are needed."""
         if self.kept is not None:
             codes = self.kept[piece]
         elif self.texts is None:
@@ -195,21 +223,21 @@ class Keys:
         else:
             cells = values()
             codes = dense_codes(cells, self.low) if piece in self.numbered else encode_part(cells)[0]
-            if codes.size != self.lengths[piece]:  # cut in another way than when they were counted
+            if codes.size != self.lengths[piece]:  # the column is cut differently than when it was counted
                 raise ReleaseError(UNREADABLE)
             codes = self.maps[piece][codes]
         return codes if self.places is None else self.places[codes]
 
 
-def number_texts(numbers: NDArray[np.int64]) -> Any:
-    """Whole numbers as Arrow texts."""
+def number_texts(numbers: NDArray[np.int64]) -> pa.Array:
+    """Integers as Arrow texts."""
     import pyarrow as pa
 
     return pa.array(numbers).cast(pa.large_string())
 
 
-def dense_codes(values: Any, low: int) -> Codes:
-    """Distance of whole numbers from the smallest."""
+def dense_codes(values: pa.Array, low: int) -> Codes:
+    """Distances of integers from the smallest one, `low`."""
     keys = values.to_numpy(zero_copy_only=False)
     codes = np.empty(keys.size, dtype=np.int32)
     np.subtract(keys, keys.dtype.type(low), out=codes, dtype=np.int64, casting="unsafe")
@@ -217,7 +245,7 @@ def dense_codes(values: Any, low: int) -> Codes:
 
 
 def dense_range(values: Any) -> tuple[int, int] | None:
-    """Smallest and largest of a part's whole numbers; None where a cell is null or they are no whole numbers."""
+    """Smallest and largest key of a part with integer keys; None if the keys are not integers, or some cell is null."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -228,16 +256,17 @@ def dense_range(values: Any) -> tuple[int, int] | None:
 
 
 def is_dense(low: int, high: int, count: int) -> bool:
-    """Whether whole numbers lie close enough together to be their own codes."""
+    """Whether integers between `low` and `high` lie close enough together, for `count` rows, to serve as codes."""
     size = high - low + 1
     return high < 2**63 and size <= min(4 * count + 1024, _MOST_KEYS) and size <= max(_ALWAYS_DENSE, count // 2)
 
 
 def block_places(keys: Keys, accuracy: Mapping[str, float] | None) -> tuple[Codes | None, list[str | None] | None]:
-    """Block number of each distinct key, and with an accuracy table the blocks' names; the last block may be the other one, None.
+    """Block number of each distinct key (None if the codes are block numbers already), and the names of the blocks.
 
-    Without a table every key but null is a block of its own. Returns no numbers where codes are block numbers already. Whole numbers
-    that do not occur get none: there are never more blocks than rows, however far apart keys lie.
+    Blocks have names only with an accuracy table. Keys that are not in the table then form one last block, named None. Without
+    a table every key is a block of its own, and null keys form the last one. Integers that do not occur get no
+    block, so there are never more blocks than rows, however far apart the keys lie.
     """
     import pyarrow.compute as pc
 

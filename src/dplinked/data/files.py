@@ -1,4 +1,4 @@
-"""Files that hold rows: which ones a path means, and how a single one is read."""
+"""Files that hold rows: which files a path stands for, and how a single one is read."""
 
 from __future__ import annotations
 
@@ -8,17 +8,30 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from dplinked.data.csv import read_csv
 from dplinked.errors import StudyError, raise_alone
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 _KINDS = {".parquet": "parquet", ".pq": "parquet", ".csv": "csv", ".json": "json", ".jsonl": "json", ".ndjson": "json"}
 
 
 @dataclass(frozen=True)
 class Files:
-    """Files of one kind that hold the rows together, in order, and the folder whose subfolders name partitions."""
+    """Files of one kind that together hold the rows.
+
+    Attributes
+    ----------
+    paths
+        The files, in the order of their rows.
+    kind
+        ``"parquet"``, ``"csv"`` or ``"json"``.
+    root
+        The folder that was given, if one was; the names of its subfolders may hold Hive partitions.
+    """
 
     paths: tuple[Path, ...]
     kind: str
@@ -26,7 +39,7 @@ class Files:
 
 
 def find_files(path: str | os.PathLike[str]) -> Files:
-    """Files that a path means: a file, all of a folder's Parquet files, or those of a glob like ``rows/*.csv``."""
+    """Find the files that a path stands for: one file, all Parquet files in a folder, or those of a glob like ``rows/*.csv``."""
     given = Path(path)
     if given.is_dir():
         found = sorted(
@@ -49,10 +62,10 @@ def find_files(path: str | os.PathLike[str]) -> Files:
     return files
 
 
-def read_file(path: Path, columns: Sequence[str] | None, kind: str | None = None) -> tuple[Any, list[str]]:
-    """Read a Parquet or CSV file, and the names of all its columns; parser errors are replaced, since they quote cells.
+def read_file(path: Path, columns: Sequence[str] | None, kind: str | None = None) -> tuple[pa.Table, list[str]]:
+    """Read some columns of a Parquet or CSV file; also returns the names of all columns.
 
-    `kind` says what it is where its name does not.
+    The parsers' own errors quote cells, so they are replaced. Give `kind` if the file's name does not end in ``.parquet`` or ``.csv``.
     """
     import pyarrow as pa
 
@@ -68,7 +81,7 @@ def read_file(path: Path, columns: Sequence[str] | None, kind: str | None = None
         raise_alone(StudyError(f"{path.name!r} cannot be read as {kind}. The steward's 'check' shows the details."))
 
 
-def _read_parquet(path: Path, columns: Sequence[str] | None) -> tuple[Any, list[str]]:
+def _read_parquet(path: Path, columns: Sequence[str] | None) -> tuple[pa.Table, list[str]]:
     import pyarrow.parquet
 
     known = pyarrow.parquet.read_schema(path).names

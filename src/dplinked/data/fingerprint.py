@@ -1,20 +1,23 @@
-"""What data is known again by: the state of its files, and the bytes of its content."""
+"""How data is recognised: by the state of its files, and by the bytes of its content."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from dplinked.data.arrow import to_arrow
 from dplinked.data.files import Files
 from dplinked.data.keys import key_text, number
 from dplinked.errors import StudyError
 
+if TYPE_CHECKING:
+    import pyarrow as pa
+
 
 def source_state(source: Any) -> tuple[Any, ...] | None:
-    """What would tell that files were exchanged or written to: device, inode, size and time of change."""
+    """Device, inode, size and times of change of files; they differ if a file was replaced or written to. None for tables."""
     if isinstance(source, Files):
         return tuple(map(source_state, source.paths))
     if not isinstance(source, Path) or not source.is_file():
@@ -24,7 +27,10 @@ def source_state(source: Any) -> tuple[Any, ...] | None:
 
 
 def content_bytes(source: Any) -> Iterator[bytes]:
-    """A file's bytes, or a table's columns as Arrow writes them; of several files also the names of their folders and themselves."""
+    """The bytes that identify data: a file's own, or a table's columns as Arrow writes them.
+
+    For several files, the name and size of each file come before its bytes; within a folder, names include the subfolders.
+    """
     if isinstance(source, Files) and source.root is None and len(source.paths) == 1:
         source = source.paths[0]
     if isinstance(source, Files):
@@ -51,7 +57,7 @@ def content_bytes(source: Any) -> Iterator[bytes]:
     except StudyError:
         if not (isinstance(source, Mapping) or nw.dependencies.is_into_dataframe(source)):
             raise
-    if table is None:  # cells that Arrow does not take together
+    if table is None:  # a column holds cells of several types, which Arrow cannot convert
         yield from _cell_bytes(source)
         return
     for field_, column in zip(table.schema, table.columns, strict=True):
@@ -63,7 +69,7 @@ def content_bytes(source: Any) -> Iterator[bytes]:
 
 
 def _cell_bytes(source: Any) -> Iterator[bytes]:
-    """Cells as a release sees them, one by one: the text of each and its number."""
+    """The bytes of each cell as a release reads it: its text as a key, and its number."""
     import narwhals as nw
 
     columns = (
@@ -75,8 +81,8 @@ def _cell_bytes(source: Any) -> Iterator[bytes]:
             yield json.dumps([key_text(cell), repr(number(cell))]).encode()
 
 
-def _combined(table: Any) -> Any:
-    """A table in one chunk; without its dictionaries where those of its chunks do not fit into one."""
+def _combined(table: pa.Table) -> pa.Table:
+    """The table in one chunk. If the chunks' dictionaries do not fit into one, its categories become plain values."""
     import pyarrow as pa
 
     try:

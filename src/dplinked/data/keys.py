@@ -13,7 +13,7 @@ from typing import Any
 
 
 def key_text(value: Any) -> str | None:
-    """The text under which a key is known; None for null, NaN and what has no text."""
+    """The text of a key; None for null, for NaN, and for values that cannot be keys."""
     try:
         return _text(value.item() if type(value).__module__ == "numpy" else value)
     except Exception:  # whatever a cell may hold, it must not stop a release
@@ -45,5 +45,5 @@ def number(value: Any) -> float:
     """The number a single cell holds; NaN for anything else."""
     try:
         return float(value)
-    except Exception:  # see above
+    except Exception:  # whatever a cell may hold, it must not stop a release
         return math.nan

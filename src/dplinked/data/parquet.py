@@ -1,7 +1,7 @@
-"""Linked rows in Parquet files, read by row groups: memory does not grow with the number of rows.
+"""Linked rows in Parquet files, read by row groups, so that memory does not grow with the number of rows.
 
-The first pass reads the key column alone, to count the blocks; every further pass reads the columns of the model and the keys
-again. What is held is one row group a thread, a counter a block, and the block totals of each thread.
+The first pass reads the key column alone, to count the rows of each block. Every further pass reads the columns of the model and the keys
+again. Memory holds one row group per thread, one counter per block, and each thread's block totals.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,16 +32,21 @@ from dplinked.data.fingerprint import source_state
 from dplinked.data.table import PART, Rows, check_columns, empty_rows
 from dplinked.errors import ReleaseError, StudyError, raise_alone
 
+if TYPE_CHECKING:
+    import pyarrow as pa
+
 Progress = Callable[[str, int, int], None]
 
-LARGEST_PIECE = 1 << 18  # rows; larger row groups are read in batches of so many
+LARGEST_PIECE = 1 << 18  # row groups with more rows than this are read in batches of so many rows
 _WORKERS = min(8, os.cpu_count() or 1)
-_MOST_COUNTERS = 8  # per row of a piece; beyond that only numbers that occur are counted
+_MOST_COUNTERS = 8  # counters per row of a piece; if a range would need more, only the numbers that occur are counted
 _COUNTING = "Counting blocks"
 
 
 @dataclass(frozen=True)
 class _File:
+    """One Parquet file: its metadata, the columns its folder's name holds, and its state when it was opened."""
+
     path: str
     metadata: Any
     partition: dict[str, Any]
@@ -49,7 +54,7 @@ class _File:
 
 
 class ParquetRows:
-    """Read access to Parquet files: a file, a folder (Hive partitions are columns) or a glob. Schema and length are public."""
+    """Read access to Parquet files; Hive partitions in folder names are columns. Schema and number of rows are public."""
 
     def __init__(self, paths: Sequence[Path], root: Path | None = None, progress: Progress | None = None) -> None:
         self.progress = progress
@@ -63,17 +68,17 @@ class ParquetRows:
         return f"ParquetRows({self.count} rows, columns {list(self.columns)})"
 
     def require(self, names: Sequence[str], *, numeric: Sequence[str] = ()) -> None:
-        """Check the schema: all columns there, the numeric ones numbers, the others keys."""
+        """Check the schema: all columns exist, the numeric ones hold numbers, and the others hold keys that can be compared."""
         check_columns(names, self.columns)
         empty_rows(self._types).require(names, numeric=numeric)
 
     @property
     def parts(self) -> int:
-        """Number of parts: row groups, small ones taken together."""
+        """Number of parts that are read one at a time: row groups, with small ones merged."""
         return len(self._parts)
 
     def read(self, part: int, columns: Sequence[str]) -> Iterator[Rows]:
-        """The rows of one part, in pieces that fit into memory."""
+        """Read the rows of one part, in pieces that fit into memory."""
         import pyarrow as pa
 
         groups = self._parts[part]
@@ -87,13 +92,15 @@ class ParquetRows:
         except (pa.ArrowException, OSError):
             raise_alone(ReleaseError(UNREADABLE))
 
-    def _table(self, file: _File, group: _Group, columns: Sequence[str]) -> Any:
+    def _table(self, file: _File, group: _Group, columns: Sequence[str]) -> pa.Table:
+        """One row group as a table."""
         stored = [name for name in columns if name not in file.partition]
         with _reader(file) as reader:
             table = reader.read_row_group(group.number, columns=stored, use_threads=False)
         return self._completed(table, group.num_rows, file, columns)
 
-    def _batches(self, file: _File, group: _Group, columns: Sequence[str]) -> Iterator[Any]:
+    def _batches(self, file: _File, group: _Group, columns: Sequence[str]) -> Iterator[pa.Table]:
+        """A large row group as several tables."""
         import pyarrow as pa
 
         stored = [name for name in columns if name not in file.partition]
@@ -102,8 +109,8 @@ class ParquetRows:
             for batch in reader.iter_batches(columns=stored, **options):
                 yield self._completed(pa.Table.from_batches([batch]), batch.num_rows, file, columns)
 
-    def _completed(self, table: Any, count: int, file: _File, columns: Sequence[str]) -> Any:
-        """The columns in order, those of the folder's name added, all of the common types."""
+    def _completed(self, table: pa.Table, count: int, file: _File, columns: Sequence[str]) -> pa.Table:
+        """The columns in the order asked for, those from the folder's name included, with the types that all files share."""
         import pyarrow as pa
 
         arrays = [
@@ -112,7 +119,7 @@ class ParquetRows:
         return pa.table(arrays, schema=pa.schema([self._schema.field(name) for name in columns]))
 
     def load(self, columns: Sequence[str] | None) -> Rows:
-        """Everything, in memory; what cannot be read is found before anything else happens."""
+        """Read all rows into memory, so that a file that cannot be read is noticed before anything else happens."""
         import pyarrow as pa
 
         wanted = [name for name in self.columns if columns is None or name in columns] or list(self.columns[:1])
@@ -128,11 +135,11 @@ class ParquetRows:
             raise_alone(_unreadable(self._files[0].path))
 
     def check_key(self, name: str) -> None:
-        """Refuse a column whose type cannot be compared."""
+        """Refuse a column whose type cannot be compared. Its cells are not read."""
         empty_rows(self._types).check_key(name)
 
     def find_keys(self, name: str) -> Keys:
-        """Distinct keys of a column and their counts, in one pass over it, whatever they are."""
+        """Find the distinct keys of a column and the number of rows of each, in one pass over the column."""
         import pyarrow as pa
 
         found = _Counting(self.count, dense=pa.types.is_integer(self._schema.field(name).type))
@@ -141,7 +148,7 @@ class ParquetRows:
             pieces = enumerate(self.read(part, [name]))
             return [_count_keys((part, piece), rows.keys(name), self.count if dense else 0) for piece, rows in pieces]
 
-        ahead = 2 * _WORKERS  # so that results do not pile up
+        ahead = 2 * _WORKERS  # parts handed out at a time, so that finished results do not pile up
         with ThreadPoolExecutor(max_workers=_WORKERS) as pool:
             for start in range(0, self.parts, ahead):
                 parts = range(start, min(start + ahead, self.parts))
@@ -154,13 +161,29 @@ class ParquetRows:
 
 @dataclass(frozen=True)
 class _Group:
+    """A row group: its number in the file, and how many rows it has."""
+
     number: int
     num_rows: int
 
 
 @dataclass(frozen=True)
 class _Counted:
-    """Rows per key of a piece: per text, or per whole number from `low` on (or only those at `steps` from it), and then the cells too."""
+    """The number of rows of each key in one piece.
+
+    Attributes
+    ----------
+    place
+        The part, and the piece within it.
+    counts
+        Rows of each key, in the order of `texts` or of the integers.
+    texts
+        The distinct keys, if they are counted as texts; None if they are counted as integers.
+    low, steps
+        For integers: the smallest, and the distances from it that were counted. If `steps` is None, all integers from `low` on were.
+    values
+        For integers: the cells, in case they have to be counted as texts after all.
+    """
 
     place: tuple[int, int]
     counts: NDArray[np.int64]
@@ -171,7 +194,7 @@ class _Counted:
 
 
 def _count_keys(place: tuple[int, int], values: Any, dense: int = 0) -> _Counted:
-    """Count a piece's keys; as whole numbers where they lie close together among `dense` rows."""
+    """Count a piece's keys. They are counted as integers if they lie close enough together for a column of `dense` rows."""
     found = dense_range(values) if dense else None
     if found is None or not is_dense(*found, dense):
         codes, texts = encode_part(values)
@@ -184,9 +207,10 @@ def _count_keys(place: tuple[int, int], values: Any, dense: int = 0) -> _Counted
 
 
 class _Counting:
-    """Rows per key. Whole numbers share one range of counters for as long as it stays dense; all other pieces are texts.
+    """Counts the rows of each key over all pieces.
 
-    Whether pieces still come as whole numbers is settled between batches, not by which thread is first: the order of keys is fixed.
+    Integer keys share one range of counters for as long as they lie close together. All other keys are counted as texts. Whether
+    further pieces are counted as integers is decided between batches of parts, so the order of keys does not depend on which thread is first.
     """
 
     def __init__(self, count: int, dense: bool) -> None:
@@ -196,7 +220,7 @@ class _Counting:
         self._dictionary, self._encoded = Dictionary(), list[_Counted]()
 
     def add(self, pieces: Sequence[_Counted]) -> None:
-        """Take in the pieces of a part."""
+        """Add the pieces of a part."""
         for piece in pieces:
             if piece.texts is None and self._counters.add(piece):
                 self._numbered[piece.place] = int(piece.counts.sum())
@@ -209,7 +233,7 @@ class _Counting:
         self._encoded.append(replace(piece, texts=None))
 
     def finish(self) -> Keys:
-        """The keys: whole numbers if all of them are and lie close together, else texts."""
+        """Return the keys: as integers if all of them are and lie close together, otherwise as texts."""
         low, counters = self._counters.low, self._counters.counts
         if not self._encoded and self.dense:
             return Keys(counters, low=low)
@@ -229,14 +253,14 @@ class _Counting:
 
 
 class _Counters:
-    """Rows per whole number, over a range that grows."""
+    """Counts the rows of each integer, over a range that grows as needed."""
 
     def __init__(self, count: int) -> None:
         self._rows = count
         self.low, self.counts = 0, np.zeros(0, np.int64)
 
     def add(self, piece: _Counted) -> bool:
-        """Add a piece's counters; False where its numbers turn out to lie too far from the others."""
+        """Add a piece's counts; returns False, and adds nothing, if its integers lie too far from the others."""
         if not self.counts.size:
             self.low = piece.low
         low, high = self.low, self.low + self.counts.size
@@ -245,7 +269,7 @@ class _Counters:
         if not is_dense(first, last - 1, self._rows):
             return False
         if first < low or last > high:
-            if first == low:  # keys in order: leave room
+            if first == low:  # keys that come in ascending order: leave room for those to come
                 last = max(last, min(low + 2 * self.counts.size, low + self._rows))
             grown = np.zeros(last - first, np.int64)
             grown[low - first : high - first] = self.counts
@@ -256,6 +280,7 @@ class _Counters:
 
 
 def _open(path: Path, root: Path | None) -> _File:
+    """Read a file's metadata, and the partition that its folders name."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -273,15 +298,15 @@ def _unreadable(path: str) -> StudyError:
 
 
 def _partition(folder: str) -> tuple[str, str | None]:
-    """Column and value of a folder's name, as Hive writes them: values are texts."""
+    """Column and value in the name of a folder, as Hive writes them. Values are texts."""
     from urllib.parse import unquote
 
     name, _, value = folder.partition("=")
     return unquote(name), None if value == "__HIVE_DEFAULT_PARTITION__" else unquote(value)
 
 
-def _common_schema(files: Sequence[_File]) -> Any:
-    """The schema that all files share, folders' columns last, as texts."""
+def _common_schema(files: Sequence[_File]) -> pa.Schema:
+    """The schema that all files share. The columns from folder names come last, as texts."""
     import pyarrow as pa
 
     schemas = [file.metadata.schema.to_arrow_schema().remove_metadata() for file in files]
@@ -299,7 +324,7 @@ def _common_schema(files: Sequence[_File]) -> Any:
 
 
 def _cut_parts(files: Sequence[_File]) -> Iterator[list[tuple[_File, _Group]]]:
-    """Row groups one after the other, taken together up to `PART` rows: how files are cut does not decide how sums are."""
+    """Cut files into parts. Row groups are merged up to `PART` rows, so that the rounding bound does not depend on the file layout."""
     waiting: list[tuple[_File, _Group]] = []
     rows = 0
     for file in files:
@@ -318,6 +343,7 @@ def _cut_parts(files: Sequence[_File]) -> Iterator[list[tuple[_File, _Group]]]:
 
 
 def _reader(file: _File) -> Any:
+    """Open a file, unless it has changed since its metadata were read."""
     import pyarrow.parquet as pq
 
     if source_state(Path(file.path)) != file.state:

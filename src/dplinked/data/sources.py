@@ -1,4 +1,4 @@
-"""Where rows are if not in a table: a query, a Spark table, a stream; and data settled before it is read."""
+"""Rows that are not in a table or file: the results of a query, a Spark table, a stream."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from dplinked.errors import StudyError
 
 @dataclass(frozen=True)
 class Query:
-    """Rows that a SELECT of DuckDB gives.
+    """Rows that a SELECT statement gives in DuckDB.
 
     Parameters
     ----------
     query
-        One SELECT statement; it may name Parquet files, ``select * from 'part-*.parquet'``, and attached databases. CSV and JSON files are given by
-        their path instead: in a query their types would be guessed from cells.
+        One SELECT statement. It may name Parquet files, as in ``select * from 'part-*.parquet'``, and attached databases. Give CSV and JSON files
+        by their path instead of in a query, where their types would be guessed from their cells.
     attach
-        Databases by the names they have in the query: the path of a DuckDB or SQLite file, or ``postgres:…``.
+        Databases that the query uses, each under its name there: the path of a DuckDB or SQLite file, or ``postgres:…``.
     folder
-        Where relative paths count from; by default the working directory.
+        The folder that relative paths start from; by default the working directory.
     """
 
     query: str
@@ -33,24 +33,24 @@ class Query:
 
 @dataclass(frozen=True)
 class SparkTable:
-    """Rows of the Spark session at work: a table's name, or a SELECT."""
+    """Rows in the active Spark session, given by a table's name or a SELECT statement."""
 
     table: str
 
 
 @dataclass(frozen=True)
 class Stream:
-    """Batches that come once.
+    """Record batches that can be read only once.
 
     Parameters
     ----------
     batches
         A ``pyarrow.RecordBatchReader``.
     contiguous
-        Whether rows of a block follow each other. If so, and the number of rows is declared, a study without intervals and private
-        ranges is summed as the batches come; otherwise they are kept in a temporary file.
+        Whether the rows of each block follow each other. If they do, and `rows` is given, a study without intervals and private
+        ranges is summed while the batches arrive. Otherwise the batches are first written to a temporary file.
     rows
-        Number of rows, public.
+        Number of rows, which is public.
     """
 
     batches: Any
@@ -59,12 +59,12 @@ class Stream:
 
 
 def is_spark(data: Any) -> bool:
-    """Whether this is a Spark frame, classic or Connect."""
+    """Whether the data is a Spark frame, classic or Connect."""
     return type(data).__module__.startswith("pyspark.sql") and type(data).__name__ == "DataFrame"
 
 
 def resolve_source(source: Any) -> Any:
-    """The same data for the fingerprint and for the sums: links in a path followed once, a lazy frame collected once."""
+    """Resolve symlinks and collect lazy frames once, so that the fingerprint and the sums see the same data."""
     import narwhals as nw
 
     if isinstance(source, (str, Path)):

@@ -1,4 +1,4 @@
-"""A stream's rows kept in a temporary file, so that they can be read more than once."""
+"""Streams: their rows are kept in a temporary file, so that they can be read more than once."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _FILE = "rows.parquet"
 
 
 class SpilledRows(ParquetRows):
-    """A stream's rows in a temporary file that only its owner can read and that goes with the object."""
+    """A stream's rows in a temporary file. Only its owner can read the file, and it is deleted together with the object."""
 
     def __init__(self, folder: str, types: Any) -> None:
         weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
@@ -28,7 +28,7 @@ class SpilledRows(ParquetRows):
 
 
 def spill(stream: Stream, columns: Sequence[str] | None) -> ParquetRows:
-    """Write a stream's columns to a temporary file: numbers as they are, keys as their texts, so that every cell can be written."""
+    """Write some columns of a stream to a temporary file, in a form that can hold any cell (see :meth:`Rows.kept`)."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 

@@ -1,7 +1,7 @@
-"""Linked rows in memory, whatever holds them: pandas, polars, Arrow, a mapping of arrays, a file.
+"""Linked rows in memory, given as a pandas, polars or Arrow table, a mapping of arrays, or a file.
 
-What a cell means depends on the cell alone. Types are taken from the schema where there is one; where a
-container would infer them from its cells (lists, object columns, CSV), cells are read one by one instead.
+What a cell means depends on that cell alone. Where there is a schema, types are taken from it. Where types would have to be inferred
+from the cells (in lists, object columns and CSV files), each cell is read on its own instead.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from copy import copy
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,23 +21,26 @@ from dplinked.data.files import read_file
 from dplinked.data.keys import number
 from dplinked.errors import ReleaseError, StudyError, raise_alone, suggest
 
+if TYPE_CHECKING:
+    import pyarrow as pa
+
 Floats = NDArray[np.float64]
 Codes = NDArray[np.int32]
 
-PART = 1 << 18  # rows read at once
-_PIECE = 1 << 20  # rows counted at once
+PART = 1 << 18  # rows that are read at once
+_PIECE = 1 << 20  # rows whose codes are counted at once
 _NUMBER = r"^[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?$"
 
 
 class Rows:
-    """Read access to the columns of a table, tile by tile. Its schema and length are public.
+    """Read access to the columns of a table, some rows at a time. Its schema and its number of rows are public.
 
     Parameters
     ----------
     data
         A pandas, polars or pyarrow table, a mapping of arrays or lists, or the path of a Parquet or CSV file.
     columns
-        Names to read from a file; all of them unless given.
+        Names of the columns to read from a file; all of them by default.
     """
 
     def __init__(self, data: Any, columns: Sequence[str] | None = None) -> None:
@@ -56,8 +59,10 @@ class Rows:
         return f"Rows({self.count} rows, columns {list(self.columns)})"
 
     def require(self, names: Sequence[str], *, numeric: Sequence[str] = ()) -> None:
-        """Check the schema: all columns there, the numeric ones numbers, the others keys."""
-        check_columns(names, self.columns, secret=bool(self._text))  # the first line of a CSV file may be a row
+        """Check the schema: all columns exist, the numeric ones hold numbers, and the others hold keys that can be compared."""
+        check_columns(
+            names, self.columns, secret=bool(self._text)
+        )  # the first line of a CSV file may be a row, so its names are not shown
         for name in numeric:
             kind = _kind(self._columns[name])
             if not (kind == "number" or kind == "object" or name in self._text):
@@ -67,7 +72,7 @@ class Rows:
                 self.check_key(name)
 
     def numbers(self, name: str, start: int, stop: int) -> Floats:
-        """Rows start:stop of a numeric column; whatever is no number is NaN."""
+        """Rows start:stop of a numeric column; cells that hold no number become NaN."""
         column = self._columns[name]
         if isinstance(column, np.ndarray):
             return np.fromiter(map(number, column[start:stop]), np.float64, stop - start)
@@ -81,13 +86,13 @@ class Rows:
 
         return np.asarray(guarded(read).to_numpy(zero_copy_only=False), dtype=np.float64)
 
-    def keys(self, name: str) -> Any:
-        """A column's cells as they are: an Arrow array, or objects."""
+    def keys(self, name: str) -> pa.Array | NDArray[np.object_]:
+        """The cells of a column as they are: an Arrow array, or a NumPy array of objects."""
         column = self._columns[name]
         return column if isinstance(column, np.ndarray) else guarded(lambda: _arrow(column))
 
-    def kept(self, name: str) -> Any:
-        """A column as a file keeps it whatever its cells: numbers as they are, others as their keys' texts, null where they are none."""
+    def kept(self, name: str) -> pa.Array:
+        """The column in a form Parquet can store: numbers unchanged, other keys as text, null if a cell has no key."""
         import pyarrow as pa
 
         column = self._columns[name]
@@ -102,11 +107,11 @@ class Rows:
 
     @property
     def parts(self) -> int:
-        """Number of parts of consecutive rows that are read one at a time; each but the last has `PART` rows or more."""
+        """Number of parts, which hold consecutive rows and are read one at a time; all but the last have at least `PART` rows."""
         return max(1, -(-self.count // PART))
 
     def read(self, part: int, columns: Sequence[str]) -> Iterator[Rows]:
-        """The rows of one part, in one piece."""
+        """Read the rows of one part; they come in one piece."""
         start, stop = part * PART, min((part + 1) * PART, self.count)
         rows = copy(self)
         rows._columns = {name: self._columns[name][start:stop] for name in columns}
@@ -114,17 +119,18 @@ class Rows:
         yield rows
 
     def check_key(self, name: str) -> None:
-        """Refuse a column whose type cannot be compared; its cells are not looked at."""
+        """Refuse a column whose type cannot be compared. Its cells are not read."""
         if not self._comparable(name):
             kind = _type(self._columns[name])
             raise StudyError(f"Column {name!r} holds {kind}, which cannot be compared. Convert it to text first.")
 
     def _comparable(self, name: str) -> bool:
+        """Whether a column's type can be encoded as keys, tried on no rows."""
         column = self._columns[name]
         return isinstance(column, np.ndarray) or _works(lambda: encode_part(_arrow(column[:0])))
 
     def find_keys(self, name: str) -> Keys:
-        """Distinct keys of a column; the codes of all rows are kept, 4 bytes each, unless keys are their own codes."""
+        """Find the distinct keys of a column. The codes of all rows are kept, 4 bytes each, unless the keys serve as codes themselves."""
         values = self.keys(name)
         found = dense_range(values)
         if found is not None and is_dense(*found, self.count):
@@ -134,22 +140,22 @@ class Rows:
         return Keys(count_codes(codes, len(texts)), texts, kept=kept)
 
 
-def empty_rows(schema: Any) -> Rows:
-    """No rows, of an Arrow schema: what can be told by types."""
+def empty_rows(schema: pa.Schema) -> Rows:
+    """A table of an Arrow schema without rows, to find out what can be known from types alone."""
     import pyarrow as pa
 
     return Rows(pa.table([pa.nulls(0, field.type) for field in schema], schema=schema))
 
 
 def check_columns(names: Sequence[str], columns: Sequence[str], *, secret: bool = False) -> None:
-    """Refuse names that are not among the columns; secret ones are not hinted at."""
+    """Refuse names that are not among the columns. If the columns are `secret`, the message suggests none of them."""
     for name in names:
         if name not in columns:
             raise StudyError(f"Column {name!r} is not in the data.{suggest(name, () if secret else columns)}")
 
 
 def count_codes(codes: Codes, size: int) -> NDArray[np.int64]:
-    """How often each code occurs, in pieces: `bincount` would copy the whole column as 64-bit numbers."""
+    """Count how often each code occurs. This goes piece by piece, as `bincount` copies its whole input as 64-bit integers."""
     counts = np.zeros(size, dtype=np.int64)
     for start in range(0, codes.size, _PIECE):
         counts += np.bincount(codes[start : start + _PIECE], minlength=size)
@@ -157,7 +163,7 @@ def count_codes(codes: Codes, size: int) -> NDArray[np.int64]:
 
 
 def _open_columns(data: Any) -> dict[str, Any]:
-    """Columns by name: Arrow's or narwhals' (typed), or NumPy object arrays (read cell by cell)."""
+    """The columns by name: typed ones as Arrow or narwhals columns, others as NumPy object arrays, which are read cell by cell."""
     import narwhals as nw
     import pyarrow as pa
 
@@ -182,17 +188,19 @@ def _open_columns(data: Any) -> dict[str, Any]:
         column = frame.get_column(name)
         native = column.to_native()
         dtype = str(getattr(native, "dtype", ""))
-        cellwise = dtype in ("object", "Object", "category")  # their cells may be of any type
+        cellwise = dtype in ("object", "Object", "category")  # such a column may hold cells of any type
         columns[name] = np.asarray(native, dtype=object) if cellwise else column
     return columns
 
 
 def _open_array(values: Any) -> Any:
-    """A typed array as it is, anything else as objects: NumPy would take a list's type from its cells."""
+    """A typed array becomes an Arrow column, anything else an object array: NumPy would infer a list's type from its cells."""
     import pyarrow as pa
 
     if isinstance(values, np.ndarray) and values.ndim == 1 and values.dtype.kind in "biufU":
-        with suppress(UnicodeError, pa.ArrowException):  # half a surrogate pair, long floats: cell by cell, then
+        with suppress(
+            UnicodeError, pa.ArrowException
+        ):  # Arrow cannot hold half a surrogate pair or long floats: read cell by cell
             values = pa.array(values.astype(values.dtype.newbyteorder("="), copy=False))
     if isinstance(values, (pa.Array, pa.ChunkedArray)):
         return values if isinstance(values, pa.ChunkedArray) else pa.chunked_array([values])
@@ -203,7 +211,7 @@ def _open_array(values: Any) -> Any:
 
 
 def _kind(column: Any) -> str:
-    """``"number"``, ``"object"``, or a type that holds no numbers; cells are not looked at."""
+    """Return ``"number"``, ``"object"`` or the name of a type that holds no numbers. Cells are not read."""
     if isinstance(column, np.ndarray):
         return "object"
     import pyarrow as pa
@@ -217,7 +225,7 @@ def _kind(column: Any) -> str:
 
 
 def _type(column: Any) -> str:
-    """A typed column's type as messages name it."""
+    """The type of a typed column, as messages name it."""
     import narwhals as nw
 
     series = nw.from_native(column, series_only=True, pass_through=True)
@@ -226,22 +234,22 @@ def _type(column: Any) -> str:
 
 
 def _works(convert: Callable[[], Any]) -> bool:
-    """Whether a type can be converted, tried without cells."""
+    """Whether a conversion works; it is tried on a column without rows, so the outcome depends on the type alone."""
     try:
         return guarded(convert) is not False
     except ReleaseError:
         return False
 
 
-def _arrow(column: Any) -> Any:
-    """A typed column as one Arrow array; a single chunk is not copied (narwhals' `to_arrow` would)."""
+def _arrow(column: Any) -> pa.Array:
+    """A typed column as one Arrow array. A single chunk is not copied, as narwhals' `to_arrow` would do."""
     import pyarrow as pa
 
     values = column
     if not isinstance(values, pa.ChunkedArray):
         try:
             values = column.to_arrow()
-        except UnicodeError:  # half a surrogate pair
+        except UnicodeError:  # Arrow cannot hold half a surrogate pair
             return cell_texts(column.to_native())
     chunks = values.chunks if isinstance(values, pa.ChunkedArray) else [values]
     if len(chunks) == 1:
@@ -249,8 +257,8 @@ def _arrow(column: Any) -> Any:
     return pa.concat_arrays(map(widened, chunks)) if chunks else pa.nulls(0, values.type)
 
 
-def _parse_numbers(values: Any) -> Any:
-    """Text cells as numbers, cell by cell; what is no number becomes null."""
+def _parse_numbers(values: pa.Array) -> pa.Array:
+    """Read each text as a number; a text that is none becomes null."""
     import pyarrow as pa
     import pyarrow.compute as pc
 

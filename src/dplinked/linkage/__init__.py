@@ -1,8 +1,8 @@
 """How the rows were linked, and what one person can change about it.
 
-A linker hands over rows ``(x_i, z_i)`` where ``z`` is a permutation of the true responses ``y`` and ``P(z_i = y_j) = q_ij``.
-The three models say what ``Q`` is. Each also says, for a privacy unit, how far ``Q`` and the links can differ between
-neighbours (:class:`LinkageExposure`), which is all that sensitivities need to know about linkage.
+A linker hands over rows ``(x_i, z_i)``. The linked responses ``z`` are a permutation of the true responses ``y``, and row i carries
+the response of row j with probability ``q_ij``. The three models say what the matrix ``Q`` is. For a given privacy unit each also says how
+far ``Q`` and the links can differ between neighbours (:class:`LinkageExposure`). Sensitivities need to know nothing else about linkage.
 """
 
 from dplinked.linkage.ele import ELE

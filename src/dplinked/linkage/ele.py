@@ -1,4 +1,4 @@
-"""Exchangeable linkage errors: within a block, a wrong link falls on each other row alike."""
+"""Exchangeable linkage errors: within a block, a wrong link is equally likely to fall on any other row."""
 
 from __future__ import annotations
 
@@ -19,10 +19,11 @@ Floats = NDArray[np.float64]
 
 SOURCES = ("public", "released", "estimated")
 UNSTATED_SOURCE = "unstated"
-LINK_BLOCK = "link_block"  # the groups that linking found; unlike keys of the files, they are results of it
+LINK_BLOCK = "link_block"  # column of the groups that linking found: a result of the linkage, not a key of the files
 
 
 def _checked_accuracy(value: Any, what: str) -> float:
+    """Return an accuracy as a number in (0, 1]; `what` names it in the error."""
     try:
         number = float(value)
     except (TypeError, ValueError, OverflowError):
@@ -33,7 +34,7 @@ def _checked_accuracy(value: Any, what: str) -> float:
 
 
 def _checked_per_block(value: Any, what: str, low: float, high: float) -> float | dict[str, float] | None:
-    """A number, or one per block, within limits."""
+    """Return a number, or one per block, and refuse any outside ``low <= number < high``."""
     if value is None:
         return None
     listed = value.values() if isinstance(value, Mapping) else [value]
@@ -42,6 +43,26 @@ def _checked_per_block(value: Any, what: str, low: float, high: float) -> float 
             f"{what} must be a number from {low:g}{'' if high == math.inf else f' to below {high:g}'}, or one per block."
         )
     return {str(key_text(key)): float(v) for key, v in value.items()} if isinstance(value, Mapping) else float(value)
+
+
+def _checked_accuracies(accuracy: Any, block: str | None) -> float | dict[str, float]:
+    """Return one accuracy for all blocks, or one per block under the text of the block's key."""
+    if isinstance(accuracy, (int, float, np.number)):
+        return _checked_accuracy(accuracy, "accuracy")
+    if block is None:
+        raise StudyError("Accuracy per block needs the name of the block column: ELE(accuracy=…, block=…).")
+    table = accuracy if isinstance(accuracy, Mapping) else _accuracy_from_table(accuracy, block)
+    if not table:
+        raise StudyError("The accuracy table is empty. Give at least one block.")
+    declared: dict[str, float] = {}
+    for key, value in table.items():
+        text = key_text(key)
+        if text is None or text in declared:
+            raise StudyError(
+                f"The accuracy table names block {key!r} twice, or not by a key: use other=… for null keys."
+            )
+        declared[text] = _checked_accuracy(value, f"accuracy of block {key!r}")
+    return declared
 
 
 def _accuracy_from_table(table: Any, block: str) -> dict[Hashable, float]:
@@ -62,34 +83,35 @@ def _accuracy_from_table(table: Any, block: str) -> dict[Hashable, float]:
 class ELE:
     """Exchangeable linkage errors within blocks.
 
-    In a block of m rows with accuracy γ a link is right with probability γ and falls on each other row
-    with probability ``(1-γ)/(m-1)``. A block of one row is right.
+    In a block of m rows with accuracy γ, a link is correct with probability γ and falls on each of the other rows
+    with probability ``(1-γ)/(m-1)``. The link in a block of one row is always correct.
 
     Parameters
     ----------
     accuracy
         One number for all blocks, a mapping ``{block: number}``, or a table with the block column and
-        a column ``accuracy``. Must be public or already released.
+        a column ``accuracy``. `source` says whether these numbers are public, released or data.
     block
-        Name of the block column; without it all rows form one block.
+        Name of the block column. Without it all rows form one block.
     other
-        Accuracy of the one block that null keys and keys absent from the mapping form. With a single
-        number as accuracy, null keys form one block with that number unless `other` is given.
+        Rows whose key is null, or not in the mapping, form one further block; this is its accuracy. If `accuracy` is a
+        single number, the rows with null keys form one block with that accuracy, unless `other` is given.
     checked
-        How many links were checked to find the accuracy: in all for a single number, per block (a number for
-        each, or a mapping) for a table. Intervals then include the accuracy's own error.
+        How many links were checked to find the accuracy. For a single accuracy this is the total. For accuracies per block it is
+        the number per block: one number that holds for every block, or a mapping. Intervals then include the accuracy's own error.
     accuracy_error
         Instead of `checked`, the accuracy's standard error, in the same form.
     source
-        Where the accuracies come from. ``"public"``: they are known apart from these people (a declaration, as everything
-        in a study is; the default, but for groups found by linking, ``link_block``, where it must be said). ``"released"``: by
-        :func:`dplinked.release_accuracy`, paid for. ``"estimated"``: from these very
-        files, so they are data: only Q sees them, the release shows none, and `accuracy_min` and
+        Where the accuracies come from. ``"public"`` declares that they are known without these people's data. It is the
+        default, except for the groups found by linking (``link_block``), where the source must be stated. ``"released"``: they
+        come from :func:`dplinked.release_accuracy`, which paid for them. ``"estimated"``: they were estimated from these
+        very files, so they are data. Then they enter only Q, the release does not show them, and `accuracy_min` and
         ``PrivacyUnit(linkage_change=…)`` must be declared.
     accuracy_min
-        With ``source="estimated"``: public lower limit of the accuracies; smaller ones are raised to it.
+        Only with ``source="estimated"``: a public lower limit of the accuracies. Smaller ones are raised to it.
     paid, displaced_links
-        With ``source="released"``: μ that their release cost, and the unit's displaced links it was paid for.
+        Only with ``source="released"``: the μ that releasing the accuracies cost, and the number of displaced links in the
+        privacy unit of that release.
     """
 
     accuracy: float | Mapping[str, float]
@@ -117,43 +139,27 @@ class ELE:
     ) -> None:
         if block is not None and not isinstance(block, str):
             raise StudyError(f"block must be a column's name, not {block!r}.")
-        if other is not None:
-            other = _checked_accuracy(other, "accuracy of other blocks")
-        if isinstance(accuracy, (int, float, np.number)):
-            declared: float | Mapping[str, float] = _checked_accuracy(accuracy, "accuracy")
-        else:
-            if block is None:
-                raise StudyError("Accuracy per block needs the name of the block column: ELE(accuracy=…, block=…).")
-            table = accuracy if isinstance(accuracy, Mapping) else _accuracy_from_table(accuracy, block)
-            if not table:
-                raise StudyError("The accuracy table is empty. Give at least one block.")
-            declared = {}
-            for key, value in table.items():
-                text = key_text(key)
-                if text is None or text in declared:
-                    raise StudyError(
-                        f"The accuracy table names block {key!r} twice, or not by a key: use other=… for null keys."
-                    )
-                declared[text] = _checked_accuracy(value, f"accuracy of block {key!r}")
-        object.__setattr__(self, "accuracy", declared)
+        other = None if other is None else _checked_accuracy(other, "accuracy of other blocks")
+        object.__setattr__(self, "accuracy", _checked_accuracies(accuracy, block))
         object.__setattr__(self, "block", block)
         object.__setattr__(self, "other", other)
+        self._set_errors(checked, accuracy_error)
+        self._set_source(source, accuracy_min)
+        self._set_payment(paid, displaced_links)
+
+    def _set_errors(self, checked: Any, accuracy_error: Any) -> None:
+        """Set how well the accuracies are known, per block only for the blocks that have an accuracy."""
         if checked is not None and accuracy_error is not None:
             raise StudyError("Give checked or accuracy_error, not both.")
         object.__setattr__(self, "checked", _checked_per_block(checked, "checked", 1.0, math.inf))
         object.__setattr__(self, "accuracy_error", _checked_per_block(accuracy_error, "accuracy_error", 0.0, 0.5))
+        blocks = set(self.accuracy) if isinstance(self.accuracy, Mapping) else set()
         for known in (self.checked, self.accuracy_error):
-            if isinstance(known, Mapping) and set(known) != (set(declared) if isinstance(declared, Mapping) else set()):
+            if isinstance(known, Mapping) and set(known) != blocks:
                 raise StudyError("checked and accuracy_error per block must name the same blocks as the accuracy.")
-        self._set_source(source, accuracy_min, paid, displaced_links)
 
-    def __repr__(self) -> str:
-        shown = "withheld" if self.source == "estimated" else repr(self.accuracy)
-        return f"ELE(accuracy={shown}, block={self.block!r}, source={self.source!r})"
-
-    def _set_source(
-        self, source: str | None, accuracy_min: float | None, paid: float | None, displaced_links: int | None
-    ) -> None:
+    def _set_source(self, source: str | None, accuracy_min: float | None) -> None:
+        """Set where the accuracies come from, and the lower limit that estimated ones need."""
         if source is None:
             source = UNSTATED_SOURCE if self.block == LINK_BLOCK else "public"
         elif source not in SOURCES:
@@ -164,24 +170,30 @@ class ELE:
                 raise StudyError(
                     "accuracy_min belongs to source='estimated'; elsewhere the accuracies are public themselves."
                 )
-        if (paid is not None) != (source == "released") or (
-            paid is not None and not (math.isfinite(paid) and paid > 0)
-        ):
+        object.__setattr__(self, "source", source)
+        object.__setattr__(self, "accuracy_min", accuracy_min)
+
+    def _set_payment(self, paid: float | None, displaced_links: int | None) -> None:
+        """Set what released accuracies cost, and for which unit; only these have a cost."""
+        released = self.source == "released"
+        if (paid is not None) != released or (paid is not None and not (math.isfinite(paid) and paid > 0)):
             raise StudyError(
                 "source='released' needs paid=…, what the release of the accuracies cost, and only it takes one."
             )
-        object.__setattr__(self, "source", source)
-        object.__setattr__(self, "accuracy_min", accuracy_min)
-        object.__setattr__(self, "paid", paid)
-        if (displaced_links is not None) != (source == "released") or isinstance(displaced_links, bool):
+        if (displaced_links is not None) != released or isinstance(displaced_links, bool):
             raise StudyError(
                 "source='released' needs displaced_links=…, which its release was paid for, and only it takes one."
             )
+        object.__setattr__(self, "paid", paid)
         object.__setattr__(self, "displaced_links", displaced_links)
+
+    def __repr__(self) -> str:
+        shown = "withheld" if self.source == "estimated" else repr(self.accuracy)
+        return f"ELE(accuracy={shown}, block={self.block!r}, source={self.source!r})"
 
     @property
     def public(self) -> ELE:
-        """What may be known of the model outside the sums: itself, unless its accuracies are data."""
+        """The part of the model that may be used outside the sums: all of it, unless the accuracies are data."""
         if self.source != "estimated" or self.accuracy_min is None:
             return self
         checked = sum(self.checked.values()) if isinstance(self.checked, Mapping) else self.checked
@@ -213,11 +225,11 @@ class ELE:
             )
 
     def audit_change(self, unit: PrivacyUnit, sizes: Mapping[str | None, int], count: int) -> float:
-        """The least that one person may move Q by through accuracies found by checking links (entrywise l1 norm).
+        """How far one person can move Q at least, through accuracies found by checking links (entrywise l1 norm).
 
-        One person can turn 2 + k checked links (their own row's, that of the row that holds their response, k displaced ones). An
-        accuracy from m_b of n_b rows then moves by (2 + k)/m_b, and Q by ``2 n_b`` times that; more if the accuracies were
-        drawn towards each other. A smaller declaration would be false.
+        One person can change the answer to 2 + k checked links: that of their own row, that of the row that holds their response, and
+        those of k displaced rows. An accuracy found on m_b of n_b rows then moves by (2 + k)/m_b, and Q by ``2 n_b`` times that. If the
+        accuracies were shrunk towards each other, Q moves further. A smaller ``linkage_change`` would therefore be a false declaration.
         """
         if self.source != "estimated" or self.checked is None:
             return 0.0
@@ -229,9 +241,9 @@ class ELE:
         )
 
     def accuracy_variance(self, shares: Mapping[str | None, float] | None) -> float | None:
-        """Relative variance of the accuracy, ``Var(γ̂)/γ²``, over the rows; None if nothing was declared.
+        """Relative variance of the mean accuracy over the rows, ``Var(γ̂)/γ²``; None if nothing was declared about it.
 
-        `shares` gives each block's share of the rows where that is public; else blocks count alike.
+        `shares` gives each block's share of the rows, where these are public. Otherwise all blocks have the same weight.
         """
         if self.checked is None and self.accuracy_error is None:
             return None
@@ -246,7 +258,7 @@ class ELE:
         return total / mean**2 if mean else 0.0
 
     def _variance(self, key: str | None, accuracy: float) -> float:
-        """Variance of one block's accuracy; the other block counts as the one least well known."""
+        """Variance of one block's accuracy. The `other` block gets the largest error that was declared for any block."""
         if self.accuracy_error is not None:
             error = self.accuracy_error
             if isinstance(error, Mapping):
@@ -260,7 +272,7 @@ class ELE:
 
     @property
     def declared(self) -> tuple[float, ...]:
-        """All accuracies that a block may have, as declared."""
+        """All declared values that a block's accuracy may have."""
         if self.source == "estimated" and self.accuracy_min is not None:
             return (self.accuracy_min,)
         listed = tuple(self.accuracy.values()) if isinstance(self.accuracy, Mapping) else (self.accuracy,)
@@ -272,17 +284,18 @@ class ELE:
         return float(np.mean(self.declared))
 
     def accuracy_of(self, key: str | None) -> float | None:
-        """Return the accuracy of a block key's text; None when it belongs to the `other` block."""
+        """Return the accuracy of the block whose key has this text, None if the key belongs to the `other` block."""
         if key is None:
             return None
         return self._raised(self.accuracy.get(key) if isinstance(self.accuracy, Mapping) else self.accuracy)
 
     def _raised(self, accuracy: float | None) -> float | None:
+        """Raise an accuracy to the declared lower limit."""
         return accuracy if accuracy is None or self.accuracy_min is None else max(accuracy, self.accuracy_min)
 
     @property
     def other_accuracy(self) -> float | None:
-        """Accuracy of the block of null and undeclared keys, if one is declared."""
+        """Accuracy of the block that null and undeclared keys form, if one is declared."""
         if self.other is not None or isinstance(self.accuracy, Mapping):
             return self._raised(self.other)
         return self._raised(self.accuracy)
@@ -326,11 +339,11 @@ class ELE:
         return DeclaredLinkage(**self.describe_whole())
 
     def identity(self) -> dict[str, Any]:
-        """What tells this model from others."""
+        """What distinguishes this model from others in a ledger's request."""
         return self.describe_whole()
 
     def describe_whole(self) -> dict[str, Any]:
-        """Return the whole model. FOR THE STEWARD where accuracies are estimated."""
+        """Return the whole model. This is FOR THE STEWARD if the accuracies are estimated."""
         accuracy = dict(self.accuracy) if isinstance(self.accuracy, Mapping) else self.accuracy
         declared = {
             "model": "ELE",

@@ -1,4 +1,4 @@
-"""Rows joined on a unique key: there is nothing to be wrong about."""
+"""Rows joined on a unique key: no link can be wrong."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ class Exact:
 
     @property
     def public(self) -> Exact:
-        """All of it."""
+        """The part of the model that may be used outside the sums: all of it."""
         return self
 
     @property
     def mean_accuracy(self) -> float:
-        """Share of links that are right."""
+        """Share of links that are correct."""
         return 1.0
 
     def identity(self) -> dict[str, Any]:
-        """What tells this model from others."""
+        """What distinguishes this model from others in a ledger's request."""
         return {"model": "Exact"}
 
     def exposure(self, unit: PrivacyUnit) -> LinkageExposure:
@@ -44,5 +44,5 @@ class Exact:
         return LinkageExposure(True, True, 1.0, 1.0, 0.0, 0)
 
     def describe(self) -> DeclaredLinkage:
-        """Return what is declared, for the release."""
+        """Return what a release shows of the model."""
         return DeclaredLinkage("Exact")

@@ -6,7 +6,7 @@ import hashlib
 import math
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -18,8 +18,11 @@ from dplinked.errors import StudyError, raise_alone
 from dplinked.linkage.declared import DeclaredLinkage
 from dplinked.linkage.unit import LinkageExposure, PrivacyUnit
 
+if TYPE_CHECKING:
+    import pyarrow as pa
+
 STOCHASTIC_TOLERANCE = 1e-5
-MOST_CANDIDATES = 1 << 22  # entries of one row: their sum stays within the rounding bound
+MOST_CANDIDATES = 1 << 22  # entries of one row: up to here their sum stays within the rounding bound
 
 COLUMN_SUM = (
     "A column of the matching matrix sums to more than column_sum={:g}. Balance the "
@@ -43,22 +46,22 @@ class Matching:
         A SciPy sparse matrix (n×n), or a table with the columns `row` (position of the linked row),
         `match` (position of the row whose response it may carry) and `probability`.
     column_sum
-        Largest column sum Q may have, declared: 1 for one-to-one links (doubly stochastic), more for
-        one-to-many.
+        Declared upper limit of Q's column sums: 1 for one-to-one links (Q is doubly stochastic), more for
+        one-to-many links.
     accuracy_min
-        Smallest diagonal entry that Q may have, declared; 0 if nothing is known.
+        Declared lower limit of Q's diagonal entries; 0 if nothing is known.
     id
-        Name of the data's id column if `row` and `match` hold ids instead of positions. Databases have no positions; there
-        `pairs` may also be the path of a Parquet or CSV file, or a Spark frame, which the engine joins.
+        Name of the data's id column, if `row` and `match` hold ids instead of positions. Rows in a database have no positions, so there
+        ids are needed; `pairs` may then also be the path of a Parquet or CSV file, or a Spark frame, which the engine joins.
     carriers
-        How many rows may hold one person's response: must be declared with one-to-many links, since all of
-        them change with the person and no column sum bounds their number.
+        How many rows may hold one person's response. It must be declared with one-to-many links, since all of
+        these rows change with the person and no column sum bounds their number.
 
     Notes
     -----
-    Neighbours range over matrices that satisfy the two declarations, and this is checked here, where
-    the steward builds the matrix. How far one person can move Q cannot be read off one Q, so
-    ``PrivacyUnit(linkage_change=…, displaced_links=…)`` must state both.
+    The matrices of all neighbours are assumed to satisfy `column_sum` and `accuracy_min`. Whether this matrix does is checked
+    here, where the steward builds it. How far one person can move Q cannot be seen from a single Q, so
+    ``PrivacyUnit(linkage_change=…, displaced_links=…)`` must state it.
     """
 
     matrix: Any
@@ -100,7 +103,7 @@ class Matching:
         object.__setattr__(self, "matrix", self._checked(_stochastic_matrix(pairs)) if id is None else None)
 
     def _checked(self, matrix: Any) -> Any:
-        """Check what is declared of the matrix."""
+        """Refuse a matrix that does not satisfy the declarations."""
         if matrix.sum(axis=0).max() > self.column_sum + STOCHASTIC_TOLERANCE:
             raise StudyError(COLUMN_SUM.format(self.column_sum))
         if matrix.diagonal().min() < self.accuracy_min - STOCHASTIC_TOLERANCE:
@@ -109,11 +112,11 @@ class Matching:
 
     @property
     def mean_accuracy(self) -> float:
-        """1: the matrix itself says which links are right, and corrections by an accuracy do not apply."""
+        """Always 1: the matrix itself says how likely each link is, so nothing is corrected by an accuracy."""
         return 1.0
 
     def matrix_for(self, ids: Any) -> Any:
-        """The matrix of rows with these ids (Arrow's whole numbers or texts, in the rows' order); with positions, the matrix itself."""
+        """The matrix for the rows with these ids, in their order (an Arrow array of integers or texts); with positions, the matrix itself."""
         if self.id is None:
             return self.matrix
         import pyarrow as pa
@@ -139,7 +142,7 @@ class Matching:
 
     @property
     def public(self) -> Matching:
-        """Itself: nothing but the sums looks into the matrix."""
+        """The model itself: outside the sums nothing reads the matrix."""
         return self
 
     def exposure(self, unit: PrivacyUnit) -> LinkageExposure:
@@ -162,7 +165,7 @@ class Matching:
         )
 
     def identity(self) -> dict[str, Any]:
-        """What tells this model from others: its declarations and a digest of the matrix, or of the pairs."""
+        """What distinguishes this model from others: its declarations, and a digest of the matrix or of the pairs."""
         if is_spark(self.pairs):
             raise StudyError("Pairs in a Spark frame cannot be known again. With a ledger, give them as a file.")
         if self.id is not None:
@@ -190,7 +193,7 @@ class Matching:
 
 
 def sp_matrix(pairs: Any) -> bool:
-    """Whether these are a SciPy sparse matrix."""
+    """Whether the pairs are given as a SciPy sparse matrix."""
     import scipy.sparse as sp
 
     return bool(sp.issparse(pairs))
@@ -203,7 +206,7 @@ def _require_pairs(columns: Any) -> None:
 
 
 def _stochastic_matrix(pairs: Any) -> Any:
-    """Build the sparse matrix, check it and make its rows sum to one exactly."""
+    """Build the sparse matrix, check it, and rescale its rows so that they sum to one exactly."""
     import scipy.sparse as sp
 
     if sp.issparse(pairs):
@@ -220,7 +223,8 @@ def _stochastic_matrix(pairs: Any) -> Any:
     return _normalised(sp.coo_array((values, (rows, matches)), shape=(size, size)))
 
 
-def _pair_numbers(table: Any, name: str, kind: Any) -> Any:
+def _pair_numbers(table: pa.Table, name: str, kind: Any) -> Any:
+    """A column of the pairs as NumPy numbers of an Arrow type; anything else is refused."""
     import pyarrow as pa
 
     column = None
@@ -232,14 +236,14 @@ def _pair_numbers(table: Any, name: str, kind: Any) -> Any:
 
 
 def is_whole(kind: Any) -> bool:
-    """Whether an Arrow type holds whole numbers of at most 63 bits: they need not become texts to be compared."""
+    """Whether an Arrow type holds integers that fit into 64 signed bits; these are compared as they are, not as texts."""
     import pyarrow as pa
 
     return pa.types.is_integer(kind) and not pa.types.is_uint64(kind)
 
 
-def _find_ids(table: Any, name: str, ids: Any) -> Any:
-    """Place of each of the pairs' ids among the data's, null for unknown ones."""
+def _find_ids(table: pa.Table, name: str, ids: Any) -> Any:
+    """Position of each of the pairs' ids among the data's ids, null for unknown ones."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -248,8 +252,8 @@ def _find_ids(table: Any, name: str, ids: Any) -> Any:
     return pc.index_in(_id_texts(table, name), value_set=ids.cast(pa.large_string()))
 
 
-def _id_texts(table: Any, name: str) -> Any:
-    """Ids as the texts under which keys are known."""
+def _id_texts(table: pa.Table, name: str) -> Any:
+    """The pairs' ids as texts, written as keys are (see :mod:`dplinked.data.keys`)."""
     import pyarrow as pa
 
     column = table.column(name)
@@ -259,7 +263,7 @@ def _id_texts(table: Any, name: str) -> Any:
 
 
 def _normalised(entries: Any) -> Any:
-    """Entries as a matrix, those of one place added up, with rows that sum to one exactly."""
+    """A CSR matrix of the entries (those at the same position are added) whose rows sum to one exactly."""
     import scipy.sparse as sp
 
     if entries.shape[0] != entries.shape[1]:

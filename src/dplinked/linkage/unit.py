@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 from dplinked.errors import StudyError
 from dplinked.records import ReadableByKey
 
-_MOST = 10**9  # links that a person may displace, and change of the matching matrix
+_MOST = 10**9  # largest number of displaced links, and largest change of the matching matrix, that may be declared
 
 
 @dataclass(frozen=True)
@@ -17,21 +18,21 @@ class PrivacyUnit(ReadableByKey):
     Parameters
     ----------
     moves_block
-        Whether the person's identifiers may put them into another block.
+        Whether a change of the person's identifiers may put them into another block.
     displaced_links
-        How many rows, other than the person's own row and the row that holds the person's response,
-        may receive another response because this person's identifiers changed (k). With 0, links are held
-        fixed; with 1 or more, the person's own row may be linked anew as well.
+        How many rows may receive another response because this person's identifiers changed (k). The person's own row and the
+        row that holds the person's response do not count. With 0, links are held fixed. With 1 or more, the person's own
+        row may be linked anew as well.
     linkage_change
-        How far the matching matrix may change, ``‖Q - Q'‖₁`` entrywise (the paper's M). Declared accuracies are
-        public all the same, and printed.
+        How far the matching matrix may change, ``‖Q - Q'‖₁`` entrywise (the paper's M). This does not protect
+        declared accuracies: they are public, and a release prints them.
 
     Notes
     -----
-    A person's regressors all sit on one row, their response on another: regressors must come from the file
-    that the response does not come from. The default protects x and y with links and blocks held fixed. What identifiers do to the linkage
-    is then *not* protected, and every release says so. An explicit matching matrix
-    (:class:`Matching`) cannot derive the last two, so there they must be stated.
+    All regressors of a person are taken to sit on one row, and their response possibly on another. The regressors must therefore
+    come from one file, and the response from the other. The default protects x and y with links and blocks held fixed. What identifiers do to
+    the linkage is then *not* protected, and every release says so. With an explicit matching matrix
+    (:class:`Matching`), `displaced_links` and `linkage_change` cannot be derived and must be stated.
     """
 
     moves_block: bool = False
@@ -39,7 +40,7 @@ class PrivacyUnit(ReadableByKey):
     linkage_change: float | None = None
 
     def __post_init__(self) -> None:
-        if type(self.moves_block).__name__ not in ("bool", "bool_"):  # NumPy's too
+        if type(self.moves_block).__name__ not in ("bool", "bool_"):  # NumPy's booleans are accepted too
             raise StudyError(f"moves_block must be true or false, not {self.moves_block!r}.")
         object.__setattr__(self, "moves_block", bool(self.moves_block))
         k, change = self.displaced_links, self.linkage_change
@@ -63,28 +64,30 @@ class PrivacyUnit(ReadableByKey):
         )
 
 
-UNSTATED = PrivacyUnit()  # the default unit where nobody stated one; compared by identity
+UNSTATED = (
+    PrivacyUnit()
+)  # stands for "no unit was stated"; compared by identity, since it equals a stated PrivacyUnit()
 
 
 @dataclass(frozen=True)
 class LinkageExposure:
-    """What the sensitivities need to know: how far linkage can differ between neighbours.
+    """How far the linkage can differ between neighbours: all that sensitivities need to know about it.
 
     Attributes
     ----------
     exact
-        Links are a join on a unique key: a person's response always sits on the person's row.
+        Whether rows were joined on a unique key, so that a person's response always sits on the person's own row.
     symmetric
-        Q is symmetric, so that ``x'Qx`` is too.
+        Whether Q is symmetric, so that ``x'Qx`` is symmetric too.
     accuracy_min
         Smallest ``q_jj`` that any record may have, from declared values only.
     column_sum
         Largest sum of a column of Q (1 if doubly stochastic).
     matrix_change
-        M: largest ``‖Q - Q'‖₁`` between neighbours, links unpermuted.
+        M: largest ``‖Q - Q'‖₁`` between neighbours. Rows that get another response are counted by `displaced`, not here.
     displaced
-        k': rows besides the person's own and those that hold the person's response whose response may change. If there are any, the person's own row
-        may carry another response as well.
+        k': the number of rows whose response may change, not counting the person's own row and the rows that hold the person's
+        response. If it is not 0, the person's own row may carry another response as well.
     carriers
         How many rows may hold one person's response (1 unless links are one-to-many).
     """
@@ -97,12 +100,12 @@ class LinkageExposure:
     displaced: int
     carriers: int = 1
 
-    @property
+    @cached_property
     def relinked(self) -> int:
-        """Rows whose response may change, the first row that holds the person's response left out."""
+        """Number of rows whose response may change, not counting the first row that holds the person's response."""
         return self.displaced + int(self.displaced > 0) + self.carriers - 1
 
-    @property
+    @cached_property
     def paper_change(self) -> float:
-        """M as the paper's bounds take it: a relinked row moves W'z by at most 2Rc, what two units of M cost."""
+        """M as it enters the paper's bounds: a relinked row moves W'z by at most 2Rc, which is what two units of M do."""
         return self.matrix_change + 2.0 * self.relinked

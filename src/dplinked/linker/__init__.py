@@ -1,1 +1,1 @@
-"""Two files to linked rows, and how good the links are. For the steward, not for publication."""
+"""Link two files, and find out how good the links are. Everything here is for the steward, not for publication."""

@@ -1,8 +1,8 @@
 """One-to-one links from scored pairs: the best assignment, and how probable each of its links is.
 
-A linker scores pairs one at a time. That everybody has at most one record in each file ties the pairs together:
-a pair with weak evidence is probably right if nobody else is left for either record. Both functions here
-account for that, on sparse pairs (a row of the left file, a row of the right file, evidence).
+A linker scores pairs one at a time. But everybody has at most one record in each file, and that ties the pairs together:
+a pair with weak evidence is probably correct if nobody else is left for either record. The functions here
+account for that. They take sparse pairs: a row of the left file, a row of the right file, and the evidence that they belong together.
 """
 
 from __future__ import annotations
@@ -18,21 +18,21 @@ from dplinked.errors import StudyError
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
 
-_LARGEST_EVIDENCE = 1e12  # likelihood ratios beyond this say no more
+_LARGEST_EVIDENCE = 1e12  # larger likelihood ratios add nothing, and are cut off here
 _STEPS = 150
 _TOLERANCE = 1e-5
 
 
 @dataclass(frozen=True)
 class Candidates:
-    """Pairs that were compared and might be links.
+    """Pairs of records that were compared and might be links.
 
     Attributes
     ----------
     left, right
-        Positions in the two files (N each); a pair occurs once.
+        Positions of the two records in their files (N each). Each pair occurs once.
     score
-        What the linker ranks by (N): the higher, the likelier.
+        The score that the linker ranks pairs by (N); a higher score means a likelier match.
     evidence
         Likelihood ratio of the comparison, match against non-match (N).
     left_count, right_count
@@ -48,12 +48,12 @@ class Candidates:
 
 
 def assign_sparse(left: Integers, right: Integers, gain: Floats) -> NDArray[np.bool_]:
-    """Mark the pairs of the one-to-one assignment with the largest total gain; pairs without gain stay out.
+    """Mark the pairs of the one-to-one assignment with the largest total gain. Pairs without a positive gain are left out.
 
     Notes
     -----
-    Pairs that compete with none are taken at once. The others go to SciPy's sparse assignment, in which every left record
-    also has a place of its own at no gain, so that a perfect matching exists.
+    Pairs whose records occur in no other pair are taken at once. The others go to SciPy's sparse assignment. There every left record
+    also gets a dummy partner at no gain, so that a perfect matching exists.
     """
     from scipy.sparse import csr_array
     from scipy.sparse.csgraph import min_weight_full_bipartite_matching
@@ -84,6 +84,7 @@ def assign_sparse(left: Integers, right: Integers, gain: Floats) -> NDArray[np.b
 
 
 def _occurs_once(codes: Integers) -> NDArray[np.bool_]:
+    """Whether each code occurs only once."""
     if codes.size == 0:
         return np.zeros(0, dtype=bool)
     return np.asarray(np.bincount(codes)[codes] == 1)
@@ -125,7 +126,7 @@ def match_probabilities(candidates: Candidates) -> Floats:
 
 
 class _Graph:
-    """Records and candidate pairs, laid out for sums over the pairs of each record."""
+    """Candidate pairs, sorted by left and by right record, so that sums over the pairs of each record are fast."""
 
     def __init__(self, candidates: Candidates) -> None:
         self.by_left = np.argsort(candidates.left, kind="stable")
@@ -134,7 +135,7 @@ class _Graph:
         self.right_starts = _starts(candidates.right[self.by_right])
 
     def marginals(self, weight: Floats, messages: Floats) -> tuple[Floats, Floats]:
-        """Bethe marginals for pair weights, starting from messages; also the messages they end with."""
+        """Bethe marginals for given pair weights. Starts from the given messages and also returns the final ones."""
         probability = np.zeros(weight.size)
         for _ in range(_STEPS):
             to_right = weight / (1.0 + _sum_of_others(weight * messages, self.by_left, self.left_starts))
@@ -148,11 +149,12 @@ class _Graph:
 
 
 def _starts(codes: Integers) -> Integers:
+    """Where each run of equal codes starts."""
     return np.flatnonzero(np.concatenate([[True], codes[1:] != codes[:-1]]))
 
 
 def _sum_of_others(values: Floats, order: Integers, starts: Integers) -> Floats:
-    """For each pair, the sum over the other pairs of its record; never by cancellation of the largest."""
+    """For each pair, the sum over the other pairs of its record. The largest value is never subtracted from a total, to avoid cancellation."""
     ordered = values[order]
     lengths = np.diff(np.append(starts, ordered.size))
     total = np.repeat(np.add.reduceat(ordered, starts), lengths)
@@ -168,30 +170,30 @@ def _sum_of_others(values: Floats, order: Integers, starts: Integers) -> Floats:
 def matching_matrix(
     links: Integers, candidates: Candidates, probability: Floats, *, seed: int = 0, tolerance: float = 1e-6
 ) -> Any:
-    """The doubly stochastic Q of the linked rows, sparse: ``q_ij = P(row i carries row j's response)`` (n×n).
+    """The sparse, doubly stochastic matching matrix of the linked rows: ``q_ij = P(row i carries row j's response)`` (n×n).
 
     Parameters
     ----------
     links
         Position in the right file that each left row is linked to, -1 for none (n).
     candidates, probability
-        Compared pairs and their one-to-one probabilities.
+        The compared pairs and their one-to-one probabilities.
     tolerance
-        How far rows and columns may be from summing to one.
+        How far the sums of rows and columns may be from one.
 
     Notes
     -----
-    Row i carries the response of right record ``links[i]``, which belongs to left row j with probability ``p_j,links[i]``. What is
-    missing to sums of one is a rank-one floor, "anybody else"; Sinkhorn scaling brings matrix plus floor within
-    `tolerance`. A floor has n² entries, so its mass is laid out on fewer than 2n places in random order with the same
-    row and column sums.
+    Row i carries the response of right record ``links[i]``, which belongs to left row j with probability ``p_j,links[i]``. These
+    entries sum to less than one. The rest stands for "anybody else" and is a floor, a matrix of rank one. Sinkhorn scaling brings the
+    sums of matrix plus floor within `tolerance` of one. The floor has n² entries, so its mass is put on fewer than 2n random
+    entries that have the same row and column sums.
     """
     from scipy.sparse import csr_array
 
     n = links.size
     holder = np.full(candidates.right_count + 1, -1)
     holder[links] = np.arange(n)
-    holder[-1] = -1  # rows without a link carry nobody's response
+    holder[-1] = -1  # index -1 stands for "no link": such a row carries nobody's response
     row = holder[candidates.right]
     kept = (row >= 0) & (probability > 0.0)
     matrix = csr_array((probability[kept], (row[kept], candidates.left[kept])), shape=(n, n))
@@ -207,7 +209,7 @@ def matching_matrix(
 
 
 def _balance(matrix: Any, tolerance: float) -> tuple[Any, Floats, Floats]:
-    """Sinkhorn scaling of matrix + floor; returns the scaled matrix and the floor's row and column sums."""
+    """Sinkhorn scaling of matrix plus floor; returns the scaled matrix, and the row sums and column sums of the scaled floor."""
     n = matrix.shape[0]
     u, v = np.ones(n), np.ones(n)
     rows, columns = np.maximum(1.0 - matrix.sum(axis=1), 0.0), np.maximum(1.0 - matrix.sum(axis=0), 0.0)
@@ -223,7 +225,7 @@ def _balance(matrix: Any, tolerance: float) -> tuple[Any, Floats, Floats]:
 
 
 def _lay_out(rows: Floats, columns: Floats, rng: np.random.Generator) -> Any:
-    """A sparse nonnegative matrix with these row and column sums (scaled to agree), on random places."""
+    """A sparse nonnegative matrix with given row and column sums, at random entries. Column sums are scaled to the rows' total."""
     from scipy.sparse import csr_array
 
     n, mass = rows.size, float(rows.sum())

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dplinked.linker.fields import Field
-from dplinked.linker.quality import Estimate, Strata
+from dplinked.linker.quality import AccuracyEstimate, Strata
 from dplinked.linker.rules import LAST, UNLINKED, Links
 from dplinked.report import charts
 from dplinked.report.document import Chart, Document, Facts, Part, Section, Steps, Table
@@ -53,7 +53,7 @@ class LinkageFacts:
     fields: Sequence[Field]
     method: str
     strata: Strata
-    estimates: Sequence[Estimate]
+    estimates: Sequence[AccuracyEstimate]
 
 
 def quality_document(linked: LinkageFacts) -> Document:
@@ -245,7 +245,7 @@ def _describe_accuracy(linked: LinkageFacts) -> list[Part]:
     return [*parts, *_describe_difference(linked, drawn)]
 
 
-def _accuracy_cells(found: Sequence[Estimate], group: int | None) -> list[str]:
+def _accuracy_cells(found: Sequence[AccuracyEstimate], group: int | None) -> list[str]:
     """One group's cells by every method, or those of all rows together."""
     cells = []
     for one in found:
@@ -255,12 +255,12 @@ def _accuracy_cells(found: Sequence[Estimate], group: int | None) -> list[str]:
         cells.append(_decimal(value))
         if _has_interval(one):
             cells.append(f"[{_decimal(low)}, {_decimal(high)}]" if math.isfinite(low) and math.isfinite(high) else "-")
-        if one.checked is not None and one.right is not None:
-            cells += [f"{int(part.sum() if group is None else part[group]):,}" for part in (one.checked, one.right)]
+        if one.checked is not None and one.correct is not None:
+            cells += [f"{int(part.sum() if group is None else part[group]):,}" for part in (one.checked, one.correct)]
     return cells
 
 
-def _has_interval(found: Estimate) -> bool:
+def _has_interval(found: AccuracyEstimate) -> bool:
     ends = np.concatenate([found.low, found.high, found.overall[1:]])
     return bool(np.isfinite(ends).any())
 

@@ -1,4 +1,4 @@
-"""Fields that two files have in common, and how much two of their values agree."""
+"""Fields that both files have, and how well two values of a field agree."""
 
 from __future__ import annotations
 
@@ -6,19 +6,22 @@ import math
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dplinked.errors import StudyError, suggest
 
+if TYPE_CHECKING:
+    import pyarrow as pa
+
 Levels = NDArray[np.int8]
 Texts = NDArray[np.object_]
 
 KINDS = ("name", "date", "postcode", "id", "text", "number")
 COMPARISONS = ("jaro-winkler", "exact", "date", "number")
-MISSING = -1  # level of a comparison with a missing value: no evidence either way
+MISSING = -1  # level of agreement if one value is missing, which is evidence neither for nor against a match
 
 _COMPARISON = {"name": "jaro-winkler", "text": "jaro-winkler", "date": "date", "number": "number"}
 _HINTS = {
@@ -27,8 +30,13 @@ _HINTS = {
     "id": ("ssn", "nhs", "national", "insurance", "passport"),
     "name": ("name", "surname", "forename"),
 }
-_CLOSE = 0.85  # Jaro-Winkler similarity from which two words count as the same, as in [LPK24]
-_GRADES = (0.75, 0.85, 0.92, 1.0)  # where a similarity that counts as itself is cut for estimating its evidence
+_CLOSE = 0.85  # two words with at least this Jaro-Winkler similarity count as the same, as in [LPK24]
+_GRADES = (
+    0.75,
+    0.85,
+    0.92,
+    1.0,
+)  # if the similarity itself is the score, it is cut into these grades to estimate its evidence
 
 
 @dataclass(frozen=True)
@@ -40,16 +48,19 @@ class Field:
     name
         Column in the left file, and in the right one unless `right` names another.
     kind
-        ``name``, ``date``, ``postcode``, ``id``, ``text`` or ``number``; by default guessed from the column's name (never from cells).
+        ``name``, ``date``, ``postcode``, ``id``, ``text`` or ``number``. By default it is guessed from the column's name, never from its cells.
     compare
-        ``jaro-winkler``, ``exact``, ``date`` (the same day 1; one part off, or day and month swapped, ½) or ``number``;
-        by default what suits the kind.
+        ``jaro-winkler``, ``exact``, ``date`` or ``number``; by default the one that suits the kind. ``date`` scores 1 for the same
+        day, and ½ if only the year, month or day differs or day and month are swapped.
     threshold
-        For ``jaro-winkler``: similarity from which a pair scores 1, else 0 (.85); None scores the similarity itself.
+        For ``jaro-winkler``: a pair scores 1 if its similarity is at least this large (default .85), otherwise 0. With None, the
+        similarity itself is the score.
     tolerance
-        For ``number``: largest difference that scores 1.
+        For ``number``: the largest difference that still scores 1.
     weight
-        Multiplies the score.
+        Factor that multiplies the field's score.
+    right
+        Name of the column in the right file, if it differs.
     """
 
     name: str
@@ -93,7 +104,7 @@ class Field:
 
 
 def guess_kind(name: str) -> str:
-    """Kind of a field from its column's name."""
+    """Guess the kind of a field from its column's name."""
     lowered = name.lower()
     if "id" in re.split(r"[^a-z]+", lowered):
         return "id"
@@ -101,7 +112,7 @@ def guess_kind(name: str) -> str:
 
 
 def read_fields(declared: Any) -> tuple[Field, ...]:
-    """Fields from names, ``{name: kind}`` or :class:`Field` objects."""
+    """Read fields given as names, as ``{name: kind}`` or as :class:`Field` objects."""
     if isinstance(declared, Mapping):
         declared = [value if isinstance(value, Field) else Field(name, value) for name, value in declared.items()]
     if isinstance(declared, str) or not isinstance(declared, Iterable):
@@ -124,7 +135,7 @@ def _read_field(item: Any) -> Field:
 
 
 def parse_field(text: str) -> Field:
-    """A field from the command line: ``surname``, ``dob:date``, ``forename=given_name:name``."""
+    """Read a field as the command line gives it: ``surname``, ``dob:date`` or ``forename=given_name:name``."""
     columns, colon, kind = text.rpartition(":")
     if not (colon and columns and kind in KINDS):
         columns, kind = text, ""
@@ -134,14 +145,14 @@ def parse_field(text: str) -> Field:
 
 @dataclass(frozen=True)
 class Comparer:
-    """Distinct values of one field in both files, ready to be compared.
+    """The values of one field in both files, encoded so that each distinct pair of values is compared only once.
 
     Attributes
     ----------
     left, right
-        Code of each record's value, -1 for a missing one.
+        Code of each record's value in the left and in the right file, -1 if it is missing.
     values
-        Distinct values in the order of their codes: texts, or numbers, or (year, month, day).
+        The distinct values in the order of their codes: texts, numbers, or rows of (year, month, day).
     """
 
     field: Field
@@ -150,7 +161,7 @@ class Comparer:
     values: Any
 
     def levels(self, left: NDArray[np.int32], right: NDArray[np.int32]) -> tuple[Levels, NDArray[np.float32]]:
-        """Levels and scores of distinct codes against each other (len(left) × len(right)); MISSING scores 0."""
+        """Level of agreement and score of every pair of two lists of codes (len(left) × len(right)). A missing value scores 0."""
         compare = {"exact": _same, "jaro-winkler": _similar, "date": _same_date, "number": _near}[
             self.field.compare or ""
         ]
@@ -160,7 +171,7 @@ class Comparer:
         return levels, score * np.float32(self.field.weight)
 
     def block(self, left: NDArray[np.int64], right: NDArray[np.int64]) -> tuple[Levels, NDArray[np.float32]]:
-        """Levels and scores of the records of a block against each other; each distinct pair of values is compared once."""
+        """Level of agreement and score of every pair of records, given by position. Each distinct pair of values is compared once."""
         a, i = np.unique(self.left[left], return_inverse=True)
         b, j = np.unique(self.right[right], return_inverse=True)
         levels, score = self.levels(a, b)
@@ -168,8 +179,8 @@ class Comparer:
         return levels[place], score[place]
 
 
-def make_comparer(field: Field, left: Any, right: Any) -> Comparer:
-    """Code both files' values of a field, given as Arrow texts; case and outer blanks do not count."""
+def make_comparer(field: Field, left: pa.ChunkedArray, right: pa.ChunkedArray) -> Comparer:
+    """Encode the values of a field in both files, given as Arrow texts. Case and surrounding blanks are ignored."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -190,11 +201,13 @@ def make_comparer(field: Field, left: Any, right: Any) -> Comparer:
 
 
 def _same(comparer: Comparer, left: Any, right: Any) -> tuple[Levels, NDArray[np.float32]]:
+    """Whether values are equal."""
     equal = left[:, None] == right[None, :]
     return equal.astype(np.int8), equal.astype(np.float32)
 
 
 def _similar(comparer: Comparer, left: Any, right: Any) -> tuple[Levels, NDArray[np.float32]]:
+    """Jaro-Winkler similarity, in grades, or whether it reaches the field's threshold."""
     from rapidfuzz import process
     from rapidfuzz.distance import JaroWinkler
 
@@ -210,11 +223,13 @@ def _similar(comparer: Comparer, left: Any, right: Any) -> tuple[Levels, NDArray
 
 
 def _near(comparer: Comparer, left: Any, right: Any) -> tuple[Levels, NDArray[np.float32]]:
+    """Whether numbers differ by no more than the field's tolerance."""
     equal = np.abs(comparer.values[left][:, None] - comparer.values[right][None, :]) <= comparer.field.tolerance
     return equal.astype(np.int8), equal.astype(np.float32)
 
 
 def _same_date(comparer: Comparer, left: Any, right: Any) -> tuple[Levels, NDArray[np.float32]]:
+    """Level 2 for the same day, level 1 if one part differs or day and month are swapped."""
     a, b = comparer.values[left], comparer.values[right]
     parts = [a[:, None, part] == b[None, :, part] for part in range(3)]
     same = parts[0].astype(np.int8) + parts[1] + parts[2]
@@ -231,7 +246,7 @@ def _number(text: str) -> float:
 
 
 def _date(text: str) -> tuple[int, int, int]:
-    """Year, month, day of an ISO date or YYYYMMDD; zeros where there is none. Days that do not exist count as written."""
+    """Year, month and day of an ISO date or YYYYMMDD; zeros if the text is none. Days that do not exist are taken as written."""
     digits = text[:10].replace("-", "").replace("/", "")
     if len(digits) < 8 or not digits[:8].isdigit():
         return 0, 0, 0

@@ -1,4 +1,4 @@
-"""From two files to linked rows: read them, compare, link one to one. For the steward, not for publication."""
+"""Link two files: read them, compare their records, link one to one. For the steward, not for publication."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,12 +21,15 @@ from dplinked.linker.linked import BLOCK, PROBABILITY, SCORE, Linked, id_column
 from dplinked.linker.rules import LAST, NO_KEY, UNLINKED, Links, link_by_rules
 from dplinked.linker.splink import link_candidates, score_pairs
 
+if TYPE_CHECKING:
+    import pyarrow as pa
+
 METHODS = ("rules", "splink", "pairs")
-ALL, OTHER = "(all)", "(other)"  # groups that are no blocks of the files
+ALL, OTHER = "(all)", "(other)"  # names of groups that are not blocks of the files
 _ASSIGNMENTS = ("optimal", "greedy")
-_THRESHOLD_SHARE = 0.6  # of the largest possible score, by default: 4 of 6 fields
+_THRESHOLD_SHARE = 0.6  # the default threshold as a share of the largest possible score; with 6 fields, 4 must agree
 _MEMORY = 2e9
-_RARE = 500  # a key that fewer than one row in this many has is taken for a typing error
+_RARE = 500  # a block key that fewer than one row in 500 has is taken for a typing error
 _RESERVED = {ALL, OTHER, LAST, UNLINKED, NO_KEY, "(linked)"}
 
 
@@ -51,30 +54,34 @@ def link(
     Parameters
     ----------
     left, right
-        Tables (pandas, polars, pyarrow, mappings of arrays) or paths of Parquet or CSV files. Every left row stays.
+        Tables (pandas, polars, pyarrow, mappings of arrays) or paths of Parquet or CSV files. Every row of the left file is kept.
     fields
-        Columns to compare: names, ``{name: kind}``, or :class:`Field` objects. Not needed with `pairs`.
+        Columns to compare, given as names, as ``{name: kind}`` or as :class:`Field` objects. By default all columns that both
+        files have, except ids and blocks. Not needed with `pairs`.
     id
-        Column that names a record in both files, or the two columns; row numbers unless given.
+        Column that identifies a record, if it has the same name in both files; otherwise the two columns. By default row numbers.
     block
-        Column (or columns, together) within which records are compared (``rules``), and which the accuracies go by.
+        Column whose values divide the records into blocks; several columns together do so too. ``rules`` compares records only
+        within blocks. With every method, each of up to fifty blocks gets its own accuracy.
     method
-        ``"rules"``: sums of field scores and the best assignment, as in the application of [LPK24]. ``"splink"``: probabilistic, with
-        Splink. ``"pairs"``: links made elsewhere, in `pairs`.
+        ``"rules"``: a pair's score is the sum of its fields' scores, and the best assignment is chosen, as in the application of [LPK24].
+        ``"splink"``: probabilistic linkage with Splink. ``"pairs"``: the links were made elsewhere, and are given in `pairs`.
     threshold
-        ``rules``: score from which a pair counts as linked in its block (60 % of the largest by default). ``splink``: match
-        probability (.5). What stays below is linked last, across blocks, as a group with an accuracy of its own.
+        With ``rules``, the least score of a link within a block (by default 60 % of the largest possible score). Otherwise the
+        least match probability (by default .5). Records that stay below are linked last, across blocks. They form the group ``(last)``,
+        which has its own accuracy.
     assignment
-        ``rules`` only: ``"optimal"``, or ``"greedy"`` with random links within blocks for the rest, as in [LPK24].
+        With ``rules`` only: ``"optimal"``, or ``"greedy"``, which takes the best scores first and links the rest at random within
+        blocks, as in [LPK24].
     pairs
-        A table or file of pairs: both ids (``left``/``right``, or Splink's ``…_l``/``…_r``), and if known
-        ``match_probability``, ``probability`` or ``match_weight``.
+        A table or file of pairs. It has a column for each file's ids (``left`` and ``right``, or Splink's ``…_l`` and ``…_r``) and, if
+        known, a column ``match_probability``, ``probability`` or ``match_weight``.
     settings, engine
-        Splink's own settings; ``"duckdb"``, ``"spark"`` or a Spark session.
+        With ``splink``: Splink's own settings, and where it runs (``"duckdb"``, ``"spark"`` or a Spark session).
     memory
-        Bytes that the pairs of one block may take (``rules``).
+        With ``rules``: how many bytes the pairs of one block may take.
     seed
-        Of ties, random links and samples.
+        Seed of everything that is random: ties between equal scores, and random links.
 
     Returns
     -------
@@ -82,8 +89,8 @@ def link(
 
     Privacy
     -------
-    None: everything is read without noise, for the steward. One changed record may move many links, so linking
-    gives no privacy unit: `fit` asks for it.
+    None. Everything is read without noise, for the steward. How many links one changed record may move does not follow from
+    the linkage, so `fit` asks for the privacy unit.
     """
     if method not in METHODS:
         raise StudyError(f"method must be one of {list(METHODS)}, not {method!r}.{suggest(str(method), METHODS)}")
@@ -93,8 +100,8 @@ def link(
         raise StudyError("Links made elsewhere come with method='pairs' and pairs=…, both.")
     if isinstance(seed, bool) or not isinstance(seed, int) or seed < 0:
         raise StudyError(f"seed must be a whole number, 0 or more, not {seed!r}.")
-    paths = _settle_file(left), _settle_file(right)
-    states = source_state(paths[0]), source_state(paths[1])  # before anything is read
+    paths = _resolve_file(left), _resolve_file(right)
+    states = source_state(paths[0]), source_state(paths[1])  # taken before anything is read
     a, b = to_arrow(left, "left"), to_arrow(right, "right")
     ids = (id, id) if id is None or isinstance(id, str) else _two_names(id)
     for table, name, where in ((a, ids[0], "left"), (b, ids[1], "right")):
@@ -106,26 +113,19 @@ def link(
     texts = [_field_texts(table, chosen, where) for table, where in ((a, "left"), (b, "right"))]
     if method == "rules":
         links = _link_rules(a, b, texts, chosen, listed, threshold, assignment, memory, seed)
+    elif method == "splink":
+        candidates = score_pairs(texts[0], texts[1], chosen, settings=settings, engine=engine)
+        links = _link_probable(a, b, candidates, listed, threshold, seed)
     else:
-        candidates = (
-            score_pairs(texts[0], texts[1], chosen, settings=settings, engine=engine)
-            if method == "splink"
-            else _read_pairs(pairs, a, b, ids)
-        )
-        limit = 0.5 if threshold is None else threshold
-        if not 0.0 < limit < 1.0:
-            raise StudyError(f"threshold must be a probability between 0 and 1, not {threshold!r}.")
-        blocks = _model_blocks(a, b, listed)
-        links = link_candidates(candidates, limit, blocks, seed)
-        if not np.isfinite(candidates.evidence).all():  # pairs without probabilities
-            links = replace(links, candidates=_no_candidates(a.num_rows, b.num_rows))
+        links = _link_probable(a, b, _read_pairs(pairs, a, b, ids), listed, threshold, seed)
     return Linked(a, b, links, chosen, method, ids, (paths[0] or a, paths[1] or b), states)
 
 
 def _link_rules(
-    a: Any, b: Any, texts: list[Any], fields: tuple[Field, ...], block: list[str], threshold: float | None,
+    a: pa.Table, b: pa.Table, texts: list[pa.Table], fields: tuple[Field, ...], block: list[str], threshold: float | None,
     assignment: str, memory: float, seed: int,
 ) -> Links:  # fmt: skip
+    """Check the threshold, encode the fields and the block keys, and link by rule."""
     largest = sum(field.weight for field in fields)
     limit = _THRESHOLD_SHARE * largest if threshold is None else threshold
     if not 0.0 < limit <= largest:
@@ -141,8 +141,21 @@ def _link_rules(
         raise StudyError("Linking needs rapidfuzz: pip install 'dplinked[linkage]'.") from None
 
 
-def _settle_file(data: Any) -> Path | None:
-    """The file that a path leads to; None for a table, and for a path that leads nowhere, which is refused when it is read."""
+def _link_probable(
+    a: pa.Table, b: pa.Table, candidates: Candidates, block: list[str], threshold: float | None, seed: int
+) -> Links:
+    """Check the threshold, and link candidates that have probabilities, or that were linked elsewhere."""
+    limit = 0.5 if threshold is None else threshold
+    if not 0.0 < limit < 1.0:
+        raise StudyError(f"threshold must be a probability between 0 and 1, not {threshold!r}.")
+    links = link_candidates(candidates, limit, _model_blocks(a, b, block), seed)
+    if not np.isfinite(candidates.evidence).all():  # the pairs came without probabilities
+        links = replace(links, candidates=_no_candidates(a.num_rows, b.num_rows))
+    return links
+
+
+def _resolve_file(data: Any) -> Path | None:
+    """The file that a path leads to, symlinks resolved. None for tables; missing files are refused later, on reading."""
     is_file = isinstance(data, (str, Path)) and Path(data).is_file()
     return Path(data).resolve() if is_file else None
 
@@ -153,7 +166,8 @@ def _two_names(id: Sequence[str]) -> tuple[str, str]:
     return id[0], id[1]
 
 
-def _check_file(table: Any, id: str | None, where: str) -> None:
+def _check_file(table: pa.Table, id: str | None, where: str) -> None:
+    """Refuse a file without rows, with column names that clash, or with ids that are missing or not unique."""
     if table.num_rows == 0:
         raise StudyError(f"The {where} file has no rows.")
     if ours := {BLOCK, SCORE, PROBABILITY} & set(table.column_names):
@@ -170,12 +184,13 @@ def _check_file(table: Any, id: str | None, where: str) -> None:
         )
 
 
-def _require(table: Any, name: str, where: str) -> None:
+def _require(table: pa.Table, name: str, where: str) -> None:
     if name not in table.column_names:
         raise StudyError(f"Column {name!r} is not in the {where} file.{suggest(name, table.column_names)}")
 
 
-def _common_fields(a: Any, b: Any, ids: tuple[str | None, str | None], block: list[str]) -> list[str]:
+def _common_fields(a: pa.Table, b: pa.Table, ids: tuple[str | None, str | None], block: list[str]) -> list[str]:
+    """Names of the columns that both files have, apart from ids and blocks."""
     common = [name for name in a.column_names if name in b.column_names and name not in (*ids, *block)]
     if not common:
         raise StudyError(
@@ -184,8 +199,8 @@ def _common_fields(a: Any, b: Any, ids: tuple[str | None, str | None], block: li
     return common
 
 
-def _field_texts(table: Any, fields: Sequence[Field], where: str) -> Any:
-    """The fields of one file as texts, under the left file's names."""
+def _field_texts(table: pa.Table, fields: Sequence[Field], where: str) -> pa.Table:
+    """The fields of one file as a table of texts, under the names they have in the left file."""
     import pyarrow as pa
 
     columns = {}
@@ -199,8 +214,8 @@ def _field_texts(table: Any, fields: Sequence[Field], where: str) -> Any:
     return pa.table(columns)
 
 
-def _block_keys(table: Any, names: Sequence[str], where: str) -> NDArray[np.object_]:
-    """Each record's block key, several columns joined; None if one is missing."""
+def _block_keys(table: pa.Table, names: Sequence[str], where: str) -> NDArray[np.object_]:
+    """The block key of each record. Several columns are joined to one key, which is None if any of them is missing."""
     for name in names:
         _require(table, name, where)
     columns = [column_texts(table, name, where).to_pylist() for name in names]
@@ -211,8 +226,11 @@ def _block_keys(table: Any, names: Sequence[str], where: str) -> NDArray[np.obje
     return keys
 
 
-def _model_blocks(a: Any, b: Any, names: Sequence[str]) -> NDArray[np.object_]:
-    """Blocks that accuracies go by where comparing does not keep to them: keys that are missing, not in both files or rare share one."""
+def _model_blocks(a: pa.Table, b: pa.Table, names: Sequence[str]) -> NDArray[np.object_]:
+    """The block of each left record, for methods that also compare records of different blocks.
+
+    Such blocks serve only to estimate accuracies. Keys that are missing, rare or not in both files share one block.
+    """
     if not names:
         return np.full(a.num_rows, ALL, dtype=object)
     keys = _block_keys(a, names, "left")
@@ -225,8 +243,8 @@ def _model_blocks(a: Any, b: Any, names: Sequence[str]) -> NDArray[np.object_]:
     return blocks
 
 
-def _read_pairs(data: Any, a: Any, b: Any, ids: tuple[str | None, str | None]) -> Candidates:
-    """Links made elsewhere as candidates; without probabilities their evidence is infinite."""
+def _read_pairs(data: Any, a: pa.Table, b: pa.Table, ids: tuple[str | None, str | None]) -> Candidates:
+    """Read pairs made elsewhere as candidates. If they have no probabilities, their evidence is infinite."""
     table = to_arrow(data, "pairs")
     names = table.column_names
     found = [
@@ -272,12 +290,12 @@ def _read_pairs(data: Any, a: Any, b: Any, ids: tuple[str | None, str | None]) -
     odds = np.exp2(weight)
     prior = max(float((odds / (1.0 + odds)).sum()), 1e-9) / (
         n * m
-    )  # the share of matches these probabilities amount to
+    )  # the share of matches among all pairs that these probabilities imply
     return Candidates(left, right, weight, odds * (1.0 - prior) / prior, n, m)
 
 
-def _numbers(table: Any, name: str) -> NDArray[np.float64]:
-    """A column as numbers, cell by cell; NaN for what is none."""
+def _numbers(table: pa.Table, name: str) -> NDArray[np.float64]:
+    """A column as numbers, each cell read on its own; NaN for cells that hold no number."""
     values = table.column(name).to_pylist()
     return np.fromiter(map(number, values), np.float64, len(values))
 

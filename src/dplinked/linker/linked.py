@@ -1,65 +1,64 @@
-"""Linked rows, and how good their links are. For the steward, not for publication."""
+"""The linked rows of two files, and how good their links are. For the steward, not for publication."""
 
 from __future__ import annotations
 
-import json
-import os
-import tempfile
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dplinked.data.arrow import column_texts, to_arrow
-from dplinked.data.files import read_file
-from dplinked.errors import StudyError, raise_alone
+from dplinked.errors import StudyError
 from dplinked.linkage import ELE, Matching
 from dplinked.linkage.ele import LINK_BLOCK
-from dplinked.linker import quality as judged
+from dplinked.linker import quality
 from dplinked.linker.assignment import match_probabilities, matching_matrix
 from dplinked.linker.document import LinkageFacts, quality_document
 from dplinked.linker.fields import Field
+from dplinked.linker.files import linkage_section, save_linked
 from dplinked.linker.rules import LAST, UNLINKED, Links
 from dplinked.report.document import Document
 from dplinked.report.html import write_page
 from dplinked.report.text import write_text
 
+if TYPE_CHECKING:
+    import pyarrow as pa
+
 FileState = tuple[int, ...]
 BLOCK, SCORE, PROBABILITY = LINK_BLOCK, "link_score", "link_probability"
-_KNOWN = 1e12  # "links checked" where the accuracy is a public number: rows without a partner
-_STALE = {"linkage.toml", "accuracy.json"}
+_KNOWN = 1e12  # stands for "exactly known" in `checked`: rows without a partner have accuracy 1/m
 
 
 @dataclass(frozen=True, repr=False)
 class Linked:
-    """Two files, linked one to one. Every row of the left file is there.
+    """Two files, linked one to one. Every row of the left file is kept.
 
     Attributes
     ----------
     left, right
         The two files (Arrow tables).
     links
-        Which right record each left row got, with score and block.
+        Which right record each left row is linked to, with the link's score and block.
     fields, method, ids
-        What was compared, how, and the id columns of both files.
+        The fields that were compared, the method of linking, and the id columns of both files.
     sources, states
-        Where the two files were read from (paths, or the tables themselves), and the files' states when they were.
+        Where the two files were read from (paths, or the tables themselves), and the state of each file at that time.
     audit
-        Accuracy from a clerical audit, if one was read back.
+        The accuracies that a clerical audit found, if one was read back.
     """
 
-    left: Any
-    right: Any
+    left: pa.Table
+    right: pa.Table
     links: Links
     fields: tuple[Field, ...]
     method: str
     ids: tuple[str | None, str | None]
     sources: tuple[Any, Any]
     states: tuple[FileState | None, FileState | None]
-    audit: judged.Estimate | None = None
+    audit: quality.AccuracyEstimate | None = None
 
     def __repr__(self) -> str:
         return f"Linked({self.left.num_rows:,} rows, method={self.method!r}, {len(self.strata.names)} groups of links)"
@@ -67,21 +66,23 @@ class Linked:
     # --- the links -----------------------------------------------------------------------------
 
     @cached_property
-    def strata(self) -> judged.Strata:
+    def strata(self) -> quality.Strata:
         """Groups of rows that share an accuracy."""
-        return judged.make_strata(self.links.block)
+        return quality.make_strata(self.links.block)
 
     @cached_property
     def _pair_probability(self) -> NDArray[np.float64]:
+        """One-to-one probability of each candidate pair."""
         return match_probabilities(self.links.candidates)
 
     @cached_property
     def _own_probability(self) -> NDArray[np.float64]:
-        return judged.link_probabilities(self.links, self._pair_probability)
+        """One-to-one probability of the link of each row."""
+        return quality.link_probabilities(self.links, self._pair_probability)
 
     @cached_property
-    def pairs(self) -> Any:
-        """Ids of both records of each link, with block, score and one-to-one probability (n rows; null for no partner)."""
+    def pairs(self) -> pa.Table:
+        """The ids of both records of each link, with block, score and one-to-one probability (n rows; null if there is no partner)."""
         import pyarrow as pa
 
         left_ids, right_ids = (
@@ -90,8 +91,11 @@ class Linked:
         return pa.table({"left": left_ids, "right": right_ids.take(self._positions), **self._about_links()})
 
     @cached_property
-    def rows(self) -> Any:
-        """The joined table: left columns, right columns (``_right`` after names both files have), block, score, probability."""
+    def rows(self) -> pa.Table:
+        """The joined table: the left file's columns, the right file's columns, and each link's block, score and probability.
+
+        A column of the right file whose name the left file has too gets ``_right`` at the end of its name.
+        """
         import pyarrow as pa
 
         columns, fields = list(self.left.columns), list(self.left.schema)
@@ -110,16 +114,18 @@ class Linked:
         return pa.table([*columns, *about.values()], schema=schema)
 
     @property
-    def _positions(self) -> Any:
+    def _positions(self) -> pa.Array:
+        """Position of each row's partner in the right file, null if it has none."""
         import pyarrow as pa
 
         return pa.array(self.links.right, pa.int64(), mask=self.links.right < 0)
 
-    def _about_links(self) -> dict[str, Any]:
+    def _about_links(self) -> dict[str, pa.Array]:
+        """Block, score and probability of each link, as columns."""
         import pyarrow as pa
 
         block = self.links.block
-        if not self.strata.per_block:  # one accuracy for all blocks, `other` for what has none
+        if not self.strata.per_block:  # all blocks share one accuracy; a null key gets the accuracy `other`
             block = block.copy()
             block[np.isin(block.astype(str), [LAST, UNLINKED])] = None
         score = self.links.score
@@ -132,24 +138,24 @@ class Linked:
     # --- how good they are ---------------------------------------------------------------------
 
     @cached_property
-    def estimates(self) -> tuple[judged.Estimate, ...]:
-        """Accuracy per group by every method that applies, the one that `linkage` uses first."""
+    def estimates(self) -> tuple[quality.AccuracyEstimate, ...]:
+        """Accuracy per group, by every method that applies. `linkage` uses the first one."""
         found = [] if self.audit is None else [self.audit]
         if self.links.candidates.left.size:
-            found.append(judged.estimate_from_probabilities(self.strata, self._own_probability))
-            found.append(judged.estimate_by_simulation(self.strata, self.links, self._pair_probability))
+            found.append(quality.estimate_from_probabilities(self.strata, self._own_probability))
+            found.append(quality.estimate_by_simulation(self.strata, self.links, self._pair_probability))
         return tuple(found)
 
     @property
     def linkage(self) -> ELE:
-        """The linkage model for `fit`: exchangeable errors per group, accuracies as estimated from these very files."""
+        """The linkage model for `fit`: exchangeable errors within groups, with accuracies estimated from these very files."""
         if not self.estimates:
             raise StudyError(
                 "Nothing tells how good these links are: the pairs came without probabilities. Check some of them "
                 "(audit_sample), or declare dpl.ELE(accuracy=…, block='link_block') yourself."
             )
         best = self.estimates[0]
-        accuracy, other = judged.accuracy_table(self.strata, best.accuracy)
+        accuracy, other = quality.accuracy_table(self.strata, best.accuracy)
         checked: Any = None
         if best.checked is not None:
             least = np.where(np.array(self.strata.names) == UNLINKED, _KNOWN, np.maximum(best.checked, 1))
@@ -159,9 +165,9 @@ class Linked:
         return ELE(accuracy, BLOCK, other=other, checked=checked, source="estimated")
 
     def matching(self, *, seed: int = 0, tolerance: float = 1e-6) -> Matching:
-        """The matching matrix Q from the one-to-one probabilities, doubly stochastic within `tolerance`.
+        """The matching matrix Q from the one-to-one probabilities. Its rows and columns sum to one within `tolerance`.
 
-        It comes from these very files: `fit` asks for PrivacyUnit(linkage_change=…, displaced_links=…) with it.
+        Q comes from these very files, so `fit` asks for PrivacyUnit(linkage_change=…, displaced_links=…) with it.
         """
         if not self.links.candidates.left.size:
             raise StudyError("These links came without probabilities, so there is no matching matrix.")
@@ -171,23 +177,24 @@ class Linked:
             )
         )
 
-    def audit_sample(self, size: int = 400, seed: int = 0) -> Any:
-        """Links for a person to check, both records side by side; the answer goes into the column ``right`` (yes or no)."""
+    def audit_sample(self, size: int = 400, seed: int = 0) -> pa.Table:
+        """Draw links for a person to check. Both records stand side by side; the answer, yes or no, goes into the column ``correct``."""
         import pyarrow as pa
 
-        rows = judged.draw_audit(self.links, self.strata, size, seed)
+        rows = quality.draw_audit(self.links, self.strata, size, seed)
         pairs = self.pairs.take(rows)
         table = {"left_id": pairs["left"], "right_id": pairs["right"], "block": pairs[BLOCK], "score": pairs[SCORE]}
         for field in self.fields:
             table[f"{field.name} (left)"] = self.left.column(field.name).take(rows)
             table[f"{field.right} (right)"] = self.right.column(field.right).take(pa.array(self.links.right[rows]))
-        return pa.table({**table, "right": pa.array([None] * len(rows), pa.string())})
+        return pa.table({**table, quality.ANSWER: pa.array([None] * len(rows), pa.string())})
 
     def audited(self, answers: Any) -> Linked:
-        """Read a checked sample back (a table, or the path of a CSV or Parquet file)."""
+        """Read a checked sample back, given as a table or as the path of a CSV or Parquet file."""
         table = to_arrow(answers, "audit")
-        missing = {"left_id", "right_id", "right"} - set(table.column_names)
-        if missing:
+        answered = quality.answer_column(table.column_names)
+        missing = {"left_id", "right_id", answered or quality.ANSWER} - set(table.column_names)
+        if answered is None or missing:
             raise StudyError(f"The audit lacks the column(s) {sorted(missing)}. Fill in what audit_sample wrote.")
         left_id, right_id = (column_texts(table, name, "audit").to_pylist() for name in ("left_id", "right_id"))
         known = dict(zip(self.pairs["left"].to_pylist(), range(self.left.num_rows), strict=True))
@@ -201,12 +208,12 @@ class Linked:
             )
         if len(set(rows)) != len(rows):
             raise StudyError("The audit names a link twice.")
-        right = judged.read_answers(table.column("right").to_pylist())
-        found = judged.estimate_from_audit(self.strata, np.array(rows, dtype=np.int64), right)
+        correct = quality.read_answers(table.column(answered).to_pylist(), answered)
+        found = quality.estimate_from_audit(self.strata, np.array(rows, dtype=np.int64), correct)
         return replace(self, audit=found)
 
     def overall(self, linkage: ELE) -> float:
-        """A model's accuracy over all rows."""
+        """The mean accuracy of all rows under a linkage model."""
 
         def of(name: str) -> float:
             found = linkage.accuracy_of(None if name in (LAST, UNLINKED) and not self.strata.per_block else name)
@@ -221,7 +228,7 @@ class Linked:
         return write_text(self._document())
 
     def to_html(self, path: str | Path | None = None) -> str:
-        """The quality report as one page, written to a file if a path is given."""
+        """The quality report as an HTML page, also written to a file if a path is given."""
         page = write_page(self._document())
         if path is not None:
             Path(path).write_text(page, encoding="utf-8")
@@ -238,82 +245,16 @@ class Linked:
     def save(
         self, folder: str | Path, *, audit_sample: int | None = None, seed: int = 0, linkage: ELE | None = None
     ) -> list[str]:
-        """Write linked.parquet, linkage.toml, quality.txt, quality.html (and audit.csv) into a folder: all of them or none."""
-        folder = Path(folder)
-        if folder.exists() and not folder.is_dir():
-            raise StudyError(f"{folder.name!r} is a file. Name a folder to write to.")
-        parent = folder if folder.is_dir() else folder.resolve().parent
-        if not (parent.is_dir() and os.access(parent, os.W_OK)):
-            raise StudyError(f"{str(folder)!r} cannot be written. Name a folder in an existing one.")
-        if audit_sample is not None and _has_answers(folder / "audit.csv"):
-            raise StudyError(
-                f"{str(folder / 'audit.csv')!r} holds a reviewer's answers. Move it, or read it back with --audited."
-            )
-        try:
-            return self._write(folder, parent, audit_sample, seed, linkage)
-        except OSError:
-            raise_alone(StudyError(f"{str(folder)!r} could not be written; nothing in it was changed."))
+        """Write linked.parquet, linkage.toml, quality.txt and quality.html into a folder: all of them, or none if one fails.
 
-    def _write(self, folder: Path, parent: Path, audit_sample: int | None, seed: int, linkage: ELE | None) -> list[str]:
-        import pyarrow.csv
-        import pyarrow.parquet
-
-        with tempfile.TemporaryDirectory(dir=parent, prefix=".dplinked-") as name:
-            work = Path(name)
-            pyarrow.parquet.write_table(self.rows, work / "linked.parquet")
-            if self.estimates or linkage is not None:
-                (work / "linkage.toml").write_text(linkage_section(linkage or self.linkage), encoding="utf-8")
-            (work / "quality.txt").write_text(self.summary() + "\n", encoding="utf-8")
-            self.to_html(work / "quality.html")
-            if audit_sample is not None:
-                pyarrow.csv.write_csv(self.audit_sample(audit_sample, seed), work / "audit.csv")
-            folder.mkdir(exist_ok=True)
-            written = sorted(path.name for path in work.iterdir())
-            for file in written:
-                (work / file).replace(folder / file)
-            for file in _STALE - set(written):  # of another linkage
-                (folder / file).unlink(missing_ok=True)
-        return written
+        With `audit_sample`, so many links to check are written to audit.csv, drawn with `seed`. `linkage` is the model for
+        linkage.toml, for instance with released accuracies; by default the one estimated from the files. Returns the names of the files.
+        """
+        return save_linked(self, Path(folder), audit_sample=audit_sample, seed=seed, linkage=linkage)
 
 
-def linkage_section(linkage: ELE) -> str:
-    """A linkage model as the study's ``[linkage]`` section (TOML)."""
-    lines = [
-        "# The linkage of a study. FOR THE STEWARD: accuracies estimated from the files are data, not public values."
-    ]
-    if linkage.source == "estimated":
-        lines += [
-            "# source says where the accuracies come from; `fit` refuses 'estimated' as it stands. Either release them",
-            '# (dplinked link … --audited … --release-accuracy), or replace them by public ones and write source = "public",',
-            "# or keep them and declare accuracy_min here and linkage_change in [unit].",
-        ]
-    lines.append("[linkage]")
-    for key, value in linkage.describe_whole().items():
-        if value is not None and key != "model":
-            lines.append(f"{key} = {_toml(value)}")
-    lines += [
-        "",
-        "# What one person's identifiers may change about the links has to be said in [unit]: linking does not tell.",
-        "",
-    ]
-    return "\n".join(lines)
-
-
-def _toml(value: Any) -> str:
-    if isinstance(value, dict):
-        return "{ " + ", ".join(f"{_toml(key)} = {_toml(item)}" for key, item in value.items()) + " }"
-    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f") if isinstance(value, str) else repr(value)
-
-
-def _has_answers(path: Path) -> bool:
-    """Whether a file is an audit that a reviewer has begun to fill in."""
-    if not path.is_file():
-        return False
-    table = read_file(path, None)[0]
-    return "right" in table.column_names and table.column("right").null_count < table.num_rows
-
-
-def id_column(table: Any, name: str | None) -> Any:
+def id_column(table: pa.Table, name: str | None) -> pa.Array:
+    """The ids of a file's records as texts; row numbers from 1 on if there is no id column."""
     import pyarrow as pa
 
     if name is None:

@@ -1,6 +1,6 @@
-"""How good are the links? Accuracy per block, from a clerical audit, from the one-to-one probabilities, by simulation.
+"""How good are the links? Estimates of the accuracy per block: from a clerical audit, from probabilities, by simulation.
 
-Everything here is computed from the two files without noise: for the steward, not for publication.
+Everything here is computed from the two files without noise. It is for the steward, not for publication.
 """
 
 from __future__ import annotations
@@ -21,25 +21,27 @@ Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
 
 LEVEL = 0.95
-_MOST_STRATA = 50  # more blocks than this share one accuracy
-_LEAST_CHECKED = 5  # links of each stratum to check, as far as it has them
-_REGULAR = "(linked)"  # all blocks together, where there are many
+ANSWER = "correct"  # the column of an audit in which the reviewer answers
+_OLD_ANSWER = "right"  # its name before version 0.2
+_MOST_STRATA = 50  # if there are more blocks than this, they share one accuracy
+_LEAST_CHECKED = 5  # an audit checks at least this many links of each stratum, or all it has
+_REGULAR = "(linked)"  # the stratum of all blocks together, if there are many
 
 
 @dataclass(frozen=True)
 class Strata:
-    """Groups of rows that share an accuracy: the blocks, or all of them together where there are many.
+    """Groups of rows that share an accuracy: each block is one, or all blocks together if there are many.
 
     Attributes
     ----------
     names
-        Their names; ``(last)`` was linked across blocks, ``(unlinked)`` found no partner.
+        Their names. The rows of ``(last)`` were linked across blocks; those of ``(unlinked)`` have no partner.
     of_row
-        Each row's stratum (n).
+        The stratum of each row, as a position in `names` (n).
     rows
-        Rows of each stratum.
+        Number of rows of each stratum.
     per_block
-        Whether strata are blocks.
+        Whether each block is a stratum of its own.
     """
 
     names: tuple[str, ...]
@@ -49,21 +51,21 @@ class Strata:
 
 
 @dataclass(frozen=True)
-class Estimate:
-    """Accuracy per stratum by one method.
+class AccuracyEstimate:
+    """The accuracy of each stratum, estimated by one method.
 
     Attributes
     ----------
     method
         ``audit``, ``one-to-one`` or ``simulation``.
     accuracy, low, high
-        Per stratum; low and high are a 95 % interval, NaN where the method has none.
+        For each stratum, its accuracy and the ends of a 95 % interval. The ends are NaN if the method has no intervals.
     overall
-        Accuracy over all rows, with its own low and high.
-    checked, right
-        Links checked and found right per stratum (audit only).
+        The accuracy over all rows, and the ends of its interval.
+    checked, correct
+        For an audit only: how many links of each stratum were checked, and how many of these are correct.
     assumes
-        What the method takes for granted, in a sentence.
+        What the method assumes, as the end of the sentence "it assumes …".
     """
 
     method: str
@@ -73,11 +75,11 @@ class Estimate:
     overall: tuple[float, float, float]
     assumes: str
     checked: Integers | None = None
-    right: Integers | None = None
+    correct: Integers | None = None
 
 
 def make_strata(blocks: NDArray[np.object_]) -> Strata:
-    """Strata of the rows' blocks."""
+    """Make the strata from the block of each row."""
     found, codes = encode_names(blocks)
     shown = [str(name) for name in found]
     per_block = len(shown) <= _MOST_STRATA
@@ -92,7 +94,7 @@ def make_strata(blocks: NDArray[np.object_]) -> Strata:
 
 
 def draw_audit(links: Links, strata: Strata, size: int, seed: int) -> Integers:
-    """Rows whose links a person should check: in proportion to the strata, a few of each at least."""
+    """Draw rows whose links a person should check, in proportion to the strata's sizes but at least a few of each."""
     rng = np.random.default_rng(seed)
     available = np.bincount(strata.of_row[links.right >= 0], minlength=len(strata.names))
     least = np.minimum(available, _LEAST_CHECKED)
@@ -109,16 +111,17 @@ def draw_audit(links: Links, strata: Strata, size: int, seed: int) -> Integers:
     return np.sort(np.concatenate(chosen))
 
 
-def estimate_from_audit(strata: Strata, rows: Integers, right: NDArray[np.bool_]) -> Estimate:
-    """Accuracy from checked links: exact intervals, estimates of small blocks drawn towards the others'.
+def estimate_from_audit(strata: Strata, rows: Integers, answers: NDArray[np.bool_]) -> AccuracyEstimate:
+    """Estimate the accuracies from checked links; `answers` says of each of the `rows` whether its link is correct.
 
     Notes
     -----
-    Intervals are Clopper and Pearson's. Estimates are posterior means under a beta prior fitted to all blocks; rows linked
-    across blocks are a population of their own and are not drawn towards anything.
+    Intervals are exact (Clopper and Pearson). Estimates are posterior means under a beta prior that is fitted to all blocks, so
+    those of small blocks are shrunk towards the others. Rows linked across blocks are a population of their own, and their
+    estimate is not shrunk.
     """
     checked = np.bincount(strata.of_row[rows], minlength=len(strata.names))
-    good = np.bincount(strata.of_row[rows], right.astype(np.float64), minlength=len(strata.names)).astype(np.int64)
+    good = np.bincount(strata.of_row[rows], answers.astype(np.float64), minlength=len(strata.names)).astype(np.int64)
     ordinary = np.array([name not in (LAST, UNLINKED) for name in strata.names])
     mean, weight = _beta_prior(good[ordinary], checked[ordinary])
     accuracy = np.where(
@@ -131,7 +134,7 @@ def estimate_from_audit(strata: Strata, rows: Integers, right: NDArray[np.bool_]
     error = math.sqrt(
         float(np.sum(share**2 * np.maximum(raw * (1 - raw), 0.25 / np.maximum(checked, 1)) / np.maximum(checked, 1)))
     )
-    return Estimate(
+    return AccuracyEstimate(
         "audit", _within(accuracy, strata), low, high,
         (overall, max(0.0, overall - 1.96 * error), min(1.0, overall + 1.96 * error)),
         "that the reviewer's answers are right, and that the checked links were drawn at random within blocks", checked, good,
@@ -139,6 +142,7 @@ def estimate_from_audit(strata: Strata, rows: Integers, right: NDArray[np.bool_]
 
 
 def _exact_interval(good: Integers, checked: Integers) -> tuple[Floats, Floats]:
+    """Clopper and Pearson's interval for each share good/checked; [0, 1] if nothing was checked."""
     from scipy.stats import beta
 
     tail = (1.0 - LEVEL) / 2.0
@@ -148,7 +152,7 @@ def _exact_interval(good: Integers, checked: Integers) -> tuple[Floats, Floats]:
 
 
 def _beta_prior(good: Integers, checked: Integers) -> tuple[float, float]:
-    """Mean and weight (in links) of the beta distribution under which the blocks' counts are likeliest."""
+    """Fit a beta distribution to the blocks' counts: its mean, and the number of links that it weighs as much as."""
     from scipy.special import betaln
 
     mean = float((good.sum() + 0.5) / (checked.sum() + 1.0))
@@ -162,7 +166,7 @@ def _beta_prior(good: Integers, checked: Integers) -> tuple[float, float]:
 
 
 def link_probabilities(links: Links, probability: Floats) -> Floats:
-    """Probability of each row's own link (n); 0 where its pair was never a candidate."""
+    """One-to-one probability of the link of each row (n); 0 if its pair was never a candidate."""
     candidates = links.candidates
     chosen = links.right[candidates.left] == candidates.right
     own = np.zeros(links.right.size)
@@ -170,11 +174,11 @@ def link_probabilities(links: Links, probability: Floats) -> Floats:
     return own
 
 
-def estimate_from_probabilities(strata: Strata, own: Floats) -> Estimate:
-    """Mean probability of the links, given that matches are one to one."""
+def estimate_from_probabilities(strata: Strata, own: Floats) -> AccuracyEstimate:
+    """Estimate each stratum's accuracy by the mean one-to-one probability of its links."""
     accuracy = np.bincount(strata.of_row, own, minlength=len(strata.names)) / strata.rows
     none = np.full(len(strata.names), math.nan)
-    return Estimate(
+    return AccuracyEstimate(
         "one-to-one", _within(accuracy, strata), none, none, (float(own.mean()), math.nan, math.nan),
         "that the evidence of the fields is calibrated (fields agree independently given a match or none) and links are one to one",
     )  # fmt: skip
@@ -185,13 +189,14 @@ def estimate_from_probabilities(strata: Strata, own: Floats) -> Estimate:
 
 def estimate_by_simulation(
     strata: Strata, links: Links, probability: Floats, *, repetitions: int = 20, seed: int = 0
-) -> Estimate:
-    """Simulate the linkage from its own model: draw who belongs to whom, compare anew, link, count (after Chipperfield).
+) -> AccuracyEstimate:
+    """Estimate the accuracies by simulating the linkage from its own model (after Chipperfield).
 
     Notes
     -----
-    In each repetition every left row's person is drawn among its candidates by the pairs' probabilities, or is elsewhere; each pair is then given
-    the comparison of another pair, drawn among matches or among non-matches; the assignment is made again.
+    Each repetition has three steps. First, the true partner of each left row is drawn among its candidates, with the pairs' probabilities,
+    or the row has none. Then each pair gets the score of another pair, drawn among the matches if it is a true pair and
+    among the non-matches otherwise. Last, the assignment is made again, and the correct links are counted.
     """
     candidates, rng = links.candidates, np.random.default_rng(seed)
     n, found = links.right.size, []
@@ -203,15 +208,15 @@ def estimate_by_simulation(
             score = candidates.score[drawn]
             least = max(float(score.min()), links.floor)
             taken = assign_sparse(candidates.left, candidates.right, score - least + 1e-3)
-            right = np.bincount(candidates.left[taken & truth], minlength=n) * (links.right >= 0)
-            found.append(np.bincount(strata.of_row, right, minlength=len(strata.names)) / strata.rows)
+            correct = np.bincount(candidates.left[taken & truth], minlength=n) * (links.right >= 0)
+            found.append(np.bincount(strata.of_row, correct, minlength=len(strata.names)) / strata.rows)
     else:
         found = [np.zeros(len(strata.names))] * 2
     each = np.array(found)
     share = strata.rows / strata.rows.sum()
     low, high = np.quantile(each, [(1 - LEVEL) / 2, (1 + LEVEL) / 2], axis=0)
     ends = np.quantile(each @ share, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
-    return Estimate(
+    return AccuracyEstimate(
         "simulation", _within(each.mean(axis=0), strata), low, high, (float((each @ share).mean()), float(ends[0]), float(ends[1])),
         "the same, and that comparisons of different pairs are independent; rows keep their group whatever is drawn, and the interval is "
         "the simulation's own spread",
@@ -219,7 +224,7 @@ def estimate_by_simulation(
 
 
 def _draw_truth(left: Integers, probability: Floats, n: int, rng: np.random.Generator) -> NDArray[np.bool_]:
-    """Mark at most one candidate of each left row, each with its probability."""
+    """Mark at most one candidate of each left row as the true pair, each with its probability."""
     order = np.argsort(left, kind="stable")
     sums = np.cumsum(probability[order])
     before = np.concatenate([[0.0], sums[:-1]])
@@ -232,11 +237,13 @@ def _draw_truth(left: Integers, probability: Floats, n: int, rng: np.random.Gene
 
 
 def _cumulated(weight: Floats) -> Floats:
+    """Cumulative distribution of pairs drawn with these weights."""
     total = np.cumsum(np.maximum(weight, 1e-12))
     return np.asarray(total / total[-1], dtype=np.float64)
 
 
 def _draw(cumulated: Floats, size: int, rng: np.random.Generator) -> Integers:
+    """Draw pairs from a cumulative distribution, with replacement."""
     return np.minimum(np.searchsorted(cumulated, rng.random(size)), cumulated.size - 1).astype(np.int64)
 
 
@@ -244,12 +251,15 @@ def _draw(cumulated: Floats, size: int, rng: np.random.Generator) -> Integers:
 
 
 def _within(accuracy: Floats, strata: Strata) -> Floats:
-    """Accuracies an exchangeable model can have: at least that of random links, 1/m, and at most 1."""
+    """Clip accuracies to what an exchangeable model can have: at least 1/m, the accuracy of random links, and at most 1."""
     return np.clip(accuracy, 1.0 / np.maximum(strata.rows, 1), 1.0)
 
 
 def accuracy_table(strata: Strata, accuracy: Sequence[float] | Floats) -> tuple[float | dict[str, float], float | None]:
-    """``accuracy`` and ``other`` of :class:`~dplinked.ELE`: one per block, or one for all and one for those linked last."""
+    """Return the arguments ``accuracy`` and ``other`` of :class:`~dplinked.ELE`.
+
+    They are one accuracy per block and None, or one accuracy for all blocks and one for the rows linked across blocks.
+    """
     table = {name: float(value) for name, value in zip(strata.names, accuracy, strict=True)}
     if strata.per_block:
         return table, None
@@ -257,21 +267,31 @@ def accuracy_table(strata: Strata, accuracy: Sequence[float] | Floats) -> tuple[
     if not last:
         return table[_REGULAR], None
     rows = dict(zip(strata.names, strata.rows.tolist(), strict=True))
-    right = sum(table[name] * rows[name] for name in last)
-    return table.get(_REGULAR, right / sum(rows[name] for name in last)), right / sum(rows[name] for name in last)
+    other = sum(table[name] * rows[name] for name in last) / sum(rows[name] for name in last)
+    return table.get(_REGULAR, other), other
 
 
-def read_answers(answers: Sequence[Any]) -> NDArray[np.bool_]:
-    """A reviewer's answers, yes or no in the usual spellings."""
+def answer_column(columns: Sequence[str]) -> str | None:
+    """Name of the column that holds the reviewer's answers, None if an audit has no such column."""
+    found = [name for name in (ANSWER, _OLD_ANSWER) if name in columns]
+    if len(found) > 1:
+        raise StudyError(
+            f"The audit has answers in two columns, {ANSWER!r} and {_OLD_ANSWER!r} (its name in older files). Remove one of them."
+        )
+    return found[0] if found else None
+
+
+def read_answers(answers: Sequence[Any], column: str = ANSWER) -> NDArray[np.bool_]:
+    """Read a reviewer's answers, yes or no in the usual spellings; `column` is named in the message if one is unclear."""
     spelling: Mapping[str, bool] = {
-        **dict.fromkeys(("1", "y", "yes", "true", "right", "t"), True),
-        **dict.fromkeys(("0", "n", "no", "false", "wrong", "f"), False),
+        **dict.fromkeys(("1", "y", "yes", "true", "right", "correct", "t"), True),
+        **dict.fromkeys(("0", "n", "no", "false", "wrong", "incorrect", "f"), False),
     }
     texts = ["" if answer is None else str(answer).strip().lower() for answer in answers]
     unclear = sum(text not in spelling for text in texts)
     if unclear:
         raise StudyError(
-            f"{unclear} of {len(texts)} checked links have no clear answer in the column 'right'. Write yes or no for each, or "
+            f"{unclear} of {len(texts)} checked links have no clear answer in the column {column!r}. Write yes or no for each, or "
             "take the line out."
         )
     return np.array([spelling[text] for text in texts], dtype=bool)

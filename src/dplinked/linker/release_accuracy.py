@@ -1,8 +1,9 @@
-"""Paying for the linkage accuracy: what a clerical audit found, released with noise."""
+"""Release the linkage accuracy that a clerical audit found, with noise, for a part of the privacy budget."""
 
 from __future__ import annotations
 
 import json
+import warnings
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -29,24 +30,26 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class ReleasedAccuracy:
-    """Linkage accuracies that were paid for: public from now on.
+    """Linkage accuracies that were released with differential privacy. They are public from now on.
 
     Attributes
     ----------
     linkage
-        The model for `fit`, with the accuracies' standard errors and what they cost.
-    right, scale
-        Noisy numbers of right links per group, and the standard deviation of their noise.
+        The linkage model for `fit`, with the accuracies' standard errors and what they cost.
+    correct, scale
+        Noisy number of correct links in each group, and the standard deviation of the noise.
     checked
-        Links checked per group.
+        How many links of each group were checked.
     epsilon, delta, mu, unit
-        What was spent, and for which unit.
+        What was spent, and the privacy unit it was spent for.
     statement
-        What is promised, in words.
+        The privacy guarantee in words.
+    ledger
+        What the ledger says about the charge, if there is a ledger.
     """
 
     linkage: ELE
-    right: dict[str, float]
+    correct: dict[str, float]
     scale: float
     checked: dict[str, int]
     epsilon: float
@@ -56,6 +59,12 @@ class ReleasedAccuracy:
     statement: str
     ledger: LedgerEntry | None = None
 
+    @property
+    def right(self) -> dict[str, float]:
+        """The name of `correct` before version 0.2."""
+        warnings.warn("ReleasedAccuracy.right is now called correct.", DeprecationWarning, stacklevel=2)
+        return self.correct
+
     def to_json(self) -> str:
         """All of it, as JSON."""
         ledger = None if self.ledger is None else asdict(self.ledger)
@@ -64,8 +73,10 @@ class ReleasedAccuracy:
 
     @classmethod
     def from_json(cls, text: str) -> ReleasedAccuracy:
-        """Read it back."""
+        """Read it back, also as versions before 0.2 wrote it."""
         whole = json.loads(text)
+        if "right" in whole:
+            whole["correct"] = whole.pop("right")
         model = whole.pop("linkage")
         model.pop("model")
         charged = whole.pop("ledger", None)
@@ -87,22 +98,22 @@ def release_accuracy(
     linked
         Linked files whose audit was read back: ``linked.audited(answers)``.
     epsilon, delta
-        What this release may spend. A fit that uses the accuracies spends its own budget on top and states the sum.
+        The privacy budget that this release spends. A fit that uses the accuracies spends its own budget in addition, and states the sum.
     unit
-        What one individual can change; the same as in the fit.
+        What one individual can change. It must be the same as in the fit.
     ledger, population, release_id
-        As in :func:`dplinked.fit`; both files must be registered, and be as they were when they were linked.
+        As in :func:`dplinked.fit`. Both files must be registered, and must not have changed since they were linked.
 
     Privacy
     -------
-    (ε, δ)-differentially private for `unit`, given that the rows' groups and which links were checked are the same for
-    neighbours, and that a reviewer's answer to a link depends on its two records alone. One person turns at most
-    2 + displaced_links answers. Groups, their sizes and the numbers checked are public.
+    (ε, δ)-differentially private for `unit`. This assumes that neighbours have the same groups of rows and the same checked
+    links, and that a reviewer's answer to a link depends on its two records alone. Then one person can change at most
+    2 + displaced_links answers. The groups, their sizes and the numbers of checked links are public.
     """
     if not isinstance(unit, PrivacyUnit):
         raise StudyError("Say what one person can change: unit=dpl.PrivacyUnit(…), the same as in the fit.")
     check_release_budget(epsilon, delta, linked.left.num_rows)
-    if linked.audit is None or linked.audit.checked is None or linked.audit.right is None:
+    if linked.audit is None or linked.audit.checked is None or linked.audit.correct is None:
         raise StudyError(
             "There is no audit to release. Check some links (audit_sample), then read them back with audited(…)."
         )
@@ -114,27 +125,28 @@ def release_accuracy(
     if not (linked.audit.checked > 0).any():
         raise StudyError("No links were checked.")
     if ledger is None:
-        return _release(linked, linked.audit.checked, linked.audit.right, epsilon, delta, unit)
+        return _release(linked, linked.audit.checked, linked.audit.correct, epsilon, delta, unit)
     book = Ledger(ledger, population)
     _check_unchanged(linked)
-    answers = {"checked": linked.audit.checked.tolist(), "right": linked.audit.right.tolist()}
+    # The ledger knows a request again by its fingerprint, so the key "right" stays as it was in version 0.1.
+    answers = {"checked": linked.audit.checked.tolist(), "right": linked.audit.correct.tolist()}
     request = {
         "accuracy": book.fingerprint(answers), "files": book.check_registered(*linked.sources), "groups": list(linked.strata.names),
         "epsilon": epsilon, "delta": delta, "unit": asdict(unit),
     }  # fmt: skip
-    _check_unchanged(linked)  # nor while they were fingerprinted
+    _check_unchanged(linked)  # checked again: they must not have changed while they were fingerprinted either
     charge = book.reserve(release_id, request, privacy_mu(epsilon, delta))
     if charge.stored is not None:
         return ReleasedAccuracy.from_json(charge.stored)
     with book.finishing(charge):
-        released = _release(linked, linked.audit.checked, linked.audit.right, epsilon, delta, unit)
+        released = _release(linked, linked.audit.checked, linked.audit.correct, epsilon, delta, unit)
         released = replace(released, ledger=charge.describe())
         book.record(charge, released.to_json())
     return released
 
 
 def _check_unchanged(linked: Linked) -> None:
-    """Refuse files that are not those which were linked: the ledger would name some, and the release describe others."""
+    """Refuse files that changed since they were linked: the ledger would name the new ones, and the release describe the old ones."""
     if tuple(map(source_state, linked.sources)) != linked.states:
         raise LedgerError("The files changed since they were linked. Nothing was spent. Link them again.")
 
@@ -142,7 +154,7 @@ def _check_unchanged(linked: Linked) -> None:
 def _release(
     linked: Linked,
     checked: NDArray[np.int64],
-    right: NDArray[np.int64],
+    correct: NDArray[np.int64],
     epsilon: float,
     delta: float,
     unit: PrivacyUnit,
@@ -150,13 +162,16 @@ def _release(
     strata, groups = linked.strata, np.flatnonzero(checked > 0)
     exposure = ELE(0.5, BLOCK).exposure(unit)
     spending = Spending(privacy_mu(epsilon, delta))
-    noisy = release_right_links(RightLinks(right[groups], int(checked.sum()), exposure), spending)
+    noisy = release_right_links(RightLinks(correct[groups], int(checked.sum()), exposure), spending)
     scale, mu = spending.parts[0].scale, spending.spent
     names = [strata.names[k] for k in groups]
-    accuracy, error = _settle(
+    accuracy, error = shrink_accuracies(
         noisy, checked[groups].astype(np.float64), scale, [name in (LAST, UNLINKED) for name in names]
     )
-    whole, errors = 1.0 / np.maximum(strata.rows, 1), np.zeros(len(strata.names))  # unchecked groups: random links
+    whole, errors = (
+        1.0 / np.maximum(strata.rows, 1),
+        np.zeros(len(strata.names)),
+    )  # a group without checked links gets the accuracy of random links
     whole[groups], errors[groups] = np.clip(accuracy, whole[groups], 1.0), np.minimum(error, 0.49)
     table, other = accuracy_table(strata, whole)
     listed = {name: float(value) for name, value in zip(strata.names, errors, strict=True)}
@@ -171,7 +186,7 @@ def _release(
             paid=mu,
             displaced_links=unit.displaced_links or 0,
         ),
-        right=dict(zip(names, noisy.tolist(), strict=True)),
+        correct=dict(zip(names, noisy.tolist(), strict=True)),
         scale=scale,
         checked={name: int(checked[k]) for name, k in zip(names, groups, strict=True)},
         epsilon=float(epsilon),
@@ -186,15 +201,16 @@ def _release(
     )
 
 
-def _settle(right: Floats, checked: Floats, scale: float, apart: list[bool]) -> tuple[Floats, Floats]:
-    """Accuracies and their standard errors from noisy counts alone.
+def shrink_accuracies(correct: Floats, checked: Floats, scale: float, apart: list[bool]) -> tuple[Floats, Floats]:
+    """Estimate accuracies and their standard errors from the noisy counts alone, shrunk towards their common mean.
 
-    The normal model ``γ̃_b ~ N(γ_b, v_b)``, ``γ_b ~ N(mean, τ²)``, with v_b from sampling and noise. Ordinary groups share a mean
-    and τ² that are found from them; groups linked across blocks stand apart, with those of a uniform distribution.
+    The model is ``γ̃_b ~ N(γ_b, v_b)`` and ``γ_b ~ N(mean, τ²)``, where v_b comes from sampling and noise. Ordinary groups share a mean
+    and a τ², which are estimated from them. The groups marked in `apart`, which were linked across blocks, have the mean and variance of a
+    uniform distribution instead.
     """
-    ordinary, y = ~np.array(apart), right / checked
-    pooled = np.clip((right[ordinary].sum() + 0.5) / (checked[ordinary].sum() + 1.0), 0.01, 0.99)
-    typical = np.where(ordinary, pooled, np.clip((right + 0.5) / (checked + 1.0), 0.05, 0.95))
+    ordinary, y = ~np.array(apart), correct / checked
+    pooled = np.clip((correct[ordinary].sum() + 0.5) / (checked[ordinary].sum() + 1.0), 0.01, 0.99)
+    typical = np.where(ordinary, pooled, np.clip((correct + 0.5) / (checked + 1.0), 0.05, 0.95))
     v = typical * (1.0 - typical) / checked + (scale / checked) ** 2
     mean, spread, doubt = np.full(y.size, 0.5), np.full(y.size, 1.0 / 12.0), np.zeros(y.size)
     if ordinary.any():

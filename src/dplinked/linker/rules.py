@@ -1,6 +1,6 @@
-"""Linking by rule: sums of field scores within blocks, then the best one-to-one assignment; what is left, across blocks.
+"""Linking by rule: within blocks, by the sum of the fields' scores and the best one-to-one assignment; then across blocks.
 
-This is the linkage of the application in [LPK24], done by rapidfuzz on distinct values and SciPy's assignment.
+This is the linkage of the application in [LPK24]. Distinct values are compared by rapidfuzz, and SciPy finds the assignment.
 """
 
 from __future__ import annotations
@@ -19,31 +19,31 @@ from dplinked.linker.fields import Comparer
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
 
-LAST = "(last)"
-UNLINKED = "(unlinked)"
-NO_KEY = "(missing)"
-_BYTES_PER_PAIR = 16  # score, pattern and the assignment's own copy
-_DENSE_PAIRS = 25_000_000  # blocks up to this many pairs are assigned as a dense matrix
+LAST = "(last)"  # group of the rows that were linked last, across blocks
+UNLINKED = "(unlinked)"  # group of the rows without a partner
+NO_KEY = "(missing)"  # block of the rows without a block key
+_BYTES_PER_PAIR = 16  # for its score, its pattern of agreement, and the assignment's own copy of the score
+_DENSE_PAIRS = 25_000_000  # blocks with at most this many pairs are assigned as a dense matrix
 _EM_STEPS = 200
 _MOST_PATTERNS = 1 << 22
 
 
 @dataclass(frozen=True)
 class Links:
-    """One-to-one links of the left file's rows.
+    """The one-to-one links of the left file's rows.
 
     Attributes
     ----------
     right
-        Position in the right file, -1 for none (n).
+        Position of each row's partner in the right file, -1 for none (n).
     score
-        Score of the link; NaN where nothing was compared (n).
+        Score of each row's link, NaN if the two records were not compared (n).
     block
-        Name of the block each row was linked in (n).
+        Name of the block in which each row was linked (n).
     candidates
-        Compared pairs that might have been links.
+        The compared pairs that might have been links.
     floor
-        Score below which a candidate is not preferred to a random link.
+        A candidate with a lower score than this is not preferred to a random link.
     """
 
     right: Integers
@@ -63,20 +63,20 @@ def link_by_rules(
     memory: float,
     seed: int,
 ) -> Links:
-    """Link within blocks, then what is left across them.
+    """Link records within blocks, then the remaining ones across blocks.
 
     Parameters
     ----------
     left_blocks, right_blocks
-        Block key of each record, None for a missing one.
+        Block key of each record in the left and in the right file, None if it is missing.
     threshold
-        Score from which a pair of the assignment is a link within its block.
+        A pair of the assignment is a link within its block if its score is at least this large.
     assignment
-        ``"optimal"``: the assignment with the largest total score, pairs under the threshold and records without a block
-        linked last, across blocks. ``"greedy"``: as in [LPK24], the best scores first and random links within
-        the block for the rest; missing keys are a block.
+        ``"optimal"``: the assignment with the largest total score. Records of pairs under the threshold, and records without a block
+        key, are linked last, across blocks. ``"greedy"``, as in [LPK24]: pairs are taken in the order of their scores, and the rest is
+        linked at random within the block; records without a key form a block.
     memory
-        Bytes that the pairs of one block may take.
+        How many bytes the pairs of one block may take.
     """
     rng = np.random.default_rng(seed)
     state = _Linking(comparers, left_blocks.size, right_blocks.size, threshold, memory)
@@ -93,7 +93,7 @@ def link_by_rules(
 def _pair_blocks(
     left: NDArray[np.object_], right: NDArray[np.object_], *, missing_too: bool
 ) -> Iterator[tuple[str, Integers, Integers]]:
-    """Positions of both files' records in each block that both have."""
+    """For each block that both files have, its name and the positions of its records in both files."""
     groups = []
     for keys in (left, right):
         names, codes = encode_names(keys)
@@ -106,19 +106,19 @@ def _pair_blocks(
 
 
 def encode_names(keys: NDArray[np.object_]) -> tuple[list[str | None], Integers]:
-    """Distinct keys, and the place of each row's key among them."""
+    """The distinct keys, and the position of each row's key among them."""
     places: dict[str | None, int] = {}
     codes = np.fromiter((places.setdefault(key, len(places)) for key in keys.tolist()), np.int64, keys.size)
     return list(places), codes
 
 
 def unlinked_name(right: Integers) -> str:
-    """Group of the rows without a partner; a single one joins those linked last, since a block of one row counts as right."""
+    """Name of the group of rows without a partner. A single such row joins those linked last, since a block of one row counts as correct."""
     return UNLINKED if (right < 0).sum() > 1 else LAST
 
 
 class _Linking:
-    """Links under way: what each left row got so far, which records are free, which pairs were seen."""
+    """Links in the making: the partner of each left row so far, the right records that are still free, and the pairs compared."""
 
     def __init__(self, comparers: Sequence[Comparer], left: int, right: int, threshold: float, memory: float) -> None:
         self.comparers, self.threshold, self.memory = comparers, threshold, memory
@@ -126,7 +126,7 @@ class _Linking:
         self.score = np.full(left, np.nan)
         self.block = np.full(left, None, dtype=object)
         self.free_right = np.ones(right, dtype=bool)
-        self.levels = [len(comparer.field.grades) + 1 for comparer in comparers]  # one more for missing
+        self.levels = [len(comparer.field.grades) + 1 for comparer in comparers]  # one more level for a missing value
         if math.prod(self.levels) > _MOST_PATTERNS:
             raise StudyError(
                 f"{len(comparers)} fields have too many patterns of agreement. Name the ten or so that tell most: fields=…."
@@ -135,6 +135,7 @@ class _Linking:
         self.seen: list[tuple[Integers, Integers, Floats, Integers, float]] = []
 
     def check_room(self, left: int, right: int, name: str) -> None:
+        """Refuse a block whose pairs do not fit into the allowed memory."""
         if left * right * _BYTES_PER_PAIR > self.memory:
             raise StudyError(
                 f"Block {name!r} has {left:,} × {right:,} pairs, more than fit into {self.memory / 1e9:.1f} GB. Block on a finer "
@@ -142,7 +143,7 @@ class _Linking:
             )
 
     def compare(self, left: Integers, right: Integers) -> tuple[NDArray[np.float32], NDArray[np.int32]]:
-        """Scores and patterns of agreement of a block's records against each other."""
+        """Score and pattern of agreement of every pair of a block. A pattern is a number whose digits are the fields' levels."""
         score = np.zeros((left.size, right.size), dtype=np.float32)
         pattern = np.zeros((left.size, right.size), dtype=np.int32)
         for comparer, base in zip(self.comparers, self.levels, strict=True):
@@ -150,45 +151,52 @@ class _Linking:
             score += part
             pattern *= base
             pattern += levels
-            pattern += 1  # missing is -1
+            pattern += 1  # the level of a missing value is -1
         return score, pattern
 
     def link_block(
         self, name: str, left: Integers, right: Integers, greedy: bool, rng: np.random.Generator, *, last: bool = False
     ) -> None:
-        left, right = rng.permutation(left), rng.permutation(right)  # ties fall at random, not in the files' order
+        """Link the records of one block. With `last`, the block holds all remaining records, and no threshold applies."""
+        left, right = (
+            rng.permutation(left),
+            rng.permutation(right),
+        )  # so that ties are broken at random, not by the files' order
         score, pattern = self.compare(left, right)
         self.patterns += np.bincount(pattern.ravel(), minlength=self.patterns.size)
-        near = np.nonzero(score >= (0.25 if last else 0.5) * self.threshold)  # fainter pairs are no competition
+        near = np.nonzero(
+            score >= (0.25 if last else 0.5) * self.threshold
+        )  # pairs with lower scores cannot compete with a link
         at = score[near].astype(np.float64)
         self.seen.append((left[near[0]], right[near[1]], at, pattern[near].astype(np.int64), float(min(score.shape))))
         rows, columns = _greedy(near, at, self.threshold) if greedy else _best(score, near, at)
         if not last:
             kept = score[rows, columns] >= self.threshold
             rows, columns = rows[kept], columns[kept]
-        self._take(name, left[rows], right[columns], score[rows, columns])
+        self._add_links(name, left[rows], right[columns], score[rows, columns])
         if greedy or last:
             over = np.delete(np.arange(left.size), rows), np.delete(np.arange(right.size), columns)
             few = min(over[0].size, over[1].size)
             i, j = rng.permutation(over[0])[:few], rng.permutation(over[1])[:few]
-            self._take(name, left[i], right[j], score[i, j])
+            self._add_links(name, left[i], right[j], score[i, j])
 
     def link_last(self, rng: np.random.Generator, greedy: bool) -> None:
-        """Link what is left across blocks: by score where all pairs fit into memory, else at random."""
+        """Link the remaining records across blocks: by score if all pairs fit into memory, otherwise at random."""
         left, right = np.flatnonzero(self.right < 0), np.flatnonzero(self.free_right)
         if left.size and right.size and not greedy and left.size * right.size * _BYTES_PER_PAIR <= self.memory:
             self.link_block(LAST, left, right, False, rng, last=True)
         elif left.size and right.size:
             few = min(left.size, right.size)
             chosen = rng.permutation(left)[:few]
-            self._take(LAST, chosen, rng.permutation(right)[:few], np.full(few, np.nan))
+            self._add_links(LAST, chosen, rng.permutation(right)[:few], np.full(few, np.nan))
         self.block[self.right < 0] = unlinked_name(self.right)
 
-    def _take(self, name: str, left: Integers, right: Integers, score: NDArray[np.floating]) -> None:
+    def _add_links(self, name: str, left: Integers, right: Integers, score: NDArray[np.floating]) -> None:
         self.right[left], self.score[left], self.block[left] = right, score, name
         self.free_right[right] = False
 
     def links(self) -> Links:
+        """The finished links, with the evidence of all pairs that were near the threshold."""
         if self.seen:
             parts = [np.concatenate([seen[k] for seen in self.seen]) for k in range(4)]
         else:
@@ -196,15 +204,15 @@ class _Linking:
         left, right, score, pattern = parts
         share = np.bincount(pattern[score >= self.threshold], minlength=self.patterns.size)
         evidence = estimate_evidence(self.patterns, share, self.levels)[pattern]
-        # A pair of a block of m rows competes with m others, not with the whole file: its prior is that much larger.
+        # A pair in a block of m rows competes with m others, not with the whole file, so its prior is larger by that factor.
         sizes = np.concatenate([np.full(seen[0].size, seen[4]) for seen in self.seen]) if self.seen else np.zeros(0)
         evidence = evidence * min(self.right.size, self.free_right.size) / np.maximum(sizes, 1.0)
         candidates = Candidates(left, right, score, evidence, self.right.size, self.free_right.size)
-        return Links(self.right, self.score, self.block, _once(candidates))
+        return Links(self.right, self.score, self.block, _distinct_pairs(candidates))
 
 
-def _once(candidates: Candidates) -> Candidates:
-    """Each pair once: a pair may have been seen in its block and again across blocks."""
+def _distinct_pairs(candidates: Candidates) -> Candidates:
+    """Keep each pair once: it may have been compared within its block and again across blocks."""
     key = candidates.left * candidates.right_count + candidates.right
     order = np.lexsort((-candidates.evidence, key))
     first = order[np.flatnonzero(np.diff(key[order], prepend=-1))]
@@ -215,7 +223,7 @@ def _once(candidates: Candidates) -> Candidates:
 
 
 def _best(score: NDArray[np.float32], near: tuple[Integers, ...], at: Floats) -> tuple[Integers, Integers]:
-    """The assignment with the largest total score; in very large blocks over the pairs that come near the threshold."""
+    """The assignment with the largest total score. In very large blocks only the pairs near the threshold are considered."""
     from scipy.optimize import linear_sum_assignment
 
     if score.size <= _DENSE_PAIRS:
@@ -226,35 +234,36 @@ def _best(score: NDArray[np.float32], near: tuple[Integers, ...], at: Floats) ->
 
 
 def _greedy(near: tuple[Integers, ...], at: Floats, threshold: float) -> tuple[Integers, Integers]:
-    """Pairs from the highest score down to the threshold, each record once."""
+    """Take pairs from the highest score down to the threshold, each record at most once."""
     order = np.argsort(-at, kind="stable")
     order = order[at[order] >= threshold]
-    rows, columns, links = set[int](), set[int](), []
+    rows, columns, taken = set[int](), set[int](), []
     for k in order.tolist():
         i, j = int(near[0][k]), int(near[1][k])
         if i not in rows and j not in columns:
             rows.add(i)
             columns.add(j)
-            links.append((i, j))
-    found = np.array(links, dtype=np.int64).reshape(-1, 2)
+            taken.append((i, j))
+    found = np.array(taken, dtype=np.int64).reshape(-1, 2)
     return found[:, 0], found[:, 1]
 
 
 def estimate_evidence(patterns: Integers, linked: Integers, levels: Sequence[int]) -> Floats:
-    """Likelihood ratio, match against non-match, of every pattern of agreement (Fellegi and Sunter's model).
+    """Estimate the likelihood ratio, match against non-match, of every pattern of agreement (Fellegi and Sunter's model).
 
     Parameters
     ----------
     patterns
         How many compared pairs have each pattern.
     linked
-        How many of the pairs over the threshold do: where the estimation starts from.
+        How many of the pairs over the threshold have each pattern; the estimation starts from there.
     levels
-        Levels of each field, the missing one first; a pattern's number has them as digits.
+        How many levels each field has; level 0 stands for a missing value. A pattern is a number whose digits are the fields' levels.
 
     Notes
     -----
-    Two classes of pairs, fields independent in each, fitted by expectation and maximisation. A missing value is no evidence.
+    The model has two classes of pairs, matches and non-matches. Within each, fields agree independently. It is fitted by expectation
+    maximisation. A missing value is no evidence either way.
     """
     places = np.flatnonzero(patterns)
     digits = (
@@ -283,7 +292,7 @@ def estimate_evidence(patterns: Integers, linked: Integers, levels: Sequence[int
 
 
 def _frequencies(digit: Integers, weight: Floats, size: int) -> Floats:
-    """Smoothed frequency of each pair's level among pairs in which the field is present."""
+    """Smoothed frequency of each pair's level, among the pairs in which neither value of the field is missing."""
     totals = np.bincount(digit, weight, size) + 0.5
     totals[0] = 0.0
     frequencies: Floats = (totals / totals.sum())[digit]

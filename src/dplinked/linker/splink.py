@@ -1,4 +1,4 @@
-"""Probabilistic linking with Splink: a model from the fields' kinds, trained by EM, on DuckDB or Spark."""
+"""Probabilistic linking with Splink: the model follows from the fields' kinds, is trained by EM, and runs on DuckDB or Spark."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,30 +20,39 @@ from dplinked.linker.assignment import Candidates, assign_sparse
 from dplinked.linker.fields import Field
 from dplinked.linker.rules import LAST, Links, unlinked_name
 
+if TYPE_CHECKING:
+    import pyarrow as pa
+
 ENGINES = ("duckdb", "spark")
 _POSITION = "dplinked_position"
 _FILES = ("file_a", "file_b")
-_LOWEST_WEIGHT = -8.0  # log2 odds under which a pair cannot compete with a link
-_LARGE = 200_000  # records in the smaller file
-_SAMPLED_PAIRS = 2_000_000  # for the frequencies of chance agreement
+_LOWEST_WEIGHT = -8.0  # pairs with lower log2 odds cannot compete with a link
+_LARGE = 200_000  # files are large if the smaller one has more records than this
+_SAMPLED_PAIRS = 2_000_000  # random pairs from which the frequency of agreement by chance is estimated
 
 
 def score_pairs(
-    left: Any, right: Any, fields: Sequence[Field], *, settings: Any = None, engine: Any = "duckdb", seed: int = 1
+    left: pa.Table,
+    right: pa.Table,
+    fields: Sequence[Field],
+    *,
+    settings: Any = None,
+    engine: Any = "duckdb",
+    seed: int = 1,
 ) -> Candidates:
     """Compare two Arrow tables with Splink and return its candidate pairs.
 
     Parameters
     ----------
     left, right
-        Tables of texts, one column per field, under the same names.
+        Tables of texts with one column per field, under the same names in both.
     fields
-        What to compare; unused where `settings` are given.
+        The fields to compare. They are not used if `settings` are given.
     settings
-        Splink's own settings: a dict, a SettingsCreator, or the path of a JSON file. A model that is trained already
+        Splink's own settings, as a dict, a SettingsCreator or the path of a JSON file. A model that is already trained
         is used as it is.
     engine
-        ``"duckdb"``, ``"spark"`` (the active session, or a local one), or a Spark session.
+        ``"duckdb"``, ``"spark"`` (the active session, or else a local one), or a Spark session.
     """
     fault = "Splink could not link the files"
     with _quiet():
@@ -53,19 +62,21 @@ def score_pairs(
             raise
         except ImportError:
             raise_alone(StudyError("Probabilistic linking needs Splink: pip install 'dplinked[linkage]'."))
-        except Exception as error:  # its messages quote cells
+        except Exception as error:  # Splink's own messages quote cells
             fault += f" ({type(error).__name__})"
             raise_alone(StudyError(f"{fault}. Check that the fields hold what their kinds say, or give settings=…."))
 
 
-def _score_pairs(left: Any, right: Any, fields: Sequence[Field], settings: Any, engine: Any, seed: int) -> Candidates:
+def _score_pairs(
+    left: pa.Table, right: pa.Table, fields: Sequence[Field], settings: Any, engine: Any, seed: int
+) -> Candidates:
     import pyarrow.compute as pc
     from splink import Linker
 
     n, m = left.num_rows, right.num_rows
     prior = min(n, m) / (n * m)
     model = _read_settings(settings) if settings is not None else None
-    if model is None:  # a column may be called anything; ours are safe in SQL
+    if model is None:  # a column may have any name, so it gets one that is safe in SQL
         fields = [replace(field, name=f"field_{k}", right=None) for k, field in enumerate(fields)]
         left, right = (table.rename_columns([field.name for field in fields]) for table in (left, right))
     api, tables = _open_engine(engine, left, right)
@@ -90,7 +101,7 @@ def _score_pairs(left: Any, right: Any, fields: Sequence[Field], settings: Any, 
 
 
 def default_settings(fields: Sequence[Field], prior: float, *, large: bool = False) -> Any:
-    """Splink settings from the fields' kinds: comparisons with partial agreement, candidates from several blockings."""
+    """Splink settings that follow from the fields' kinds: comparisons with partial agreement, and several blocking rules."""
     import splink.comparison_library as cl
     from splink import SettingsCreator, block_on
 
@@ -114,9 +125,10 @@ def default_settings(fields: Sequence[Field], prior: float, *, large: bool = Fal
 
 
 def candidate_blockings(fields: Sequence[Field], *, large: bool = False) -> list[tuple[str, ...]]:
-    """Columns of which a pair must agree on one set to be compared: an id or a date; else two of the others.
+    """Sets of columns for Splink's blocking rules: a pair is compared if it agrees on all columns of at least one set.
 
-    In large files a date alone is shared by too many: there it counts together with one of the others.
+    Each id and each date is a set of its own, and so is every pair of other columns. In large files too many records share a date, so
+    there a date is combined with one other column.
     """
     sharp = [field.name for field in fields if field.kind == "id" or (field.kind == "date" and not large)]
     others = [field.name for field in fields if field.kind in ("name", "postcode", "text")]
@@ -127,7 +139,10 @@ def candidate_blockings(fields: Sequence[Field], *, large: bool = False) -> list
 
 
 def _train(linker: Any, fields: Sequence[Field] | None, seed: int, large: bool) -> None:
-    """Chance agreement from random pairs, agreement of matches by EM from two blockings that train each other's columns."""
+    """Train the model: agreement by chance from random pairs, agreement of matches by EM.
+
+    EM runs twice, on pairs that agree on different columns, since a column that all pairs agree on cannot be trained.
+    """
     from splink import block_on
 
     linker.training.estimate_u_using_random_sampling(max_pairs=_SAMPLED_PAIRS, seed=seed)
@@ -141,15 +156,16 @@ def _train(linker: Any, fields: Sequence[Field] | None, seed: int, large: bool) 
         ]
         names = list(itertools.chain.from_iterable(order))
         sessions = [(name,) for name in names[:2]]
-        if len(order[0]) + len(order[1]) < 2 and len(names) > 3:  # a single name is too weak to find matches by
+        if len(order[0]) + len(order[1]) < 2 and len(names) > 3:  # a single name is too common to find matches by
             sessions[1:] = [tuple(names[1:3])]
-        if large and order[1] and order[2]:  # as above: a date alone has too many pairs
+        if large and order[1] and order[2]:  # in large files too many pairs share a date
             sessions = [(*s, order[2][0]) if s == (order[1][0],) else s for s in sessions]
     for session in sessions if len(names) > 1 else []:
         linker.training.estimate_parameters_using_expectation_maximisation(block_on(*session))
 
 
 def _read_settings(settings: Any) -> Any:
+    """Splink's settings for linking two files by our id column, given in any of the accepted forms."""
     if isinstance(settings, (str, Path)):
         try:
             settings = json.loads(Path(settings).read_text(encoding="utf-8"))
@@ -163,6 +179,7 @@ def _read_settings(settings: Any) -> Any:
 
 
 def _is_trained(settings: Any) -> bool:
+    """Whether settings hold the probabilities of all comparison levels."""
     levels = [
         level
         for comparison in (settings.get("comparisons", []) if isinstance(settings, dict) else [])
@@ -172,8 +189,8 @@ def _is_trained(settings: Any) -> bool:
     return bool(levels) and all("m_probability" in level and "u_probability" in level for level in levels)
 
 
-def _open_engine(engine: Any, left: Any, right: Any) -> tuple[Any, list[Any]]:
-    """Splink's database interface, and both tables (with their rows' positions) as it takes them."""
+def _open_engine(engine: Any, left: pa.Table, right: pa.Table) -> tuple[Any, list[Any]]:
+    """Splink's database interface, and both tables in the form it takes, with a column of row positions added."""
     import pyarrow as pa
 
     tables = [table.append_column(_POSITION, pa.array(range(table.num_rows), pa.int64())) for table in (left, right)]
@@ -190,29 +207,29 @@ def _open_engine(engine: Any, left: Any, right: Any) -> tuple[Any, list[Any]]:
     except ImportError:
         raise StudyError("Linking on Spark needs PySpark: pip install 'dplinked[spark]'.") from None
     session = SparkSession.builder.getOrCreate() if isinstance(engine, str) else engine
-    if not session.catalog.functionExists("jaro_winkler"):  # Splink's text comparisons come in a jar of its own
+    if not session.catalog.functionExists("jaro_winkler"):  # Splink's text comparisons are in a jar that comes with it
         session.sql("ADD JAR '" + similarity_jar_location() + "'")
     api: Any = SparkAPI(spark_session=session, break_lineage_method="persist")
     return api, [session.createDataFrame(table) for table in tables]
 
 
 def link_candidates(candidates: Candidates, threshold: float, blocks: NDArray[np.object_], seed: int) -> Links:
-    """One-to-one links on log-odds: over the probability threshold first, then the best of the rest, then at random."""
+    """Link candidates one to one: first pairs over the probability threshold, then the best of the rest, then at random."""
     n, m, rng = candidates.left_count, candidates.right_count, np.random.default_rng(seed)
     right, score = np.full(n, -1), np.full(n, np.nan)
     free_right = np.ones(m, dtype=bool)
     block = blocks.astype(object)
 
-    def take(chosen: NDArray[np.bool_]) -> None:
+    def add_links(chosen: NDArray[np.bool_]) -> None:
         left = candidates.left[chosen]
         right[left], score[left] = candidates.right[chosen], candidates.score[chosen]
         free_right[candidates.right[chosen]] = False
 
     limit = np.log2(threshold / (1.0 - threshold))
-    take(assign_sparse(candidates.left, candidates.right, candidates.score - limit))
+    add_links(assign_sparse(candidates.left, candidates.right, candidates.score - limit))
     block[right < 0] = LAST
     open_pairs = (right[candidates.left] < 0) & free_right[candidates.right]
-    take(
+    add_links(
         assign_sparse(
             candidates.left, candidates.right, np.where(open_pairs, candidates.score - 2.0 * _LOWEST_WEIGHT, -1.0)
         )
@@ -226,7 +243,7 @@ def link_candidates(candidates: Candidates, threshold: float, blocks: NDArray[np
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """Splink tells its progress through loggers and warnings, and both may hold values."""
+    """Silence Splink's log messages and warnings, since both may quote cells."""
     loggers = [logging.getLogger(name) for name in ("splink", "splink.internals")]
     levels = [logger.level for logger in loggers]
     try:

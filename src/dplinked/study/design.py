@@ -44,7 +44,7 @@ class Column:
     shift: float
     scale: float
 
-    @property
+    @cached_property
     def peak(self) -> float:
         """Largest ``|x|``."""
         return max(abs((bound - self.shift) / self.scale) for bound in self.interval)
@@ -101,8 +101,8 @@ class Design:
     Attributes
     ----------
     half_widths
-        Half-widths of the bounded instrument ``h = clip(x/half, -1, 1)``, one per column; for
-        indicator columns and where it is None, ``h = x``.
+        One half-width per column for the bounded instrument ``h = clip(x / half_width, -1, 1)``. Indicator columns, and all
+        columns where this is None, are their own instrument, ``h = x``.
     """
 
     formula: str
@@ -115,23 +115,23 @@ class Design:
     fill: Mapping[str, float]
     half_widths: tuple[float, ...] | None = None
 
-    @property
+    @cached_property
     def names(self) -> tuple[str, ...]:
         """Names of the coefficients, the intercept first."""
         listed = tuple(column.name for column in self.columns)
         return ("Intercept", *listed) if self.intercept else listed
 
-    @property
+    @cached_property
     def variables(self) -> tuple[str, ...]:
         """Names of all data columns that are read."""
         return (*self.bounds, *self.levels)
 
-    @property
+    @cached_property
     def radius(self) -> float:
         """E: largest l2 norm of a row of scaled regressors, intercept left out."""
         return math.sqrt(sum(group.radius**2 for group in self.groups)) * _ULP_ROOM
 
-    @property
+    @cached_property
     def instrument_radius(self) -> float:
         """Largest l2 norm of a row of instruments, intercept left out."""
         if self.half_widths is None:
@@ -226,7 +226,7 @@ class Design:
         response = replace(self.response, shift=0.0, scale=1.0)
         return replace(self, response=response, columns=columns, groups=groups, half_widths=None)
 
-    @property
+    @cached_property
     def scaling(self) -> Scaling:
         """The public constants that map scaled columns to the user's units."""
         listed = (ColumnScaling(column.name, column.shift, column.scale) for column in (*self.columns, self.response))

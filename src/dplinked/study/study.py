@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import math
-from collections.abc import Mapping, Sequence
+import warnings
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -145,6 +147,25 @@ class Study:
                     "A value in the study file has the wrong type or size: numbers must be numbers, tables tables."
                 )
             )
+
+
+def _warn_of_positions(init: Callable[..., None]) -> Callable[..., None]:
+    """Let arguments be given by position for one more minor version, with a warning."""
+
+    @functools.wraps(init)
+    def warning(self: Study, *positional: Any, **settings: Any) -> None:
+        if positional:
+            warnings.warn(
+                "Study(…) by position is going: name its arguments, Study(formula=…, bounds=…, …).",
+                DeprecationWarning,
+                stacklevel=2,
+            )
+        init(self, *positional, **settings)
+
+    return warning
+
+
+Study.__init__ = _warn_of_positions(Study.__init__)  # type: ignore[method-assign]
 
 
 def _check_positive(name: str, value: float | None) -> None:

@@ -58,22 +58,37 @@ def encoded(data, design: Design, linkage, unit=None) -> Encoded:
     return encode(Rows(data), design, linkage, unit or dpl.PrivacyUnit())
 
 
-@pytest.fixture(autouse=True, params=["compiled", "NumPy"])
-def _both_ways(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture(params=["compiled", "NumPy"])
+def both_ways(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the compiled kernel and without it: for tests of sums that the kernel takes part in."""
     if request.param == "NumPy":
         monkeypatch.setattr(kernel, "KERNEL", None)
     elif kernel.KERNEL is None:
         pytest.skip("kernel.c was not compiled")
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
-@pytest.mark.parametrize("formula", ["y ~ x + w", "y ~ 0 + x + w"])
-@pytest.mark.parametrize("typical", [None, {"x": (-0.4, 0.2)}])
-@pytest.mark.parametrize("explicit", [False, True])
-def test_instrument_sums_equal_dense_q(layout: str, formula: str, typical, explicit: bool) -> None:
+INSTRUMENTS = [
+    pytest.param(layout, formula, typical, id=f"{layout}-{formula}-{'declared' if typical is None else 'typical'}")
+    for layout in LAYOUTS
+    for formula in ("y ~ x + w", "y ~ 0 + x + w")
+    for typical in (None, {"x": (-0.4, 0.2)})
+]
+
+
+@pytest.mark.usefixtures("both_ways")
+@pytest.mark.parametrize(("layout", "formula", "typical"), INSTRUMENTS)
+def test_instrument_sums_equal_dense_q(layout: str, formula: str, typical) -> None:
     data, accuracy, Q = make_rows(LAYOUTS[layout])
-    linkage = dpl.Matching(sp.csr_array(Q)) if explicit else dpl.ELE(accuracy, block="block")
-    design = build_design(formula, BOUNDS, None, typical)
+    check_instrument_sums(data, Q, dpl.ELE(accuracy, block="block"), build_design(formula, BOUNDS, None, typical))
+
+
+@pytest.mark.parametrize(("layout", "formula", "typical"), INSTRUMENTS)
+def test_instrument_sums_of_a_matching_matrix_equal_dense_q(layout: str, formula: str, typical) -> None:
+    data, _, Q = make_rows(LAYOUTS[layout])
+    check_instrument_sums(data, Q, dpl.Matching(sp.csr_array(Q)), build_design(formula, BOUNDS, None, typical))
+
+
+def check_instrument_sums(data: dict[str, np.ndarray], Q: np.ndarray, linkage, design: Design) -> None:
     sums = instrument_sums(encoded(data, design, linkage))
     x = np.stack([(data[c.name] - c.shift) / c.scale for c in design.columns])
     z = (data["y"] - design.response.shift) / design.response.scale
@@ -103,27 +118,24 @@ def test_paper_sums_and_estimates_equal_dense_q(layout: str, formula: str, expli
     np.testing.assert_allclose(list(fitted.coef.values()), beta, rtol=1e-9, atol=1e-9)
 
     residuals = z - W @ beta
-    A = sum(np.outer(X[j] - W[i], X[j] - W[i]) * Q[i, j] for i in range(len(z)) for j in np.flatnonzero(Q[i]))
+    apart = X[None, :] - W[:, None]
+    A = np.einsum("ij,ijk,ijl->kl", Q, apart, apart)
     sigma2 = max(0.0, (residuals @ residuals - beta @ A @ beta) / (len(z) - X.shape[1]))
     np.testing.assert_allclose(fitted.covariance, dense_rl_covariance(X, Q, beta, sigma2), rtol=1e-8, atol=1e-9)
 
 
 def dense_rl_covariance(X: np.ndarray, Q: np.ndarray, beta: np.ndarray, sigma2: float) -> np.ndarray:
     """Σ^RL from the double sum of Lemma 2.1, indices put right: Σ_u Σ_{v≠u} q_iu q_jv f_iu f_jv."""
-    W, n = Q @ X, len(X)
+    W = Q @ X
     f = (X @ beta)[None, :] - (W @ beta)[:, None]
-    Sigma = np.zeros((n, n))
-    for i in range(n):
-        for j in range(n):
-            if i == j:
-                Sigma[i, i] = sigma2 + (Q[i] * f[i] ** 2).sum()
-            else:
-                a, b = Q[i] * f[i], Q[j] * f[j]
-                Sigma[i, j] = a.sum() * b.sum() - a @ b  # all pairs less those with u = v
+    terms = Q * f
+    Sigma = np.outer(terms.sum(axis=1), terms.sum(axis=1)) - terms @ terms.T  # all pairs less those with u = v
+    np.fill_diagonal(Sigma, sigma2 + (Q * f**2).sum(axis=1))
     bread = np.linalg.inv(W.T @ W)
     return bread @ W.T @ Sigma @ W @ bread
 
 
+@pytest.mark.usefixtures("both_ways")
 @settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.integers(0, 10**6), st.permutations(range(40)))
 def test_row_order_changes_nothing_beyond_rounding(seed: int, order: list[int]) -> None:
@@ -137,6 +149,7 @@ def test_row_order_changes_nothing_beyond_rounding(seed: int, order: list[int]) 
     assert np.abs(first.vector - second.vector).max() <= 2 * bound
 
 
+@pytest.mark.usefixtures("both_ways")
 def test_rounding_bound_holds_against_exact_sums(monkeypatch: pytest.MonkeyPatch) -> None:
     """Small tiles, so that all merges happen; reference by math.fsum."""
     monkeypatch.setattr(rows, "PART", 64)
@@ -156,6 +169,7 @@ def test_rounding_bound_holds_against_exact_sums(monkeypatch: pytest.MonkeyPatch
     assert abs(sums.matrix[0, 0] - H) <= rounding_bound(1000, 1.0)
 
 
+@pytest.mark.usefixtures("both_ways")
 def test_tiles_and_lanes_do_not_matter(monkeypatch: pytest.MonkeyPatch) -> None:
     data, accuracy, _ = make_rows(LAYOUTS["many small blocks"])
     design = build_design("y ~ x + w", BOUNDS, None, {"x": (-0.5, 0.5)})
@@ -178,6 +192,7 @@ def test_a_kernel_of_another_source_is_not_called(monkeypatch: pytest.MonkeyPatc
     assert kernel._load() is None
 
 
+@pytest.mark.usefixtures("both_ways")
 def test_there_are_no_more_blocks_than_rows() -> None:
     """A key far from the others would otherwise cost a counter and totals for every number in between."""
     data, design = {"x": np.linspace(-1, 1, 40), "y": np.zeros(40)}, build_design("y ~ x", BOUNDS)
@@ -192,7 +207,8 @@ def test_there_are_no_more_blocks_than_rows() -> None:
 WILD = [0.0, -0.0, 1.0, -1.0, 0.3, 1e-320, 1e300, -1e300, math.inf, -math.inf, math.nan]
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@pytest.mark.skipif(kernel.KERNEL is None, reason="kernel.c was not compiled")
+@settings(max_examples=60, deadline=None)
 @given(st.data())
 def test_the_kernel_does_what_numpy_does(data: st.DataObject) -> None:
     """Any cells, any order of blocks, chunks that end anywhere: the terms are the same, their sums differ by rounding."""
@@ -224,16 +240,16 @@ def test_the_kernel_does_what_numpy_does(data: st.DataObject) -> None:
     np.testing.assert_allclose(one.vector, two.vector, rtol=0, atol=bound)
 
 
+@pytest.mark.skipif(kernel.KERNEL is None, reason="kernel.c was not compiled")
 def test_a_code_that_is_no_block_stops_the_kernel() -> None:
     design = build_design("y ~ x", {"x": (-1, 1), "y": (-1, 1)})
-    if kernel.KERNEL is None:
-        pytest.skip("NumPy checks its own places")
     for code in (-1, 3, 2**31 - 1):
         sums = kernel.InstrumentSums(design, np.ones(3), False)
         with pytest.raises(dpl.ReleaseError, match="changed"):
             sums.add(2, {"x": np.zeros(2), "y": np.zeros(2)}, {}, np.array([0, code], np.int32))
 
 
+@pytest.mark.usefixtures("both_ways")
 def test_totals_of_large_blocks_lose_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     """Rows of three blocks in turn: a total that grows row by row would lose more digits than the rounding bound allows."""
     n, x = 300_000, 0.1
@@ -246,6 +262,7 @@ def test_totals_of_large_blocks_lose_nothing(monkeypatch: pytest.MonkeyPatch) ->
     assert abs(sums.matrix[0, 0] / exact - 1) < 1e-13
 
 
+@pytest.mark.usefixtures("both_ways")
 @pytest.mark.parametrize("make", [pd.DataFrame, pl.DataFrame, pa.table, dict, lambda d: pl.DataFrame(d).lazy()])
 def test_all_tables_give_the_same_sums(make) -> None:
     data, accuracy, _ = make_rows(LAYOUTS["blocks of one"])
@@ -292,7 +309,6 @@ def test_keys_of_other_types_match_their_names() -> None:
     np.testing.assert_allclose(blocks.a + blocks.o, [0.9, 0.7])
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(st.floats(-1e300, 1e300), min_size=3, max_size=3), st.floats(0.1, 10))
 def test_rows_are_scaled_to_the_norm(cells: list[float], norm: float) -> None:
     x = np.array(cells)[:, None]

@@ -215,8 +215,8 @@ def _tight_draws(
     draws = {}
     for name, method in (("RL-NGD tight", "ngd"), ("RL-SSP tight", "ssp")):
         study = Study(
-            "y ~ 0 + x", {"y": (-R, R), "x": (-c, c)}, EPSILON, DELTA, ELE(accuracy, "block"), PrivacyUnit(linkage_change=M),
-            method=method, intervals=False, typical={"x": (-1.0, 1.0)},
+            formula="y ~ 0 + x", bounds={"y": (-R, R), "x": (-c, c)}, epsilon=EPSILON, delta=DELTA,
+            linkage=ELE(accuracy, "block"), unit=PrivacyUnit(linkage_change=M), method=method, intervals=False, typical={"x": (-1.0, 1.0)},
             descent=Descent(C * c / R, 2, c**2 / 0.9) if method == "ngd" else None,  # standardised: E x² = 1 is known
         )  # fmt: skip
         tight = prepare_tight(study, data)

@@ -143,8 +143,8 @@ def _prepare(point: Point, seed: int) -> _Problem:
     data = {"x": x, "y": np.zeros(n), "block": blocks}
     for name, method in (("RL-SSP tight", "ssp"), ("RL-NGD tight", "ngd")):
         study = Study(
-            "y ~ 0 + x", {"y": (-R, R), "x": (-1.0, 1.0)}, EPSILON, point.delta, linkage, PrivacyUnit(linkage_change=point.M),
-            method=method, intervals=False, typical={"x": (-0.7, 0.7)} if method == "ssp" else {},
+            formula="y ~ 0 + x", bounds={"y": (-R, R), "x": (-1.0, 1.0)}, epsilon=EPSILON, delta=point.delta,
+            linkage=linkage, unit=PrivacyUnit(linkage_change=point.M), method=method, intervals=False, typical={"x": (-0.7, 0.7)} if method == "ssp" else {},
             descent=Descent(C / R, 2) if method == "ngd" else None,
         )  # fmt: skip
         tight[name] = prepare_tight(study, data)

@@ -125,7 +125,7 @@ def review_links(sample: pa.Table, files: TwoFiles) -> pa.Table:
     }
     pairs = zip(sample["left_id"].to_pylist(), sample["right_id"].to_pylist(), strict=True)
     answers = pa.array(["yes" if partner[one] == other else "no" for one, other in pairs], pa.string())
-    return sample.set_column(sample.column_names.index("right"), "right", answers)
+    return sample.set_column(sample.column_names.index("correct"), "correct", answers)
 
 
 def _check_settings(n: int, errors: float, overlap: float) -> None:

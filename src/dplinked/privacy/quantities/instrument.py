@@ -183,8 +183,10 @@ def instrument_parts(design: Design, exposure: LinkageExposure, count: int, inte
     d, E, h = len(design.columns), design.radius, design.instrument_radius
     R = design.response.peak
 
+    unit = rounding_slack(count, 1.0, 1)  # of terms that are at most 1, per entry
+
     def part(name: str, entries: int, sensitivity: float, importance: float, largest: float) -> Part:
-        return Part(name, entries, sensitivity + rounding_slack(count, largest, entries), importance)
+        return Part(name, entries, sensitivity + unit * largest * math.sqrt(entries), importance)
 
     slope, intercept, equation = SLOPE_GUESS**2, INTERCEPT_GUESS**2, INTERCEPT_EQUATION**2
     if intervals:

@@ -1,0 +1,104 @@
+"""What a linkage writes: the linked rows, the study's ``[linkage]`` section, the quality report, a sample to check."""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from dplinked.data.files import read_file
+from dplinked.errors import StudyError, raise_alone
+from dplinked.linkage import ELE
+from dplinked.linker.quality import answer_column
+
+if TYPE_CHECKING:
+    from dplinked.linker.linked import Linked
+
+ROWS, LINKAGE, REPORT, PAGE = "linked.parquet", "linkage.toml", "quality.txt", "quality.html"
+WRITTEN = (ROWS, LINKAGE, REPORT, PAGE)  # whatever is asked for; an audit and released accuracies come on top
+AUDIT, ACCURACY = "audit.csv", "accuracy.json"
+_STALE = {LINKAGE, ACCURACY}  # if a linkage does not write them anew, they describe an earlier one
+
+
+def save_linked(linked: Linked, folder: Path, *, audit_sample: int | None, seed: int, linkage: ELE | None) -> list[str]:
+    """Write all files into a folder, or none of them if one cannot be written; returns their names."""
+    if folder.exists() and not folder.is_dir():
+        raise StudyError(f"{folder.name!r} is a file. Name a folder to write to.")
+    parent = folder if folder.is_dir() else folder.resolve().parent
+    if not (parent.is_dir() and os.access(parent, os.W_OK)):
+        raise StudyError(f"{str(folder)!r} cannot be written. Name a folder in an existing one.")
+    if audit_sample is not None and _has_answers(folder / AUDIT):
+        raise StudyError(
+            f"{str(folder / AUDIT)!r} holds a reviewer's answers. Move it, or read it back with --audited."
+        )
+    try:
+        with tempfile.TemporaryDirectory(dir=parent, prefix=".dplinked-") as work:
+            _write(linked, Path(work), audit_sample, seed, linkage)
+            return _move(Path(work), folder)
+    except OSError:
+        raise_alone(StudyError(f"{str(folder)!r} could not be written; nothing in it was changed."))
+
+
+def _write(linked: Linked, work: Path, audit_sample: int | None, seed: int, linkage: ELE | None) -> None:
+    import pyarrow.csv
+    import pyarrow.parquet
+
+    pyarrow.parquet.write_table(linked.rows, work / ROWS)
+    if linked.estimates or linkage is not None:
+        (work / LINKAGE).write_text(linkage_section(linkage or linked.linkage), encoding="utf-8")
+    (work / REPORT).write_text(linked.summary() + "\n", encoding="utf-8")
+    linked.to_html(work / PAGE)
+    if audit_sample is not None:
+        pyarrow.csv.write_csv(linked.audit_sample(audit_sample, seed), work / AUDIT)
+
+
+def _move(work: Path, folder: Path) -> list[str]:
+    """Move finished files to their folder, and remove those of an earlier linkage that they do not replace."""
+    folder.mkdir(exist_ok=True)
+    written = sorted(path.name for path in work.iterdir())
+    for file in written:
+        (work / file).replace(folder / file)
+    for file in _STALE - set(written):
+        (folder / file).unlink(missing_ok=True)
+    return written
+
+
+def linkage_section(linkage: ELE) -> str:
+    """A linkage model as the study's ``[linkage]`` section (TOML)."""
+    lines = [
+        "# The linkage of a study. FOR THE STEWARD: accuracies estimated from the files are data, not public values."
+    ]
+    if linkage.source == "estimated":
+        lines += [
+            "# source says where the accuracies come from; `fit` refuses 'estimated' as it stands. Either release them",
+            '# (dplinked link … --audited … --release-accuracy), or replace them by public ones and write source = "public",',
+            "# or keep them and declare accuracy_min here and linkage_change in [unit].",
+        ]
+    lines.append("[linkage]")
+    for key, value in linkage.describe_whole().items():
+        if value is not None and key != "model":
+            lines.append(f"{key} = {_toml(value)}")
+    lines += [
+        "",
+        "# What one person's identifiers may change about the links has to be said in [unit]: linking does not tell.",
+        "",
+    ]
+    return "\n".join(lines)
+
+
+def _toml(value: Any) -> str:
+    """A text, a number or a table as TOML writes it."""
+    if isinstance(value, dict):
+        return "{ " + ", ".join(f"{_toml(key)} = {_toml(item)}" for key, item in value.items()) + " }"
+    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f") if isinstance(value, str) else repr(value)
+
+
+def _has_answers(path: Path) -> bool:
+    """Whether a file is an audit that a reviewer has begun to fill in."""
+    if not path.is_file():
+        return False
+    table = read_file(path, None)[0]
+    answered = answer_column(table.column_names)
+    return answered is not None and table.column(answered).null_count < table.num_rows

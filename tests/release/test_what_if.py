@@ -1,0 +1,79 @@
+"""Another accuracy: coefficients, their errors, their intervals and the accuracy itself move together."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import dplinked as dpl
+from dplinked.release.what_if import WhatIf
+from dplinked.simulate import linked_households
+
+SETTINGS = {
+    "bounds": {"consumption": (0, 120_000), "income": (0, 150_000)},
+    "typical": {"income": (15_000, 50_000)},
+    "linkage": dpl.ELE(accuracy=0.9, block="state", checked=1000),
+    "epsilon": 3.0,
+    "delta": 1e-6,
+}
+
+
+@pytest.fixture(scope="module")
+def release() -> dpl.Release:
+    return dpl.fit(linked_households(20_000, seed=2), "consumption ~ income", **SETTINGS)
+
+
+def test_no_change_changes_nothing(release: dpl.Release) -> None:
+    same = release.with_accuracy(0.0)
+    assert same.accuracy == same.declared_accuracy == 0.9
+    assert same.coef == pytest.approx(release.coef)
+    assert same.std_err == pytest.approx(release.std_err)
+    for name, parts in release.error_parts.items():
+        assert same.error_parts[name] == pytest.approx(parts)
+    for name, ends in release.conf_int().items():
+        assert same.conf_int()[name] == pytest.approx(ends, rel=1e-4)
+
+
+@pytest.mark.parametrize("change", [-0.3, -0.02, 0.05])
+def test_everything_moves_together(release: dpl.Release, change: float) -> None:
+    other = release.with_accuracy(change)
+    factor = (0.9 + change) / 0.9
+    assert isinstance(other, WhatIf)
+    assert other.accuracy == pytest.approx(0.9 + change)
+    assert other.coef["income"] == pytest.approx(release.coef["income"] / factor)
+    assert other.std_err["income"] == pytest.approx(release.std_err["income"] / factor)
+    squares = sum(value**2 for value in other.error_parts["income"].values())
+    assert other.std_err["income"] == pytest.approx(np.sqrt(squares))
+    for method in ("test", "wald"):
+        before, after = release.conf_int(method=method)["income"], other.conf_int(method=method)["income"]
+        assert after == pytest.approx([end / factor for end in before], rel=0.02)
+    assert other.std_err["Intercept"] != release.std_err["Intercept"]
+
+
+def test_the_mean_response_stays(release: dpl.Release) -> None:
+    """Another accuracy turns the line around the middle of the rows; the released means tell where that is."""
+    sums, scaling = release.released.sums, release.scaling
+    column = scaling.columns[0]
+    middle = sums.matrix[0, 1] / sums.matrix[0, 0] * column.scale + column.shift
+    other = release.with_accuracy(-0.1)
+    lines = [one.coef["Intercept"] + one.coef["income"] * middle for one in (release, other)]
+    assert lines[0] == pytest.approx(lines[1])
+
+
+def test_accuracies_stay_possible(release: dpl.Release) -> None:
+    assert release.with_accuracy(0.5).accuracy == 1.0
+    assert release.with_accuracy(-2.0).accuracy == 0.01
+
+
+def test_a_what_if_is_no_release(release: dpl.Release) -> None:
+    """It cannot be saved or published as one: nothing was released under that accuracy."""
+    assert not hasattr(release.with_accuracy(0.02), "save")
+    assert not hasattr(release.with_accuracy(0.02), "privacy")
+
+
+def test_where_there_is_nothing_to_suppose(release: dpl.Release) -> None:
+    with pytest.raises(dpl.StudyError, match="intercept under ELE"):
+        dpl.fit(
+            linked_households(5_000, seed=2), "consumption ~ income", **{**SETTINGS, "linkage": dpl.Exact()}
+        ).with_accuracy(0.02)
+    assert release.tells_other_accuracies
