@@ -10,12 +10,14 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 
+from dplinked.linker.document import WARNING, slope_changes
 from dplinked.linker.link import link
 from dplinked.linker.linked import Linked
 from dplinked.linker.rules import LAST, UNLINKED
 from dplinked.report import charts
-from dplinked.report.linkage import WARNING, quality_page, quality_text, slope_changes
+from dplinked.report.drawing import PALETTE
 from dplinked.report.page import page, table
+from dplinked.report.words import columns, shorten
 from dplinked.simulate import two_files
 from pages import Reader
 
@@ -75,15 +77,15 @@ def text_row(text: str, section: str, name: str) -> list[str]:
 
 def test_the_warning_comes_first(linked: Linked) -> None:
     assert WARNING.startswith("FOR THE STEWARD ONLY, NOT FOR PUBLICATION: everything below is read")
-    assert quality_text(linked).splitlines()[0] == WARNING
-    shown = quality_page(linked)
+    assert linked.summary().splitlines()[0] == WARNING
+    shown = linked.to_html()
     assert 0 < shown.index(WARNING) < shown.index("<h1>")
 
 
 @pytest.mark.parametrize("which", ["linked", "audited"])
 def test_figures_are_those_of_the_estimates(which: str, request: pytest.FixtureRequest) -> None:
     one: Linked = request.getfixturevalue(which)
-    text, cells = quality_text(one), Reader(quality_page(one)).cells
+    text, cells = one.summary(), Reader(one.to_html()).cells
     for k, name in [*enumerate(one.strata.names), (-1, "overall")]:
         wanted: list[str] = []
         for found in one.estimates:
@@ -101,7 +103,7 @@ def test_figures_are_those_of_the_estimates(which: str, request: pytest.FixtureR
 
 
 def test_counts_are_those_of_the_links(linked: Linked) -> None:
-    text = quality_text(linked)
+    text = linked.summary()
     last = int((linked.links.block == LAST).sum())
     assert f"\nLinked within blocks        {300 - last} (" in text
     assert f"\nLinked last, across blocks  {last} (" in text
@@ -113,7 +115,7 @@ def test_counts_are_those_of_the_links(linked: Linked) -> None:
 
 
 def test_next_steps_are_named(linked: Linked) -> None:
-    for shown in (quality_text(linked), quality_page(linked)):
+    for shown in (linked.summary(), linked.to_html()):
         for step in ("audit_sample", "--audit-sample", "release_accuracy", "public", "[unit]"):
             assert step in shown
 
@@ -132,7 +134,7 @@ def test_slopes_under_a_wrong_accuracy(accuracy: float, changes: tuple[str, str]
 
 
 def test_page_stands_alone(audited: Linked) -> None:
-    shown = quality_page(audited)
+    shown = audited.to_html()
     reader = Reader(shown)
     assert shown.startswith("<!DOCTYPE html>")
     assert ("lang", "en") in reader.attributes
@@ -146,32 +148,32 @@ def test_page_stands_alone(audited: Linked) -> None:
 
 
 def test_same_links_same_bytes(audited: Linked) -> None:
-    assert quality_page(audited) == quality_page(audited)
-    assert quality_text(audited) == quality_text(audited)
+    assert audited.to_html() == audited.to_html()
+    assert audited.summary() == audited.summary()
 
 
 def test_charts_take_the_pages_colours(audited: Linked) -> None:
-    drawings = re.findall(r"<svg.*?</svg>", quality_page(audited), re.DOTALL)
+    drawings = re.findall(r"<svg.*?</svg>", audited.to_html(), re.DOTALL)
     assert len(drawings) == 3
     for drawing in drawings:
         root = ElementTree.fromstring(drawing)  # well-formed on its own
         assert root.attrib["role"] == "img"
         assert root.attrib["aria-label"] == root[0].text
         assert "currentColor" in drawing
-        assert set(re.findall(r"#[0-9a-f]{6}\b", drawing)) <= set(charts.PALETTE)
+        assert set(re.findall(r"#[0-9a-f]{6}\b", drawing)) <= set(PALETTE)
         assert "<style" not in drawing
         assert "font-family: " not in drawing
 
 
 def test_odd_names_are_only_text(linked: Linked) -> None:
     one = with_audit(with_blocks(linked, ODD_NAMES))
-    reader = Reader(quality_page(one))
+    reader = Reader(one.to_html())
     assert not reader.tags & {"script", "b"}
     assert not [name for name, _ in reader.attributes if name.startswith("on")]
     for name in ODD_NAMES[:10]:
         assert reader.cells.count(name) >= 2, name
     assert {"a�b�[31mc�d", "(blank)"} <= set(reader.cells)
-    text = quality_text(one)
+    text = one.summary()
     assert not set(text) & {"\x1b", "\0", "\u202e", "\r"}
     assert {len(row) for row in (text_row(text, "Links per group", name) for name in ("$x$", "_hidden"))} == {4}
 
@@ -192,15 +194,15 @@ def test_odd_names_are_text_in_charts(name: str) -> None:
 @pytest.mark.parametrize("groups", [1, 2, 48, 200])
 def test_any_number_of_groups(linked: Linked, groups: int) -> None:
     one = with_blocks(linked, [f"region {k}" for k in range(groups)])
-    Reader(quality_page(one))
-    assert ("(linked)" in quality_text(one)) == (groups > 50)
+    Reader(one.to_html())
+    assert ("(linked)" in one.summary()) == (groups > 50)
 
 
 def test_one_row() -> None:
     files = two_files(1, 1)
     one = link(files.left, files.right, fields=FIELDS, id="id")
-    Reader(quality_page(one))
-    assert "1 row, every one kept" in quality_text(one)
+    Reader(one.to_html())
+    assert "1 row, every one kept" in one.summary()
 
 
 def test_links_that_nothing_is_known_about() -> None:
@@ -208,24 +210,24 @@ def test_links_that_nothing_is_known_about() -> None:
     pairs = {"left": files.left["id"].to_pylist()[:30], "right": files.right["id"].to_pylist()[:30]}
     one = link(files.left, files.right, method="pairs", pairs=pairs, id="id")
     assert one.estimates == ()
-    for shown in (quality_text(one), quality_page(one)):
+    for shown in (one.summary(), one.to_html()):
         assert "Nothing tells how good these links are" in shown
         assert "The links have no scores." in shown
-    Reader(quality_page(one))
+    Reader(one.to_html())
 
 
 def test_scores_may_all_be_missing(linked: Linked) -> None:
     one = replace(linked, links=replace(linked.links, score=np.full(300, np.nan)))
-    Reader(quality_page(one))
-    assert "The links have no scores." in quality_text(one)
+    Reader(one.to_html())
+    assert "The links have no scores." in one.summary()
 
 
 def test_without_matplotlib(linked: Linked, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in [name for name in sys.modules if name.partition(".")[0] == "matplotlib"]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "matplotlib", None)
-    quality_text(linked)
-    reader = Reader(shown := quality_page(linked))
+    linked.summary()
+    reader = Reader(shown := linked.to_html())
     assert "svg" not in reader.tags
     assert "pip install matplotlib" in shown
 
@@ -284,8 +286,8 @@ def test_ids_differ_between_charts() -> None:
 
 
 def test_long_names_keep_both_ends() -> None:
-    short = charts.shorten("Department of Something, Unit A", 20)
-    assert charts.columns(short) <= 20
+    short = shorten("Department of Something, Unit A", 20)
+    assert columns(short) <= 20
     assert short.startswith("Department")
     assert short.endswith("Unit A")
-    assert charts.shorten("新南威尔士州", 6) == "新…州"
+    assert shorten("新南威尔士州", 6) == "新…州"

@@ -24,9 +24,13 @@ import scipy.sparse as sp
 
 import dplinked as dpl
 from dplinked.privacy.calibration import privacy_mu
-from dplinked.report import charts, plots
-from dplinked.report.exports import Row, escape_latex, format_delta, format_number, list_names
-from dplinked.report.promise import budget_before
+from dplinked.release.promise import budget_before, format_delta
+from dplinked.report import plots
+from dplinked.report.drawing import PALETTE, WIDTH, label_room, legend_lines, text_inches
+from dplinked.report.latex import escape_latex
+from dplinked.report.numbers import format_number
+from dplinked.report.plots import CoefficientRow
+from dplinked.report.words import list_names
 from dplinked.simulate import linked_households
 from neighbours import BOUNDS, KINDS, LEVELS, make_pair
 from pages import Reader
@@ -214,7 +218,9 @@ def test_intervals_and_their_absence(releases: dict[str, dpl.Release], pages: di
     assert f"[{format_number(low, error)}, {format_number(high, error)}]" in text["ele"]
     assert re.search(r"income \S+ \S+ unbounded", text["unbounded"])
     assert "That is the result, not a failure" in text["unbounded"]
-    assert re.search(r"Privacy noise exceeds the whole declared range of: [^.]*income", text["unbounded"])
+    assert re.search(
+        r"income[^.]* not identified: at this budget privacy noise exceeds its declared range", text["unbounded"]
+    )
     for kind in ("no intervals", "paper", "ngd alone"):
         assert "did not pay for intervals" in text[kind]
         assert "noise s.e." in text[kind]
@@ -426,12 +432,12 @@ def test_words() -> None:
     assert list_names([str(k) for k in range(20)]).endswith("11 and 8 more")
 
 
-def row(name: str, value: float, low: float, high: float) -> Row:
-    return Row(name, value, 1.0, (low, high), {})
+def row(name: str, value: float, low: float, high: float) -> CoefficientRow:
+    return CoefficientRow(name, value, 1.0, (low, high), {})
 
 
 def test_coefficients_of_one_size_share_an_axis() -> None:
-    def axes(rows: list[Row]) -> int:
+    def axes(rows: list[CoefficientRow]) -> int:
         root = ElementTree.fromstring(plots.coefficient_chart(rows, title="t", axis="a"))
         texts = [node.text for node in root.iter() if node.tag.endswith("text")]
         assert {one.name for one in rows} <= set(texts)
@@ -440,7 +446,11 @@ def test_coefficients_of_one_size_share_an_axis() -> None:
     assert axes([row(name, 2.0, 1.0, 3.0) for name in "abc"]) == 1
     assert axes([row("a", 5000.0, 4000.0, 6000.0), row("b", 0.5, 0.4, 0.6), row("c", 900.0, 400.0, 1400.0)]) == 3
     assert axes([row("a", 2.0, -math.inf, math.inf), row("b", 2.0, -math.inf, 3.0)]) == 1
-    for odd in (row("a", 0.0, 0.0, 0.0), row("a", math.nan, math.nan, math.nan), Row("a", 1.0, 0.0, None, {})):
+    for odd in (
+        row("a", 0.0, 0.0, 0.0),
+        row("a", math.nan, math.nan, math.nan),
+        CoefficientRow("a", 1.0, 0.0, None, {}),
+    ):
         ElementTree.fromstring(plots.coefficient_chart([odd], title="t", axis="a"))
 
 
@@ -450,7 +460,7 @@ def test_numbers_have_room_beside_an_axis(size: float) -> None:
     ticks = [node.text or "" for node in ElementTree.fromstring(drawing).iter() if node.tag.endswith("text")]
     numbers = [text for text in ticks if "W" not in text]
     assert len(numbers) >= 2
-    assert sum(map(charts.text_inches, numbers)) < charts.WIDTH - charts.label_room([LONG])
+    assert sum(map(text_inches, numbers)) < WIDTH - label_room([LONG])
 
 
 def test_round_ticks_are_few() -> None:
@@ -461,13 +471,10 @@ def test_round_ticks_are_few() -> None:
 
 
 def test_legends_take_as_many_lines_as_they_need() -> None:
-    assert charts.legend_lines(["sampling", "linkage", "privacy"]) == 1
-    assert (
-        charts.legend_lines(["twice the budget", "twice the rows", "half the linkage errors", "bounds half as wide"])
-        == 2
-    )
-    assert charts.legend_lines([LONG] * 3) > 1
-    assert charts.legend_lines([]) == 1
+    assert legend_lines(["sampling", "linkage", "privacy"]) == 1
+    assert legend_lines(["twice the budget", "twice the rows", "half the linkage errors", "bounds half as wide"]) == 2
+    assert legend_lines([LONG] * 3) > 1
+    assert legend_lines([]) == 1
 
 
 def test_without_matplotlib(
@@ -514,8 +521,8 @@ def test_plan_in_words(pages: dict[str, str], plans: dict[str, dpl.Plan]) -> Non
         plans["plan"].assumptions,
     ):
         assert word in text
-    assert "For income give or take 0.05, with 20,000 rows: ε = " in text
-    assert "no budget is enough" in text
+    assert "With 20,000 rows: For ±0.05 on income: epsilon = " in text
+    assert "no budget reaches it" in text
     assert "typical ranges are declared" in shown_text(pages["plan, exact"])
     assert "nothing to vary" in shown_text(pages["plan, exact"])
     assert "4 of 60 slopes are drawn" in shown_text(pages["plan, sixty"])
@@ -668,7 +675,7 @@ def test_layout_and_accessibility(browser: Any, folder: Path, width: int, scheme
         )
         assert contrast(ink, ground) > 7.0
         assert (sum(numbers(ground)) < 200) == (scheme == "dark")
-        for colour in charts.PALETTE:
+        for colour in PALETTE:
             assert contrast(colour, ground) > 3.0
         if name == "sixty" or (width, scheme) not in ((1280, "light"), (400, "dark")):
             page.close()

@@ -16,10 +16,13 @@ from dplinked.linkage import ELE, Matching
 from dplinked.linkage.ele import LINK_BLOCK
 from dplinked.linker import quality
 from dplinked.linker.assignment import match_probabilities, matching_matrix
+from dplinked.linker.document import LinkageFacts, quality_document
 from dplinked.linker.fields import Field
 from dplinked.linker.files import linkage_section, save_linked
 from dplinked.linker.rules import LAST, UNLINKED, Links
-from dplinked.report.linkage import quality_page, quality_text
+from dplinked.report.document import Document
+from dplinked.report.html import write_page
+from dplinked.report.text import write_text
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -222,14 +225,18 @@ class Linked:
 
     def summary(self) -> str:
         """The quality report as text."""
-        return quality_text(self)
+        return write_text(self._document())
 
     def to_html(self, path: str | Path | None = None) -> str:
         """The quality report as an HTML page, also written to a file if a path is given."""
-        page = quality_page(self)
+        page = write_page(self._document())
         if path is not None:
             Path(path).write_text(page, encoding="utf-8")
         return page
+
+    def _document(self) -> Document:
+        rows = self.left.num_rows, self.right.num_rows
+        return quality_document(LinkageFacts(rows, self.links, self.fields, self.method, self.strata, self.estimates))
 
     def linkage_toml(self) -> str:
         """The study's ``[linkage]`` section."""

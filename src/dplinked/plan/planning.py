@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -14,10 +13,15 @@ from numpy.typing import NDArray
 
 from dplinked.errors import StudyError, suggest
 from dplinked.linkage import ELE, UNSTATED, Linkage, LinkageExposure, PrivacyUnit
+from dplinked.plan.document import lines_document, notebook_document, report_document
+from dplinked.plan.expectations import Curve, Expectations, Lever, PlannedError, Point
 from dplinked.plan.expected import expected_noise, expected_sampling
 from dplinked.privacy.calibration import privacy_mu
 from dplinked.privacy.quantities.instrument import plan_sums
 from dplinked.privacy.spending import VARIANCE
+from dplinked.report.files import write_or_return
+from dplinked.report.html import write_fragment, write_page
+from dplinked.report.text import write_lines
 from dplinked.study.budget import LARGE_EPSILON
 from dplinked.study.design import Design
 from dplinked.study.formula import Interval
@@ -30,100 +34,11 @@ _CURVE = 25  # places on a curve
 
 
 @dataclass(frozen=True)
-class PlannedError:
-    """Expected standard error of one coefficient, in the user's units, by where it comes from."""
-
-    epsilon: float
-    count: int
-    name: str
-    sampling: float
-    linkage: float
-    privacy: float
-
-    @property
-    def total(self) -> float:
-        """All together."""
-        return math.hypot(self.sampling, self.linkage, self.privacy)
-
-    def half_width(self, level: float = 0.95) -> float:
-        """Expected half-width of a confidence interval."""
-        return statistics.NormalDist().inv_cdf((1.0 + level) / 2.0) * self.total
-
-
-@dataclass(frozen=True)
-class Lever:
-    """What one change would do to the standard error of a coefficient: its factor, below 1 if it helps."""
-
-    change: str
-    name: str
-    factor: float
-
-
-@dataclass(frozen=True)
-class Curve:
-    """Expected half-widths of one coefficient's 95 % interval over one quantity, all else as in :class:`Point`.
-
-    Attributes
-    ----------
-    quantity
-        ``"epsilon"``, ``"rows"`` or ``"accuracy"``.
-    values, half_width, floor
-        Places, the half-width at each, and what it would be without privacy noise.
-    now
-        The half-width at the plan's own point.
-    """
-
-    quantity: str
-    name: str
-    values: tuple[float, ...]
-    half_width: tuple[float, ...]
-    floor: tuple[float, ...]
-    now: float
-
-
-@dataclass(frozen=True)
-class Point:
-    """Where levers and curves start from."""
-
-    epsilon: float
-    count: int
-    accuracy: float
-
-
-@dataclass(frozen=True)
-class Plan:
+class Plan(Expectations):
     """Expected standard errors over budgets and numbers of rows, from public values and guesses alone."""
 
-    delta: float
-    rows: tuple[PlannedError, ...]
-    levers: tuple[Lever, ...]
-    needed: tuple[tuple[str, float, float | None], ...]
-    assumptions: str
-    formula: str
-    point: Point
-    curves: tuple[Curve, ...]
-
     def __str__(self) -> str:
-        width = max(11, *(len(row.name) for row in self.rows))
-        lines = [
-            f"Expected standard errors at delta = {self.delta:g} (no data touched)",
-            f"{'epsilon':>8} {'rows':>11}  {'coefficient':<{width}} {'sampling':>10} {'linkage':>10} {'privacy':>10} {'± 95 %':>10}",
-        ]
-        for row in self.rows:
-            parts = f"{row.sampling:>10.4g} {row.linkage:>10.4g} {row.privacy:>10.4g} {row.half_width():>10.4g}"
-            lines.append(f"{row.epsilon:>8g} {row.count:>11,}  {row.name:<{width}} {parts}")
-        for name, wanted, epsilon in self.needed:
-            found = (
-                "no budget reaches it: sampling and linkage error alone are larger"
-                if epsilon is None
-                else f"epsilon = {epsilon:.3g}"
-            )
-            lines.append(f"For ±{wanted:g} on {name}: {found}.")
-        for name in dict.fromkeys(lever.name for lever in self.levers):
-            ordered = sorted((lever for lever in self.levers if lever.name == name), key=lambda lever: lever.factor)
-            shown = ", ".join(f"{lever.change} {100 * (lever.factor - 1):+.0f} %" for lever in ordered)
-            lines.append(f"What helps {name} most: {shown}.")
-        return "\n".join([*lines, self.assumptions])
+        return write_lines(lines_document(self))
 
     @overload
     def to_html(self, path: None = None) -> str: ...
@@ -131,16 +46,11 @@ class Plan:
     def to_html(self, path: str | Path) -> None: ...
     def to_html(self, path: str | Path | None = None) -> str | None:
         """Write the plan as one HTML page, or return it: it needs nothing else, and loads nothing."""
-        from dplinked.report.page import write_or_return
-        from dplinked.report.plan import render_page
-
-        return write_or_return(render_page(self), path)
+        return write_or_return(write_page(report_document(self)), path)
 
     def _repr_html_(self) -> str:
         """The plan in a notebook."""
-        from dplinked.report.plan import render_fragment
-
-        return render_fragment(self)
+        return write_fragment(notebook_document(self))
 
 
 @dataclass(frozen=True)

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import unicodedata
 from collections.abc import Callable, Sequence
 from html import escape
-from pathlib import Path
 from urllib.parse import quote
 
-from dplinked.errors import StudyError
-
-_JOINERS = "\u200c\u200d"  # invisible, but emoji and several scripts are written with them
+from dplinked.report.words import clean, is_number
 
 _STYLE = """
 :root { --ink: #1b1f24; --faint: #4d5662; --line: #cdd3da; --page: #ffffff; --stripe: #f4f6f8;
@@ -204,32 +200,9 @@ def download(text: str, file: str, kind: str) -> str:
     )
 
 
-def write_or_return(text: str, path: str | Path | None) -> str | None:
-    """Write a text to a file if there is one, else return it."""
-    if path is None:
-        return text
-    try:
-        Path(path).write_text(text, encoding="utf-8", newline="\n")
-    except (OSError, ValueError):
-        raise StudyError(f"{Path(path).name!r} cannot be written. Choose a file in an existing folder.") from None
-    return None
-
-
 def to_html(text: str) -> str:
     """Text whose characters stand for themselves in HTML, attributes included."""
     return escape(clean(text), quote=True)
-
-
-def clean(text: str) -> str:
-    """Text on one line: characters that control a terminal, a parser or the direction of writing show as �."""
-    return "".join(
-        "�" if unicodedata.category(c) in ("Cc", "Cf", "Cs", "Zl", "Zp") and c not in _JOINERS else c for c in text
-    )
-
-
-def is_number(cell: str) -> bool:
-    """Whether a cell holds figures and no words; a dash stands for a figure that is not there."""
-    return cell == "-" or (any(c.isdigit() for c in cell) and not any(c.isalpha() for c in cell))
 
 
 def _cell(tag: str, text: str, number: bool, attributes: str = "") -> str:

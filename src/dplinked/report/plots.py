@@ -1,4 +1,4 @@
-"""Charts of releases and plans; see :mod:`dplinked.report.charts` for how they are drawn."""
+"""Charts of coefficients, shares and curves; see :mod:`dplinked.report.drawing` for how they are drawn."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dplinked.report.charts import (
+from dplinked.report.drawing import (
     HEIGHT,
     INK,
     PALETTE,
@@ -28,11 +28,10 @@ from dplinked.report.charts import (
     text_inches,
     to_svg,
 )
+from dplinked.report.numbers import format_number
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-
-    from dplinked.report.exports import Row
 
 Floats = NDArray[np.float64]
 
@@ -40,6 +39,34 @@ _ALIKE = 8.0  # coefficients whose sizes are within this factor share an axis
 _WHISKER = 1.959964
 _PANEL = 1.05  # inches
 _TICKS = 0.42
+
+
+@dataclass(frozen=True)
+class CoefficientRow:
+    """One coefficient: its interval is None where none was paid for, and `parts` is empty where they are not known."""
+
+    name: str
+    coef: float
+    std_err: float
+    interval: tuple[float, float] | None
+    parts: dict[str, float]
+
+    @property
+    def bounded(self) -> bool:
+        """Whether there is an interval with two ends."""
+        return self.interval is not None and all(map(math.isfinite, self.interval))
+
+    def show(self, value: float) -> str:
+        """A number in the coefficient's units, in as many digits as its error leaves meaningful."""
+        return format_number(value, self.std_err)
+
+    def show_interval(self) -> str:
+        """The interval as text."""
+        if self.interval is None:
+            return "not paid for"
+        if not any(map(math.isfinite, self.interval)):
+            return "unbounded"
+        return f"[{self.show(self.interval[0])}, {self.show(self.interval[1])}]"
 
 
 @dataclass(frozen=True)
@@ -53,7 +80,7 @@ class Line:
     now: tuple[float, float]
 
 
-def coefficient_chart(rows: Sequence[Row], *, title: str, axis: str, unsure: Iterable[str] = ()) -> str:
+def coefficient_chart(rows: Sequence[CoefficientRow], *, title: str, axis: str, unsure: Iterable[str] = ()) -> str:
     """One row per coefficient, with its interval; without one, what privacy noise alone may do, dashed.
 
     Coefficients of very different sizes get axes of their own. An open marker stands for one of those in `unsure`, and
@@ -80,7 +107,7 @@ def coefficient_chart(rows: Sequence[Row], *, title: str, axis: str, unsure: Ite
         return to_svg(figure, title)
 
 
-def _reach(row: Row) -> list[float]:
+def _reach(row: CoefficientRow) -> list[float]:
     """What of a coefficient has to be on the axis; where its interval has no end, as much as errors would reach."""
     ends = [] if row.interval is None else [end for end in row.interval if math.isfinite(end)]
     if len(ends) < 2:
@@ -88,9 +115,9 @@ def _reach(row: Row) -> list[float]:
     return [end for end in (*ends, row.coef) if math.isfinite(end)]
 
 
-def _alike(rows: Sequence[Row]) -> list[list[Row]]:
+def _alike(rows: Sequence[CoefficientRow]) -> list[list[CoefficientRow]]:
     """Neighbouring coefficients of about the same size."""
-    groups: list[list[Row]] = []
+    groups: list[list[CoefficientRow]] = []
     sizes: list[float] = []
     for row in rows:
         size = max(map(abs, _reach(row)), default=0.0)
@@ -104,14 +131,14 @@ def _alike(rows: Sequence[Row]) -> list[list[Row]]:
     return groups
 
 
-def _limits(group: Sequence[Row]) -> tuple[float, float]:
+def _limits(group: Sequence[CoefficientRow]) -> tuple[float, float]:
     shown = [0.0, *(end for row in group for end in _reach(row))]
     low, high = min(shown), max(shown)
     room = 0.06 * (high - low) or 0.05
     return low - room, high + room
 
 
-def _draw_interval(axes: Axes, place: int, row: Row, hollow: bool) -> None:
+def _draw_interval(axes: Axes, place: int, row: CoefficientRow, hollow: bool) -> None:
     edges, colour = axes.get_xlim(), PALETTE[0]
     low, high = row.interval or (row.coef - _WHISKER * row.std_err, row.coef + _WHISKER * row.std_err)
     inside = 0.012 * (edges[1] - edges[0])  # where the arrows' tips stay clear of names

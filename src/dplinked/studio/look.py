@@ -10,7 +10,8 @@ from htmltools import HTML, Tag, TagChild, TagList, tags
 from shiny import ui
 from shiny.types import NavSetArg
 
-from dplinked.report.page import clean, table
+from dplinked.report.page import table
+from dplinked.report.words import clean
 
 STYLE = Path(__file__).with_name("studio.css")
 

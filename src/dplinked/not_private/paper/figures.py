@@ -12,7 +12,7 @@ import numpy as np
 from dplinked.not_private.paper.application import ApplicationResult
 from dplinked.not_private.paper.claims import Setting, axis, series
 from dplinked.not_private.paper.settings import METHODS
-from dplinked.report.charts import drawing, to_svg
+from dplinked.report.drawing import drawing, to_svg
 
 # Methods without linkage have dotted lines, those after linkage full lines, and the tight ones thick lines.
 _STYLES: dict[str, dict[str, Any]] = {

@@ -1,28 +1,31 @@
-"""What a release promises, how its rows were linked, and what it took of the budget: in plain words, as HTML."""
+"""What a release promises, how its rows were linked, and what it took of the budget, in plain words."""
 
 from __future__ import annotations
 
 import math
 import statistics
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
+from dplinked.linkage.declared import DeclaredLinkage
 from dplinked.privacy.calibration import privacy_epsilon, privacy_mu, round_down, round_up
-from dplinked.report import page as html
+from dplinked.release.coefficients import coefficient_rows
+from dplinked.release.contents import Privacy
+from dplinked.release.result import Result
 from dplinked.report import plots
-from dplinked.report.exports import coefficient_rows, format_delta, format_percent
+from dplinked.report.document import Bullets, Chart, Code, Details, Facts, Heading, Part, Table
+from dplinked.report.numbers import format_percent, in_powers
 
-if TYPE_CHECKING:
-    from dplinked.linkage.declared import DeclaredLinkage
-    from dplinked.release.release import Release
-
-_ACCURACY_STEP = 0.02
+ACCURACY_STEP = 0.02
 _SHOWN = 24  # blocks whose accuracies are shown without being asked for
 
 
-def promise_in_short(release: Release) -> str:
+def format_delta(delta: float) -> str:
+    """A small probability, never less than it is, in powers of ten."""
+    return in_powers(round_up(delta, 10))
+
+
+def promise_in_short(privacy: Privacy) -> str:
     """The promise in one line."""
-    privacy = release.privacy
     return f"ε = {round_up(privacy.epsilon, 10)}, δ = {format_delta(privacy.delta)} for each person in the files"
 
 
@@ -46,40 +49,38 @@ def linkage_in_short(linkage: DeclaredLinkage) -> str:
 # --- privacy -----------------------------------------------------------------------------------------
 
 
-def describe_privacy(release: Release) -> list[str]:
+def describe_privacy(result: Result) -> list[Part]:
     """Who is protected, against what, and under which declared facts."""
-    privacy = release.privacy
+    privacy = result.privacy
     return [
-        html.heading("Who is protected"),
-        html.paragraph(
-            "Every person who is present once in each of the two files. Whoever appears more often is protected less."
-        ),
-        html.heading("Against what"),
-        *(html.paragraph(text) for text in _promise(release)),
-        html.heading("Under which declared facts"),
-        html.unordered_list(_declared_facts(release)),
-        html.heading("What is taken as public"),
-        html.unordered_list([f"{text[0].upper()}{text[1:]}" for text in privacy.assumed_public]),
-        html.heading("What is not promised"),
-        html.unordered_list(
+        Heading("Who is protected"),
+        "Every person who is present once in each of the two files. Whoever appears more often is protected less.",
+        Heading("Against what"),
+        *_promise(result),
+        Heading("Under which declared facts"),
+        Bullets(_declared_facts(result)),
+        Heading("What is taken as public"),
+        Bullets([f"{text[0].upper()}{text[1:]}" for text in privacy.assumed_public]),
+        Heading("What is not promised"),
+        Bullets(
             [
                 "That nothing can be learned about a person. What holds for people in general can be applied to anybody, in the files or not.",
                 "Anything about side channels, about the files themselves, or about a steward who declares what was seen in the data.",
                 *(
                     []
-                    if release.ledger is not None
+                    if result.ledger is not None
                     else ["Anything about several releases together: this one was charged to no ledger."]
                 ),
             ]
         ),
-        html.heading("The statement in its exact words"),
-        *exact_statement(release),
+        Heading("The statement in its exact words"),
+        *exact_statement(privacy),
     ]
 
 
-def _promise(release: Release) -> list[str]:
+def _promise(result: Result) -> list[str]:
     """What (ε, δ) and μ mean, in words. The bet is the Gaussian trade-off's: right with probability Φ(μ/2) at best."""
-    privacy, paid = release.privacy, release.linkage.paid
+    privacy, paid = result.privacy, result.linkage.paid
     guess = statistics.NormalDist().cdf(math.hypot(privacy.mu, paid or 0.0) / 2.0)
     both = "this release and that of the linkage accuracy" if paid else "the release"
     factor = round_up(math.exp(min(privacy.epsilon, 700.0)), 3)
@@ -91,8 +92,8 @@ def _promise(release: Release) -> list[str]:
     ]
 
 
-def _declared_facts(release: Release) -> list[str]:
-    unit = release.privacy.unit
+def _declared_facts(result: Result) -> list[str]:
+    unit = result.privacy.unit
     k, change, moves = unit.displaced_links or 0, unit.linkage_change or 0.0, unit.moves_block
     facts = [
         "Files that are compared have the same number of rows and differ in one person's values, in any way at all."
@@ -110,29 +111,22 @@ def _declared_facts(release: Release) -> list[str]:
     return [*facts, "Whoever declared this answers for it. What identifiers do beyond it is not protected."]
 
 
-def exact_statement(release: Release) -> list[str]:
+def exact_statement(privacy: Privacy) -> list[str]:
     """The statement as the release has it."""
-    return [
-        html.paragraph(release.privacy.statement),
-        html.paragraph("Taken as public: " + "; ".join(release.privacy.assumed_public) + "."),
-    ]
+    return [privacy.statement, "Taken as public: " + "; ".join(privacy.assumed_public) + "."]
 
 
 # --- linkage -----------------------------------------------------------------------------------------
 
 
-def describe_linkage(release: Release) -> list[str]:
+def describe_linkage(result: Result) -> list[Part]:
     """The linkage model as declared, and what a slightly different accuracy would do."""
-    linkage = release.linkage
+    linkage = result.linkage
     if linkage.model == "Exact":
         return [
-            html.paragraph(
-                "The rows were joined on a unique key: every link is right by construction, and nothing had to be corrected."
-            )
+            "The rows were joined on a unique key: every link is right by construction, and nothing had to be corrected."
         ]
-    not_shown = html.paragraph(
-        "Not shown: what would have come out had the wrong links been ignored. That would have to be paid for, and was not."
-    )
+    not_shown = "Not shown: what would have come out had the wrong links been ignored. That would have to be paid for, and was not."
     if linkage.model != "ELE":
         facts = [
             ("Largest sum of a column", f"{linkage.column_sum:g}"),
@@ -140,26 +134,21 @@ def describe_linkage(release: Release) -> list[str]:
             ("Rows that may carry one person's response", f"{linkage.carriers:,}"),
         ]
         return [
-            html.paragraph(
-                "Each possible link has a probability, given by a matching matrix. The matrix is data and is not shown. Declared about it is:"
-            ),
-            html.table((), facts, label="Declared about the matching matrix"),
+            "Each possible link has a probability, given by a matching matrix. The matrix is data and is not shown. Declared about it is:",
+            Facts(facts, label="Declared about the matching matrix"),
             not_shown,
         ]
     where = f"within the same block ({linkage.block})" if linkage.block else "of the file"
-    text = [
-        f"Some links are wrong, and the coefficients are corrected for it. A wrong link is taken to fall on any other row {where} alike."
-    ]
     return [
-        *(html.paragraph(part) for part in [*text, *_accuracy_text(release)]),
+        f"Some links are wrong, and the coefficients are corrected for it. A wrong link is taken to fall on any other row {where} alike.",
+        _accuracy_text(linkage),
         *_accuracy_table(linkage),
         not_shown,
-        *_other_accuracy(release),
+        *_other_accuracy(result),
     ]
 
 
-def _accuracy_text(release: Release) -> list[str]:
-    linkage = release.linkage
+def _accuracy_text(linkage: DeclaredLinkage) -> str:
     source = {
         "public": "The accuracy was declared; nothing here checks it.",
         "released": "The accuracy was measured on these files and released before, with noise, for a budget of its own.",
@@ -177,10 +166,10 @@ def _accuracy_text(release: Release) -> list[str]:
         said.append(f"Its standard error is {error:g}.")
     if checked is None and error is None and linkage.source != "estimated":
         said.append("How well it is known was not declared.")
-    return [" ".join(said)]
+    return " ".join(said)
 
 
-def _accuracy_table(linkage: DeclaredLinkage) -> list[str]:
+def _accuracy_table(linkage: DeclaredLinkage) -> list[Part]:
     accuracy = linkage.accuracy
     if not isinstance(accuracy, Mapping):
         return []
@@ -195,29 +184,27 @@ def _accuracy_table(linkage: DeclaredLinkage) -> list[str]:
     ]
     if linkage.other is not None:
         rows.append(["(all other blocks)", f"{linkage.other:.3f}", *("-" for _ in extras)])
-    table = html.table(
-        ["block", "accuracy", *(title for title, _ in extras)], rows, label="Declared accuracy per block"
-    )
-    return [table] if len(rows) <= _SHOWN else [html.details(f"The accuracies of {len(rows):,} blocks", table)]
+    table = Table(["block", "accuracy", *(title for title, _ in extras)], rows, label="Declared accuracy per block")
+    return [table] if len(rows) <= _SHOWN else [Details(f"The accuracies of {len(rows):,} blocks", [table])]
 
 
-def _other_accuracy(release: Release) -> list[str]:
+def _other_accuracy(result: Result) -> list[Part]:
     """How coefficients would move were the accuracy a little off: computed from the release, at no cost."""
-    if not release.tells_other_accuracies:
+    if not result.tells_other_accuracies:
         return []
-    lower, higher = (release.with_accuracy(step).coef for step in (-_ACCURACY_STEP, _ACCURACY_STEP))
+    lower, higher = (result.with_accuracy(step).coef for step in (-ACCURACY_STEP, ACCURACY_STEP))
     rows = [
         [row.name, *(row.show(value) for value in (lower[row.name], row.coef, higher[row.name]))]
-        for row in coefficient_rows(release)
+        for row in coefficient_rows(result)
     ]
     return [
-        html.heading(f"Were the accuracy off by {_ACCURACY_STEP:g}"),
-        html.paragraph(
+        Heading(f"Were the accuracy off by {ACCURACY_STEP:g}"),
+        (
             "Coefficients as they would read had another accuracy been declared. Slopes move by about that share of themselves: a lower accuracy means a larger "
             "correction."
         ),
-        html.table(
-            ["name", f"{_ACCURACY_STEP:g} lower", "as declared", f"{_ACCURACY_STEP:g} higher"],
+        Table(
+            ["name", f"{ACCURACY_STEP:g} lower", "as declared", f"{ACCURACY_STEP:g} higher"],
             rows,
             label="Coefficients under another accuracy",
         ),
@@ -227,36 +214,36 @@ def _other_accuracy(release: Release) -> list[str]:
 # --- budget ------------------------------------------------------------------------------------------
 
 
-def budget_before(release: Release) -> tuple[float, float, float] | None:
+def budget_before(result: Result) -> tuple[float, float, float] | None:
     """(before, spent, left) of the ledger's budget, in units of μ²; None without a ledger.
 
     The ledger says what was left after the charge; what was there before follows, since μ² adds.
     """
-    if release.ledger is None:
+    if result.ledger is None:
         return None
-    delta, left = release.ledger.delta, release.ledger.epsilon_left
+    delta, left = result.ledger.delta, result.ledger.epsilon_left
     after = privacy_mu(left, delta) ** 2 if left > 1e-6 else 0.0
-    whole = privacy_mu(release.ledger.epsilon, delta) ** 2
-    spent = min(release.privacy.mu**2, whole)
+    whole = privacy_mu(result.ledger.epsilon, delta) ** 2
+    spent = min(result.privacy.mu**2, whole)
     return min(after + spent, whole), spent, min(after, whole - spent)
 
 
-def describe_budget(release: Release) -> list[str]:
+def describe_budget(result: Result) -> list[Part]:
     """What the release cost, and the ledger's budget before and after it."""
-    privacy, found = release.privacy, budget_before(release)
+    privacy, found = result.privacy, budget_before(result)
     own = (
         f"This release spent ε = {round_up(privacy.epsilon, 10)} at δ = {format_delta(privacy.delta)}, which is μ = {round_up(privacy.mu)} in the terms in which "
         "releases add up: two of μ₁ and μ₂ together have μ = √(μ₁² + μ₂²)."
     )
-    if found is None or release.ledger is None:
+    if found is None or result.ledger is None:
         return [
-            html.paragraph(own),
-            html.paragraph(
+            own,
+            (
                 "It was charged to no ledger, so nothing here tells what was spent on these people before or may be spent after. Whoever makes "
                 "several releases about them has to add them up."
             ),
         ]
-    charge, (before, spent, left) = release.ledger, found
+    charge, (before, spent, left) = result.ledger, found
     whole = privacy_mu(charge.epsilon, charge.delta) ** 2
     shares = {"spent before": max(0.0, whole - before) / whole, "this release": spent / whole, "left": left / whole}
     epsilon_before = min(charge.epsilon, privacy_epsilon(math.sqrt(before), charge.delta)) if before else 0.0
@@ -267,13 +254,13 @@ def describe_budget(release: Release) -> list[str]:
         ("Left after it", f"ε = {round_down(charge.epsilon_left)}"),
     ]
     return [
-        html.paragraph(own),
-        html.paragraph(
+        own,
+        (
             f"It was charged to the budget of {charge.population} before any row was looked at. All at δ = {format_delta(charge.delta)}, "
             "left meaning what one further release could have:"
         ),
-        html.table((), rows, label="The budget before and after"),
-        html.chart(
+        Facts(rows, label="The budget before and after"),
+        Chart(
             lambda: plots.share_chart(
                 ["budget"],
                 {name: [value] for name, value in shares.items()},
@@ -283,10 +270,8 @@ def describe_budget(release: Release) -> list[str]:
             f"{format_percent(shares['spent before'])} were spent before, {format_percent(shares['this release'])} by this release, {format_percent(shares['left'])} are left. "
             "Shares of μ² add up; values of ε do not.",
         ),
-        html.paragraph(
-            f"In the ledger it is called {charge.id}. The ledger must still know this head, else it was rolled back:"
-        ),
-        html.code_block(charge.head, "Ledger head"),
+        f"In the ledger it is called {charge.id}. The ledger must still know this head, else it was rolled back:",
+        Code(charge.head, "Ledger head"),
     ]
 
 

@@ -1,23 +1,21 @@
-"""A plan as one HTML page, and as a fragment for notebooks: from public values and guesses, no data touched."""
+"""What a plan says of itself, from public values and guesses: no data is touched."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 
+from dplinked.plan.expectations import Expectations
 from dplinked.privacy.calibration import round_up
-from dplinked.report import page as html
 from dplinked.report import plots
 from dplinked.report.charts import Series, interval_chart
-from dplinked.report.exports import format_delta, format_number, format_percent, list_names
-
-if TYPE_CHECKING:
-    from dplinked.plan.planning import Plan
+from dplinked.report.document import Bullets, Chart, Column, Details, Document, Facts, Notes, Part, Section, Table
+from dplinked.report.numbers import format_number, format_percent, in_powers
+from dplinked.report.words import list_names
 
 TITLE = "What a release would be worth"
 _PANELS = 4  # coefficients that are drawn; tables have all of them
 _BARS = 12
+_PARTS = ("sampling", "linkage", "privacy", "± 95 %")
 _ROWS = 48  # of a table that is shown without being asked for
 _AXES = {
     "epsilon": ("Against the budget", "ε (more is less private)"),
@@ -32,58 +30,64 @@ _MEANING = {
 }
 
 
-def render_page(plan: Plan) -> str:
-    """The whole planning report."""
-    body = [
-        html.paragraph(
-            "How wide the intervals of a private release are likely to be, before anything is spent. No data was touched: this page "
-            "is made of declared values and guesses only."
-        ),
-        html.table(
-            (),
-            [
-                ("Model", plan.formula),
-                ("Compared with", _point_text(plan)),
-                ("Assumed", plan.assumptions),
-            ],
-            label="The plan in short",
-        ),
-        html.section("What to expect", *_expected(plan)),
-        *([html.section("What a wanted precision needs", html.unordered_list(_needed(plan)))] if plan.needed else []),
-        html.section("What would help most", *_levers(plan)),
+def report_document(plan: Expectations) -> Document:
+    """The whole planning report, as a page."""
+    start = (
+        "How wide the intervals of a private release are likely to be, before anything is spent. No data was touched: this page "
+        "is made of declared values and guesses only."
+    )
+    facts = [("Model", plan.formula), ("Compared with", _point_text(plan)), ("Assumed", plan.assumptions)]
+    sections = [
+        Section("", [start, Facts(facts, "The plan in short")]),
+        Section("What to expect", _expected(plan)),
+        *([Section("What a wanted precision needs", _wanted(plan))] if plan.needed else []),
+        Section("What would help most", _levers(plan)),
+        *(Section(title, _curve(plan, quantity, title, axis)) for quantity, (title, axis) in _AXES.items()),
     ]
-    for quantity, (title, axis) in _AXES.items():
-        body.append(html.section(title, *_curve(plan, quantity, title, axis)))
-    return html.page(TITLE, "\n".join(body))
+    return Document(TITLE, sections, subject=plan.formula)
 
 
-def render_fragment(plan: Plan) -> str:
+def notebook_document(plan: Expectations) -> Document:
     """The plan's tables, for a cell of a notebook."""
     title, axis = _AXES["epsilon"]
-    body = [
-        f"<p><strong>{TITLE}</strong> (no data touched)<br><code>{html.to_html(plan.formula)}</code></p>",
+    parts: list[Part] = [
         _error_table(plan),
-        *(html.paragraph(text) for text in (*_needed(plan), *_lever_text(plan))),
-        html.details(title, *_curve(plan, "epsilon", title, axis)),
-        html.paragraph(plan.assumptions),
+        *(_wanted(plan) if plan.needed else []),
+        *_best_levers(plan),
+        Details(title, _curve(plan, "epsilon", title, axis)),
+        plan.assumptions,
     ]
-    return html.notebook_cell(*body)
+    return Document(f"{TITLE} (no data touched)", [Section("", parts)], subject=plan.formula)
+
+
+def lines_document(plan: Expectations) -> Document:
+    """The plan as a table and sentences, for a terminal."""
+    width = max([11, *(len(row.name) for row in plan.rows)])
+    columns = [Column(8), Column(11, gap=1), Column(width, right=False, gap=2), *(Column(10, gap=1) for _ in range(4))]
+    header = ["epsilon", "rows", "coefficient", *_PARTS]
+    rows = []
+    for row in plan.rows:
+        parts = (row.sampling, row.linkage, row.privacy, row.half_width())
+        rows.append([f"{row.epsilon:g}", f"{row.count:,}", row.name, *(f"{part:.4g}" for part in parts)])
+    table = Table(header, rows, "Expected standard errors", columns)
+    notes = Notes([*_needed(plan), *_all_levers(plan), plan.assumptions])
+    return Document(
+        f"Expected standard errors at delta = {plan.delta:g} (no data touched)", [Section("", [table, notes])]
+    )
 
 
 # --- expected errors ---------------------------------------------------------------------------------
 
 
-def _expected(plan: Plan) -> list[str]:
+def _expected(plan: Expectations) -> list[Part]:
     return [
-        html.paragraph(
-            "Expected standard errors, by where they come from, and the half-width of a 95 % interval: an interval is the estimate give or take that much."
-        ),
+        "Expected standard errors, by where they come from, and the half-width of a 95 % interval: an interval is the estimate give or take that much.",
         _error_table(plan),
     ]
 
 
-def _error_table(plan: Plan) -> str:
-    header = ["name", "ε", "rows", "sampling", "linkage", "privacy", "± 95 %"]
+def _error_table(plan: Expectations) -> Part:
+    header = ["name", "ε", "rows", *_PARTS]
     rows = []
     for name in _names(plan):
         own = [row for row in plan.rows if row.name == name]
@@ -92,39 +96,41 @@ def _error_table(plan: Plan) -> str:
             parts = (row.sampling, row.linkage, row.privacy, row.half_width())
             cells = [format_number(part, least) for part in parts]
             rows.append([name, f"{row.epsilon:g}", f"{row.count:,}", *cells])
-    table = html.table(header, rows, label="Expected standard errors")
-    return table if len(rows) <= _ROWS else html.details(f"Expected errors of {len(_names(plan))} coefficients", table)
+    table = Table(header, rows, label="Expected standard errors")
+    return table if len(rows) <= _ROWS else Details(f"Expected errors of {len(_names(plan))} coefficients", [table])
 
 
-def _names(plan: Plan) -> list[str]:
+def _names(plan: Expectations) -> list[str]:
     return list(dict.fromkeys(row.name for row in plan.rows))
 
 
-def _needed(plan: Plan) -> list[str]:
+def _wanted(plan: Expectations) -> list[Part]:
+    return [f"With {plan.point.count:,} rows:", Bullets(_needed(plan))]
+
+
+def _needed(plan: Expectations) -> list[str]:
+    """Which budget each wanted half-width needs."""
     said = []
     for name, wanted, epsilon in plan.needed:
-        start = f"For {name} give or take {wanted:g}, with {plan.point.count:,} rows: "
-        if epsilon is None:
-            said.append(start + "no budget is enough. Sampling and linkage errors alone are larger.")
-        else:
-            said.append(start + f"ε = {round_up(epsilon, 3)}.")
+        none = "no budget reaches it: sampling and linkage error alone are larger"
+        said.append(f"For ±{wanted:g} on {name}: {none if epsilon is None else f'epsilon = {epsilon:.3g}'}.")
     return said
 
 
-def _point_text(plan: Plan) -> str:
+def _point_text(plan: Expectations) -> str:
     point = plan.point
     links = "" if point.accuracy == 1.0 else f", {format_percent(point.accuracy)} of the links right"
-    return f"ε = {point.epsilon:g}, δ = {format_delta(plan.delta)}, {point.count:,} rows{links}"
+    return f"ε = {point.epsilon:g}, δ = {in_powers(round_up(plan.delta, 10))}, {point.count:,} rows{links}"
 
 
 # --- levers ------------------------------------------------------------------------------------------
 
 
-def _levers(plan: Plan) -> list[str]:
+def _levers(plan: Expectations) -> list[Part]:
     changes = list(dict.fromkeys(lever.change for lever in plan.levers))
     names = list(dict.fromkeys(lever.name for lever in plan.levers))
     if not names:
-        return [html.paragraph("There is no slope that anything could help.")]
+        return ["There is no slope that anything could help."]
     factor = {(lever.change, lever.name): lever.factor for lever in plan.levers}
     table = [[name, *(_change(factor[change, name]) for change in changes)] for name in names]
     drawn = names[:_BARS]
@@ -138,24 +144,20 @@ def _levers(plan: Plan) -> list[str]:
             drawn, series, title="What would help most", axis="change of the standard error, %", zero=True
         )
 
-    parts = [
-        html.paragraph(
-            f"By how much one change alone would move the standard error. Compared with {_point_text(plan)}."
-        ),
-        *(html.paragraph(text) for text in _lever_text(plan)),
-        html.chart(draw, _only(drawn, names)),
-        html.table(["name", *changes], table, label="What would help most, in numbers"),
+    parts: list[Part] = [
+        f"By how much one change alone would move the standard error. Compared with {_point_text(plan)}.",
+        *_best_levers(plan),
+        Chart(draw, _only(drawn, names)),
+        Table(["name", *changes], table, label="What would help most, in numbers"),
     ]
     if "bounds half as wide" not in changes:
         parts.append(
-            html.paragraph(
-                "What tighter bounds would do is told only where typical ranges are declared: without them, rows are taken to fill their bounds."
-            )
+            "What tighter bounds would do is told only where typical ranges are declared: without them, rows are taken to fill their bounds."
         )
     return parts
 
 
-def _lever_text(plan: Plan) -> list[str]:
+def _best_levers(plan: Expectations) -> list[str]:
     """The best change for each slope, slopes with the same one together."""
     best: dict[str, list[tuple[str, float]]] = {}
     for name in dict.fromkeys(lever.name for lever in plan.levers):
@@ -170,6 +172,16 @@ def _lever_text(plan: Plan) -> list[str]:
     return said
 
 
+def _all_levers(plan: Expectations) -> list[str]:
+    """All changes for each slope, the best first."""
+    said = []
+    for name in dict.fromkeys(lever.name for lever in plan.levers):
+        ordered = sorted((lever for lever in plan.levers if lever.name == name), key=lambda lever: lever.factor)
+        shown = ", ".join(f"{lever.change} {_change(lever.factor)}" for lever in ordered)
+        said.append(f"What helps {name} most: {shown}.")
+    return said
+
+
 def _change(factor: float) -> str:
     return f"{100.0 * (factor - 1.0):+.0f} %"
 
@@ -177,10 +189,10 @@ def _change(factor: float) -> str:
 # --- curves ------------------------------------------------------------------------------------------
 
 
-def _curve(plan: Plan, quantity: str, title: str, axis: str) -> list[str]:
+def _curve(plan: Expectations, quantity: str, title: str, axis: str) -> list[Part]:
     curves = [curve for curve in plan.curves if curve.quantity == quantity]
     if not curves:
-        return [html.paragraph("No share of wrong links is declared for this linkage, so there is nothing to vary.")]
+        return ["No share of wrong links is declared for this linkage, so there is nothing to vary."]
     slopes = [curve for curve in curves if curve.name != "Intercept"] or curves
     wanted = [name for name, _, _ in plan.needed]
     drawn = sorted(slopes, key=lambda curve: curve.name not in wanted)[:_PANELS]
@@ -206,9 +218,9 @@ def _curve(plan: Plan, quantity: str, title: str, axis: str) -> list[str]:
     }[quantity]
     caption = f"Half-width of 95 % intervals at {fixed}; the dot is the plan's own point. {_only([c.name for c in drawn], [c.name for c in slopes])}"
     return [
-        html.paragraph(_MEANING[quantity]),
-        html.chart(draw, caption.strip()),
-        html.details("As a table", html.table(header, rows, label=f"Half-width, in numbers: {title.lower()}")),
+        _MEANING[quantity],
+        Chart(draw, caption.strip()),
+        Details("As a table", [Table(header, rows, label=f"Half-width, in numbers: {title.lower()}")]),
     ]
 
 

@@ -1,37 +1,30 @@
-"""How good a linkage is, for the steward: as text and as a page.
+"""What a linkage says of itself: how good its links are, for the steward.
 
 Privacy
 -------
-None: both are read from the two files without noise, and say so first.
+None: the document is read from the two files without noise, and says so first.
 """
 
 from __future__ import annotations
 
 import math
-import textwrap
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dplinked.linker.rules import LAST, UNLINKED
+from dplinked.linker.fields import Field
+from dplinked.linker.quality import AccuracyEstimate, Strata
+from dplinked.linker.rules import LAST, UNLINKED, Links
 from dplinked.report import charts
-from dplinked.report import page as html
-from dplinked.report.text import WIDTH
-
-if TYPE_CHECKING:
-    from dplinked.linker.fields import Field
-    from dplinked.linker.linked import Linked
-    from dplinked.linker.quality import AccuracyEstimate
+from dplinked.report.document import Chart, Document, Facts, Part, Section, Steps, Table
 
 Floats = NDArray[np.float64]
 
 WARNING = "FOR THE STEWARD ONLY, NOT FOR PUBLICATION: everything below is read from the two files without noise."
 _TITLE = "How good are the links?"
 _STEP = 0.02  # an error in the accuracy that is easily made
-_NAME = 32  # columns of a group's name in the text; the page has it whole
 _BAR = 22
 _ALL = "overall"
 _QUANTILES = (0.0, 0.05, 0.5, 0.95, 1.0)
@@ -43,111 +36,45 @@ _METHODS = {
 _LINKED, _OTHER = "(linked)", "(other)"  # groups that are no blocks
 
 
-def quality_text(linked: Linked) -> str:
-    """The quality report as text."""
-    lines = [WARNING, "", _TITLE.center(WIDTH).rstrip(), "=" * WIDTH]
-    for title, parts in _sections(linked):
-        shown = [block for block in map(_as_text, parts) if block]
-        lines += ["", title, "-" * WIDTH, *shown[0], *(line for block in shown[1:] for line in ("", *block))]
-    return "\n".join(lines)
-
-
-def quality_page(linked: Linked) -> str:
-    """The quality report as one HTML page, with charts."""
-    body = []
-    for title, parts in _sections(linked):
-        body += [f"<section>\n<h2>{html.to_html(title)}</h2>", *(_as_html(part) for part in parts), "</section>"]
-    return html.page(_TITLE, "\n".join(body), warning=WARNING)
-
-
-# --- what both are made of ---------------------------------------------------------------------------
-
-
 @dataclass(frozen=True)
-class _Table:
-    """Cells as texts, the first of each row its name; no header for a list of facts."""
+class LinkageFacts:
+    """What a quality report is made of.
 
-    header: tuple[str, ...]
-    rows: Sequence[tuple[str, ...]]
-    label: str
+    Attributes
+    ----------
+    rows
+        Numbers of rows of the left and the right file.
+    estimates
+        Accuracies by every method that tells them, the best first.
+    """
 
-
-@dataclass(frozen=True)
-class _Chart:
-    """A drawing for the page, and what stands in its place in the text."""
-
-    draw: Callable[[], str]
-    lines: list[str]
-
-
-@dataclass(frozen=True)
-class _Steps:
-    """A numbered list."""
-
-    items: list[str]
+    rows: tuple[int, int]
+    links: Links
+    fields: Sequence[Field]
+    method: str
+    strata: Strata
+    estimates: Sequence[AccuracyEstimate]
 
 
-_Part = str | _Table | _Chart | _Steps
-
-
-def _as_text(part: _Part) -> list[str]:
-    if isinstance(part, str):
-        return _wrap(part)
-    if isinstance(part, _Chart):
-        return part.lines
-    if isinstance(part, _Steps):
-        return [line for k, item in enumerate(part.items, 1) for line in _wrap(item, f"{k}. ")]
-    if not part.header:
-        width = 2 + max(charts.columns(row[0]) for row in part.rows)
-        return [line for label, value in part.rows for line in _wrap(value, _pad(label, width))]
-    names = [charts.shorten(row[0], _NAME) for row in part.rows]
-    lines = [_pad(name, max(map(charts.columns, [part.header[0], *names]))) for name in [part.header[0], *names]]
-    for k, head in enumerate(part.header[1:], 1):
-        cells = [head, *(html.clean(row[k]) for row in part.rows)]
-        width = max(map(charts.columns, cells)) * (-1 if all(map(html.is_number, cells[1:])) else 1)
-        lines = [f"{line}  {_pad(cell, width)}" for line, cell in zip(lines, cells, strict=True)]
-    return [line.rstrip() for line in lines]
-
-
-def _wrap(text: str, start: str = "") -> list[str]:
-    """Lines of a paragraph, the later ones as far in as the first; options such as --a-b stay whole."""
-    inner = " " * charts.columns(start)
-    return textwrap.wrap(html.clean(text), WIDTH, initial_indent=start, subsequent_indent=inner, break_on_hyphens=False)
-
-
-def _as_html(part: _Part) -> str:
-    if isinstance(part, str):
-        return html.paragraph(part)
-    if isinstance(part, _Table):
-        return html.table(part.header, part.rows, label=part.label)
-    if isinstance(part, _Steps):
-        return html.ordered_list(part.items)
-    return html.chart(part.draw)
-
-
-def _pad(text: str, width: int) -> str:
-    """Fill up to a number of columns, on the left if it is negative."""
-    blanks = " " * (abs(width) - charts.columns(text))
-    return blanks + text if width < 0 else text + blanks
-
-
-def _sections(linked: Linked) -> list[tuple[str, list[_Part]]]:
+def quality_document(linked: LinkageFacts) -> Document:
+    """The quality report."""
     sections = [
-        ("What was linked", _describe_files(linked)),
-        ("Links per group", _describe_groups(linked)),
-        ("Scores", _describe_scores(linked)),
-        ("Accuracy per group", _describe_accuracy(linked)),
+        Section("What was linked", _describe_files(linked)),
+        Section("Links per group", _describe_groups(linked)),
+        Section("Scores", _describe_scores(linked)),
+        Section("Accuracy per group", _describe_accuracy(linked)),
     ]
     if linked.estimates:
-        sections.append(("What an accuracy that is wrong by .02 does", _describe_error(linked)))
-    return [*sections, ("What to do next", [_Steps(_next_steps(linked))])]
+        sections.append(Section("What an accuracy that is wrong by .02 does", _describe_error(linked)))
+    sections.append(Section("What to do next", [Steps(_next_steps(linked))]))
+    return Document(_TITLE, sections, warning=WARNING)
 
 
 # --- what was linked ---------------------------------------------------------------------------------
 
 
-def _describe_files(linked: Linked) -> list[_Part]:
-    n, m = linked.left.num_rows, linked.right.num_rows
+def _describe_files(linked: LinkageFacts) -> list[Part]:
+    n, m = linked.rows
     last, without = _is_last(linked), linked.links.right < 0
     first = n - int(last.sum()) - int(without.sum())
     at_random = int((np.isnan(linked.links.score) & ~without).sum())
@@ -165,10 +92,10 @@ def _describe_files(linked: Linked) -> list[_Part]:
     ]
     if at_random:
         facts.append(("Linked without a score", f"{at_random:,} of the above: at random, no pair was compared"))
-    parts: list[_Part] = [_Table((), facts, "Files and links")]
+    parts: list[Part] = [Facts(facts, "Files and links")]
     if linked.fields:
         rows = [(_field_name(field), str(field.kind), _comparison(field, linked.method)) for field in linked.fields]
-        parts.append(_Table(("field", "kind", "comparison"), rows, "Fields compared"))
+        parts.append(Table(("field", "kind", "comparison"), rows, "Fields compared"))
     else:
         parts.append("No fields were compared here.")
     return parts
@@ -191,27 +118,27 @@ def _comparison(field: Field, method: str) -> str:
     return shown if field.weight == 1.0 else f"{shown}, weight {field.weight:g}"
 
 
-def _stages(linked: Linked) -> tuple[str, str]:
+def _stages(linked: LinkageFacts) -> tuple[str, str]:
     if linked.method == "rules":
         return "linked within blocks", "linked last, across blocks"
     return "linked over the threshold", "linked last, under the threshold"
 
 
-def _is_last(linked: Linked) -> NDArray[np.bool_]:
+def _is_last(linked: LinkageFacts) -> NDArray[np.bool_]:
     return np.asarray((linked.links.block == LAST) & (linked.links.right >= 0), dtype=bool)
 
 
 # --- groups and scores -------------------------------------------------------------------------------
 
 
-def _describe_groups(linked: Linked) -> list[_Part]:
+def _describe_groups(linked: LinkageFacts) -> list[Part]:
     strata, order, score = linked.strata, _order(linked), linked.links.score
     rows = []
     for k in order:
         known = score[(strata.of_row == k) & np.isfinite(score)]
         median = f"{np.median(known):.3g}" if known.size and _has_scores(linked) else "-"
         count = int(strata.rows[k])
-        rows.append((_name(strata.names[k]), f"{count:,}", _percent(count, linked.left.num_rows), median))
+        rows.append((_name(strata.names[k]), f"{count:,}", _percent(count, linked.rows[0]), median))
     names, counts = [row[0] for row in rows], [int(strata.rows[k]) for k in order]
     meaning = {
         _LINKED: "all blocks together, being too many for an accuracy each",
@@ -221,13 +148,13 @@ def _describe_groups(linked: Linked) -> list[_Part]:
     }
     said = "; ".join(f"{name}: {text}" for name, text in meaning.items() if name in strata.names)
     return [
-        _Chart(lambda: charts.links_per_block(names, counts), []),
-        _Table(("group", "rows", "share", "median score"), rows, "Links per group"),
+        Chart(lambda: charts.links_per_block(names, counts)),
+        Table(("group", "rows", "share", "median score"), rows, "Links per group"),
         *([f"{said}."] if said else []),
     ]
 
 
-def _order(linked: Linked) -> list[int]:
+def _order(linked: LinkageFacts) -> list[int]:
     """Groups by name, those that are no blocks at the end."""
     names, late = linked.strata.names, ("", _OTHER, LAST, UNLINKED)
     return sorted(range(len(names)), key=lambda k: (late.index(names[k]) if names[k] in late else 0, names[k]))
@@ -237,12 +164,12 @@ def _name(group: str) -> str:
     return group if group.strip() else "(blank)"
 
 
-def _has_scores(linked: Linked) -> bool:
+def _has_scores(linked: LinkageFacts) -> bool:
     """Pairs that came without probabilities have a score that says nothing."""
     return not (linked.method == "pairs" and linked.links.candidates.left.size == 0)
 
 
-def _describe_scores(linked: Linked) -> list[_Part]:
+def _describe_scores(linked: LinkageFacts) -> list[Part]:
     score, last, has = linked.links.score, _is_last(linked), linked.links.right >= 0
     if not (_has_scores(linked) and np.isfinite(score[has]).any()):
         return ["The links have no scores."]
@@ -260,8 +187,8 @@ def _describe_scores(linked: Linked) -> list[_Part]:
         rows.append((name, f"{int(chosen.sum()):,}", *cells, f"{int(chosen.sum()) - known.size:,}"))
     header = ("stage", "links", "lowest", "5 %", "median", "95 %", "highest", "no score")
     return [
-        _Chart(draw, [f"Links by {axis}", "", *_histogram_lines(shown, last, names)]),
-        _Table(header, rows, "Scores"),
+        Chart(draw, lines=[f"Links by {axis}", "", *_histogram_lines(shown, last, names)]),
+        Table(header, rows, "Scores"),
     ]
 
 
@@ -288,7 +215,7 @@ def _bar(count: int, largest: int) -> str:
 # --- accuracy ----------------------------------------------------------------------------------------
 
 
-def _describe_accuracy(linked: Linked) -> list[_Part]:
+def _describe_accuracy(linked: LinkageFacts) -> list[Part]:
     if not linked.estimates:
         return [
             "Nothing tells how good these links are: no pair came with evidence, and no links were checked. "
@@ -311,8 +238,8 @@ def _describe_accuracy(linked: Linked) -> list[_Part]:
         header += (
             [one.method] + ["95 % interval"] * _has_interval(one) + ["checked", "right"] * (one.checked is not None)
         )
-    parts: list[_Part] = [_Chart(lambda: charts.accuracy_chart(names, series), [])]
-    parts.append(_Table(tuple(header), rows, "Accuracy per group"))
+    parts: list[Part] = [Chart(lambda: charts.accuracy_chart(names, series))]
+    parts.append(Table(tuple(header), rows, "Accuracy per group"))
     parts.append(f"The linkage model of these links takes the figures of the method {found[0].method}.")
     parts += [f"{one.method} assumes {one.assumes}." for one in found]
     return [*parts, *_describe_difference(linked, drawn)]
@@ -338,7 +265,7 @@ def _has_interval(found: AccuracyEstimate) -> bool:
     return bool(np.isfinite(ends).any())
 
 
-def _describe_difference(linked: Linked, groups: Sequence[int]) -> list[_Part]:
+def _describe_difference(linked: LinkageFacts, groups: Sequence[int]) -> list[Part]:
     """Where methods disagree most: each of them assumes something, and there it matters."""
     if len(linked.estimates) < 2 or not groups:
         return []
@@ -351,7 +278,7 @@ def _describe_difference(linked: Linked, groups: Sequence[int]) -> list[_Part]:
     return [f"The methods differ most in group {_name(linked.strata.names[groups[k]])}: {ends}."]
 
 
-def _describe_error(linked: Linked) -> list[_Part]:
+def _describe_error(linked: LinkageFacts) -> list[Part]:
     best, names = linked.estimates[0], linked.strata.names
     cases = [(_ALL, best.overall[0])]
     groups = [k for k in range(len(names)) if names[k] != UNLINKED and math.isfinite(best.accuracy[k])]
@@ -365,7 +292,7 @@ def _describe_error(linked: Linked) -> list[_Part]:
     )
     return [
         text,
-        _Table(
+        Table(
             ("rows", "accuracy γ", ".02 lower", ".02 higher (1 at most)"), rows, "What an accuracy that is wrong does"
         ),
     ]
@@ -379,7 +306,7 @@ def slope_changes(accuracy: float) -> tuple[str, str]:
     return lower, higher
 
 
-def _next_steps(linked: Linked) -> list[str]:
+def _next_steps(linked: LinkageFacts) -> list[str]:
     audits = [one for one in linked.estimates if one.checked is not None]
     if audits and audits[0].checked is not None:
         checked = (

@@ -1,0 +1,63 @@
+"""Coefficients of a release as rows of a table, as CSV and as LaTeX."""
+
+from __future__ import annotations
+
+import csv
+import io
+
+from dplinked.privacy.calibration import round_up
+from dplinked.release.result import Result
+from dplinked.report.document import Table
+from dplinked.report.latex import escape_latex, in_mathematics, write_table
+from dplinked.report.plots import CoefficientRow
+
+PARTS = ("sampling", "linkage", "privacy")
+
+
+def coefficient_rows(result: Result) -> list[CoefficientRow]:
+    """All coefficients, in the release's order."""
+    intervals = result.conf_int() if result.has_intervals else {}
+    return [
+        CoefficientRow(name, value, result.std_err[name], intervals.get(name), result.error_parts.get(name, {}))
+        for name, value in result.coef.items()
+    ]
+
+
+def coefficients_csv(result: Result) -> str:
+    """Coefficients with all their digits: a name, the coefficient, its error, its interval, what the error is made of."""
+    file = io.StringIO()
+    writer = csv.writer(file, lineterminator="\n")
+    writer.writerow(["name", "coef", "std_err", "low", "high", *PARTS])
+    for row in coefficient_rows(result):
+        low, high = ("", "") if row.interval is None else row.interval
+        parts = [row.parts.get(part, "") for part in PARTS]
+        writer.writerow([row.name, row.coef, row.std_err, low, high, *parts])
+    return file.getvalue()
+
+
+def coefficients_latex(result: Result) -> str:
+    """A table for LaTeX with the package booktabs; names are escaped."""
+    rows, paid = coefficient_rows(result), result.has_intervals
+    kept = [part for part in PARTS if any(part in row.parts for row in rows)] if paid else []
+    header = ["", "Coefficient", "Std. error" if paid else "Noise s.e.", *(["95 % interval"] if paid else [])]
+    cells = [
+        [
+            row.name,
+            row.show(row.coef),
+            row.show(row.std_err),
+            *([f"[{', '.join(map(row.show, row.interval))}]"] if row.interval is not None else []),
+            *(row.show(row.parts[part]) for part in kept),
+        ]
+        for row in rows
+    ]
+    table = Table([*header, *(part.capitalize() for part in kept)], cells, "Coefficients")
+    return write_table(table, _latex_caption(result))
+
+
+def _latex_caption(result: Result) -> str:
+    epsilon, delta = (in_mathematics(round_up(value, 10)) for value in (result.privacy.epsilon, result.privacy.delta))
+    errors = "" if result.has_intervals else " Errors are those of privacy noise alone."
+    return (
+        f"\\texttt{{{escape_latex(result.formula)}}}: {result.count:,} linked rows, $({epsilon}, {delta})$-differentially private, "
+        f"by dplinked {escape_latex(result.versions.get('dplinked', ''))}.{errors}"
+    )

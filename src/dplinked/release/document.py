@@ -1,0 +1,323 @@
+"""A release at length: the documents that are written as a page, and for a cell of a notebook.
+
+Privacy
+-------
+Nothing is spent: every figure is computed from the release, which was paid for, and from what was declared.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from dplinked.privacy.calibration import round_up
+from dplinked.release.coefficients import PARTS, coefficient_rows, coefficients_csv, coefficients_latex
+from dplinked.release.notes import (
+    NOISE_ALONE,
+    hidden_names,
+    say_accuracy,
+    say_hidden,
+    say_route,
+    say_unbounded,
+    unbounded_names,
+)
+from dplinked.release.promise import (
+    describe_budget,
+    describe_linkage,
+    describe_privacy,
+    exact_statement,
+    format_delta,
+    linkage_in_short,
+    promise_in_short,
+)
+from dplinked.release.result import Result
+from dplinked.release.summary import TITLE
+from dplinked.report import plots
+from dplinked.report.document import Bullets, Chart, Code, Details, Document, Download, Facts, Part, Section, Table
+from dplinked.report.drawing import short_label
+from dplinked.report.numbers import format_number
+from dplinked.report.plots import CoefficientRow
+from dplinked.report.words import list_names
+
+_METHODS = {
+    ("ssp", "tight"): "noisy sums (SSP), noise as small as the promise allows",
+    ("ngd", "tight"): "noisy gradient descent (NGD), noise as small as the promise allows",
+    ("ssp", "paper"): "noisy sums (SSP), Algorithm 2 of the paper with the paper's noise",
+    ("ngd", "paper"): "noisy gradient descent (NGD), Algorithm 1 of the paper with the paper's noise",
+}
+_REMEDIES = {
+    "sampling": "more rows would help most",
+    "linkage": "better links, or more checked ones, would help most",
+    "privacy": "a larger budget, more rows or tighter bounds would help most",
+}
+PAPER = (
+    "Lin, S., Paquette, E. and Kolaczyk, E. D. (2024). Differentially Private Linear Regression with Linked Data. "
+    "Harvard Data Science Review."
+)
+
+
+def report_document(result: Result) -> Document:
+    """The whole report."""
+    rows = coefficient_rows(result)
+    start = (
+        "Everything on this page was computed from the private release itself or was declared before it was made. Reading it, sharing "
+        "it and computing with it costs no further privacy."
+    )
+    return Document(
+        TITLE,
+        [
+            Section("", [start, Facts(_facts(result), "The release in short")]),
+            Section("Coefficients", _coefficients(result, rows)),
+            Section("What the standard errors are made of", _error_parts(result, rows)),
+            Section("What is promised, to whom, and under which conditions", describe_privacy(result)),
+            Section("How the rows were linked, as declared", describe_linkage(result)),
+            Section("The budget, before and after", describe_budget(result)),
+            Section("How to cite", _citation(result)),
+            Section("Tables to copy", _exports(result), folded=True),
+            Section("For the record", _record(result), folded=True),
+        ],
+        subject=result.formula,
+    )
+
+
+def notebook_document(result: Result) -> Document:
+    """The report's first parts, for a cell of a notebook."""
+    rows = coefficient_rows(result)
+    facts = f"{result.count:,} linked rows; {linkage_in_short(result.linkage)}; {promise_in_short(result.privacy)}."
+    parts: list[Part] = [
+        facts,
+        _coefficient_table(result, rows),
+        *_coefficient_notes(result, rows),
+        Details("Chart", [_coefficient_chart(result, rows)]),
+        Details("Privacy", exact_statement(result.privacy)),
+    ]
+    return Document(TITLE, [Section("", parts)], subject=result.formula)
+
+
+# --- in short ----------------------------------------------------------------------------------------
+
+
+def _facts(result: Result) -> list[tuple[str, str]]:
+    facts = [
+        ("Model", result.formula),
+        ("Rows", f"{result.count:,} (this number is public)"),
+        ("Linkage", linkage_in_short(result.linkage)),
+        ("Privacy", promise_in_short(result.privacy)),
+        ("Method", _METHODS.get((result.method, result.calibration), f"{result.method}, {result.calibration}")),
+        ("Intervals", "paid for, 95 %" if result.has_intervals else "none: this release did not pay for them"),
+    ]
+    if result.dropped:
+        left_out = list_names(result.dropped)
+        facts.append(("Left out", f"{left_out}; a smaller model computed from a release that has them, at no cost"))
+    if result.ledger is not None:
+        facts.append(("Charged to", f"the budget of {result.ledger.population}"))
+    return [*facts, ("Made by", f"dplinked {result.versions.get('dplinked', '')}".strip())]
+
+
+# --- coefficients ------------------------------------------------------------------------------------
+
+
+def _coefficients(result: Result, rows: Sequence[CoefficientRow]) -> list[Part]:
+    chart = [_coefficient_chart(result, rows)] if rows else []
+    return [_reading(result, rows), *chart, _coefficient_table(result, rows), *_coefficient_notes(result, rows)]
+
+
+def _reading(result: Result, rows: Sequence[CoefficientRow]) -> str:
+    slopes = [row for row in rows if row.name != "Intercept"]
+    response = result.scaling.response.name
+    text = f"A coefficient says by how much {response} changes, on average, when its column is larger by one and the others stay the same."
+    if not result.has_intervals:
+        return f"{text} This release did not pay for intervals."
+    clear = sum(row.interval is not None and (row.interval[0] > 0.0 or row.interval[1] < 0.0) for row in slopes)
+    if not slopes:
+        return text
+    many = {1: "the one slope", 2: "both slopes"}.get(len(slopes), f"all {len(slopes)} slopes")
+    if clear == len(slopes):
+        said = f"The 95 % interval{'s' * (clear > 1)} of {many} leave{'s' * (clear == 1)} out zero."
+    elif clear:
+        said = f"Of {len(slopes)} slopes, {clear} {'has a 95 % interval that leaves' if clear == 1 else 'have 95 % intervals that leave'} out zero."
+    else:
+        said = f"The 95 % interval{'s' * (len(slopes) > 1)} of {many} contain{'s' * (len(slopes) == 1)} zero."
+    return f"{text} {said}"
+
+
+def _coefficient_chart(result: Result, rows: Sequence[CoefficientRow]) -> Chart:
+    title = "Coefficients with 95 % intervals" if result.has_intervals else "Coefficients with privacy noise alone"
+    axis = f"change of {short_label(result.scaling.response.name)} per unit"
+    return Chart(
+        lambda: plots.coefficient_chart(rows, title=title, axis=axis, unsure=hidden_names(result)),
+        _coefficient_caption(result, rows),
+    )
+
+
+def _coefficient_caption(result: Result, rows: Sequence[CoefficientRow]) -> str:
+    if result.has_intervals:
+        text = "Dots are estimates, lines their 95 % intervals. Coefficients of different sizes have axes of their own."
+        if any(not row.bounded for row in rows):
+            text += " Arrows: the interval has no end on that side."
+    else:
+        text = "Dots are estimates. Dashed lines show how far privacy noise alone may have moved them (95 %); they are no confidence intervals."
+    if hidden_names(result):
+        text += " An open dot: privacy noise exceeds the declared range of the coefficient."
+    return text
+
+
+def _coefficient_table(result: Result, rows: Sequence[CoefficientRow]) -> Table:
+    header = ["name", "coefficient", "standard error" if result.has_intervals else "noise s.e."]
+    header += ["95 % interval"] if result.has_intervals else []
+    cells = [
+        [row.name, row.show(row.coef), row.show(row.std_err), *([row.show_interval()] if result.has_intervals else [])]
+        for row in rows
+    ]
+    return Table(header, cells, label="Coefficients")
+
+
+def _coefficient_notes(result: Result, rows: Sequence[CoefficientRow]) -> list[str]:
+    notes = []
+    if unbounded := unbounded_names(rows):
+        notes.append(
+            f"{say_unbounded(unbounded)} Where an interval has one end, this holds for the other side. That is the result, not a failure. "
+            "Estimates without a bounded interval are drawn towards zero and should not be used."
+        )
+    if hidden := hidden_names(result):
+        notes.append(say_hidden(hidden))
+    return [*notes, *say_accuracy(result), _coverage(result) if result.has_intervals else NOISE_ALONE]
+
+
+def _coverage(result: Result) -> str:
+    """What intervals cover, and what they do not."""
+    variance, modelled = result.released.variance, result.linkage.model == "ELE"
+    covered = ["privacy noise", "sampling", *([] if result.linkage.model == "Exact" else ["wrong links"])]
+    if modelled and variance is not None and variance.accuracy is not None:
+        covered.append("the error of the declared accuracy")
+    wrong = ", or an accuracy that is wrong beyond its stated error" if modelled else ""
+    return (
+        f"Intervals cover {list_names(covered)}. They do not cover a relation that is not linear, or responses cut off by their "
+        f"bounds{wrong}. Under strong noise estimates are drawn towards zero and intervals are not, so an estimate need not lie in the "
+        "middle of its interval."
+    )
+
+
+# --- errors ------------------------------------------------------------------------------------------
+
+
+def _error_parts(result: Result, rows: Sequence[CoefficientRow]) -> list[Part]:
+    known = [row for row in rows if row.parts]
+    if not result.has_intervals:
+        return [
+            f"Of privacy noise alone: this release paid for nothing that tells how large {_other_errors(result)} are. They come on "
+            "top, so the true errors are larger than those shown."
+        ]
+    if not known:
+        return [
+            "A smaller model shows its whole errors only. The report of the release it was computed from shows what they are made of."
+        ]
+    shares = [_shares(row) for row in known]
+    table = [
+        [row.name, *(row.show(row.parts.get(part, 0.0)) for part in PARTS), row.show(row.std_err)] for row in known
+    ]
+    return [
+        (
+            "Three things move a coefficient: the sample that happened to be drawn, links that are wrong, and the noise that was added for "
+            "privacy. Their squares add up to the square of the standard error, so the chart shows shares of that square."
+        ),
+        Chart(
+            lambda: plots.share_chart(
+                [row.name for row in known],
+                {part: [share[k] for share in shares] for k, part in enumerate(PARTS)},
+                title="What each standard error is made of",
+                axis="share of the squared standard error",
+            )
+        ),
+        Table(["name", *PARTS, "standard error"], table, label="What the standard errors are made of"),
+        _largest_part(known, shares),
+        *say_route(result),
+    ]
+
+
+def _other_errors(result: Result) -> str:
+    """What moves a coefficient besides privacy noise."""
+    return "sampling errors" if result.linkage.model == "Exact" else "sampling and linkage errors"
+
+
+def _shares(row: CoefficientRow) -> list[float]:
+    squares = [row.parts.get(part, 0.0) ** 2 for part in PARTS]
+    return [square / (sum(squares) or 1.0) for square in squares]
+
+
+def _largest_part(rows: Sequence[CoefficientRow], shares: Sequence[Sequence[float]]) -> str:
+    """Which part is the largest, and what would make it smaller."""
+    largest = [PARTS[max(range(len(PARTS)), key=share.__getitem__)] for share in shares]
+    said = []
+    for part in PARTS:
+        names = [row.name for row, found in zip(rows, largest, strict=True) if found == part]
+        if len(names) == len(rows):
+            return f"The largest part is {part} throughout: {_REMEDIES[part]}."
+        if names:
+            said.append(f"{part.capitalize()} is the largest part for {list_names(names)}: {_REMEDIES[part]}.")
+    return " ".join(said)
+
+
+# --- citing and copying ------------------------------------------------------------------------------
+
+
+def _citation(result: Result) -> list[Part]:
+    version = result.versions.get("dplinked", "")
+    software = f"The dplinked developers. dplinked: differentially private linear regression on linked data. Version {version}."
+    bibtex = (
+        "@software{dplinked,\n  author  = {{The dplinked developers}},\n"
+        "  title   = {dplinked: differentially private linear regression on linked data},\n"
+        f"  version = {{{version}}}\n}}\n"
+        "@article{lin2024linked,\n  author  = {Lin, Shurong and Paquette, Elliot and Kolaczyk, Eric D.},\n"
+        "  title   = {Differentially Private Linear Regression with Linked Data},\n"
+        "  journal = {Harvard Data Science Review},\n  year    = {2024}\n}\n"
+    )
+    own = (
+        f"Say with the figures: {result.formula}, {result.count:,} linked rows, ({round_up(result.privacy.epsilon, 10)}, "
+        f"{format_delta(result.privacy.delta)})-differentially private, by dplinked {version}."
+    )
+    return [
+        own,
+        "The software, and the paper whose methods it builds on:",
+        Bullets([software, PAPER]),
+        Details("BibTeX", [Code(bibtex, "BibTeX entries")]),
+    ]
+
+
+def _exports(result: Result) -> list[Part]:
+    return [
+        Details(name, [Code(text, name), Download(text, file, kind)])
+        for name, file, kind, text in (
+            ("CSV, all digits", "coefficients.csv", "text/csv", coefficients_csv(result)),
+            ("LaTeX, with booktabs", "coefficients.tex", "application/x-tex", coefficients_latex(result)),
+        )
+    ]
+
+
+def _record(result: Result) -> list[Part]:
+    return [
+        Details("Declared bounds and levels", _declarations(result)),
+        Details("What was released, and with how much noise", _noise(result)),
+        Details("Versions", [Facts(list(result.versions.items()), "Versions")]),
+    ]
+
+
+def _declarations(result: Result) -> list[Part]:
+    declared = result.declared
+    bounds = [[name, f"{low:,.12g}", f"{high:,.12g}"] for name, (low, high) in declared.bounds.items()]
+    levels = [[name, ", ".join(map(str, found))] for name, found in declared.levels.items()]
+    return [
+        "Cells beyond their bounds were clipped to them. None of this was read from the data.",
+        *([Table(["column", "lowest", "highest"], bounds, "Declared bounds")] if bounds else []),
+        *([Table(["column", "levels, the reference first"], levels, "Declared levels")] if levels else []),
+    ]
+
+
+def _noise(result: Result) -> list[Part]:
+    rows = [
+        [part.name, f"{part.entries:,}", format_number(part.sensitivity), format_number(part.scale)]
+        for part in result.released.parts
+    ]
+    return [
+        "On columns scaled by their bounds. Noise is Gaussian; its scale is a standard deviation.",
+        Table(["released", "entries", "sensitivity", "noise scale"], rows, "Noise of each part"),
+    ]

@@ -1,0 +1,169 @@
+"""A release in short: the documents that are written as text and as Markdown."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+from dplinked.linkage.declared import DeclaredLinkage
+from dplinked.privacy.calibration import round_down, round_up
+from dplinked.release.coefficients import PARTS, coefficient_rows
+from dplinked.release.notes import (
+    NOISE_ALONE,
+    hidden_names,
+    say_accuracy,
+    say_hidden,
+    say_route,
+    say_unbounded,
+    unbounded_names,
+)
+from dplinked.release.promise import ACCURACY_STEP, exact_statement
+from dplinked.release.result import Result
+from dplinked.report.document import Column, Document, Facts, Notes, Part, Section, Table
+
+TITLE = "Private linear regression on linked data"
+_NAME = 24  # columns of the text for a coefficient's name, if no name is longer
+_FACT = 28  # letters of a fact that have room in the text
+
+
+def summary_document(result: Result) -> Document:
+    """A table in the manner of statsmodels, what the errors are made of, then the privacy statement."""
+    name = Column(max([_NAME, *map(len, result.coef)]), right=False)
+    details = [*_error_table(result, name), *_accuracy_table(result, name)]
+    return Document(
+        TITLE,
+        [
+            Section("", [Facts(_facts(result), "The release in short", paired=True)]),
+            Section("", [_coefficient_table(result, name)]),
+            Section("", [Notes(_notes(result)), *details, Notes(_statement(result))]),
+        ],
+    )
+
+
+def markdown_document(result: Result) -> Document:
+    """The same, what errors are made of beside the coefficients."""
+    return Document(
+        TITLE,
+        [
+            Section(
+                "", [Facts(_facts(result)[1:], "The release in short"), _whole_table(result), Notes(_notes(result))]
+            ),
+            Section("Privacy", [Notes(_statement(result))]),
+        ],
+        subject=result.formula,
+    )
+
+
+# --- tables ------------------------------------------------------------------------------------------
+
+
+def _coefficient_table(result: Result, name: Column) -> Table:
+    if not result.has_intervals:
+        rows = [[key, f"{value:.6g}", f"{result.std_err[key]:.4g}"] for key, value in result.coef.items()]
+        return Table(["", "coef", "noise s.e."], rows, "Coefficients", [name, Column(12), Column(12)], ruled=True)
+    intervals, rows = result.conf_int(), []
+    for key, value in result.coef.items():
+        zero = result.test(f"{key} = 0")
+        z, (low, high) = math.copysign(math.sqrt(zero.statistic), value), intervals[key]
+        tested = [f"{result.std_err[key]:.4g}", f"{z:.2f}", f"{zero.p_value:.3f}"]
+        rows.append([key, f"{value:.6g}", *tested, f"{low:.6g}", f"{high:.6g}"])
+    header = ["", "coef", "std err", "z", "P>|z|", "[0.025", "0.975]"]
+    return Table(header, rows, "Coefficients", [name, *map(Column, (12, 12, 9, 9, 14, 14))], ruled=True)
+
+
+def _error_table(result: Result, name: Column) -> list[Part]:
+    """What each standard error is made of."""
+    if not result.error_parts:
+        return []
+    rows = [[key, *_part_cells(parts, 4)] for key, parts in result.error_parts.items()]
+    columns = [name, *(Column(12) for _ in PARTS)]
+    return [Table(["Standard error made of", *PARTS], rows, "What the standard errors are made of", columns)]
+
+
+def _accuracy_table(result: Result, name: Column) -> list[Part]:
+    """How coefficients would move if the accuracy were a little off."""
+    if not result.tells_other_accuracies:
+        return []
+    steps = (-ACCURACY_STEP, ACCURACY_STEP)
+    moved = [result.with_accuracy(step) for step in steps]
+    intervals = [other.conf_int(method="wald") for other in moved]
+    rows = [
+        [key, *(f"{other.coef[key]:.5g} {_interval(ends[key])}" for other, ends in zip(moved, intervals, strict=True))]
+        for key in result.coef
+    ]
+    header = ["If accuracy were off by", *(f"{step:.2f}" for step in steps)]
+    return [Table(header, rows, "Coefficients under another accuracy", [name, Column(30), Column(36)])]
+
+
+def _whole_table(result: Result) -> Table:
+    """Coefficients, intervals and what errors are made of in one table."""
+    intervals = result.conf_int() if result.has_intervals else {}
+    rows = [
+        [
+            key,
+            f"{value:.6g}",
+            f"{result.std_err[key]:.4g}",
+            _interval(intervals[key]) if key in intervals else "not paid for",
+            *_part_cells(result.error_parts.get(key, {}), 3),
+        ]
+        for key, value in result.coef.items()
+    ]
+    return Table(["", "coefficient", "std. error", "95 % interval", *PARTS], rows, "Coefficients")
+
+
+def _part_cells(parts: Mapping[str, float], digits: int) -> list[str]:
+    return [f"{parts[part]:.{digits}g}" if part in parts else "" for part in PARTS]
+
+
+def _interval(ends: tuple[float, float]) -> str:
+    return f"[{ends[0]:.5g}, {ends[1]:.5g}]" if all(map(math.isfinite, ends)) else "unbounded"
+
+
+# --- facts and notes ---------------------------------------------------------------------------------
+
+
+def _facts(result: Result) -> list[tuple[str, str]]:
+    formula, privacy = result.formula, result.privacy
+    return [
+        ("Model", formula if len(formula) <= _FACT else formula[: _FACT - 1] + "…"),
+        ("Method", f"{result.method} ({result.calibration})"),
+        ("Observations", f"{result.count:,} (public)"),
+        ("Linkage", _linkage(result.linkage)),
+        ("epsilon", round_up(privacy.epsilon, 10)),
+        ("delta", round_up(privacy.delta, 10)),
+        ("mu (GDP)", round_up(privacy.mu)),
+        ("dplinked", result.versions.get("dplinked", "")),
+    ]
+
+
+def _linkage(linkage: DeclaredLinkage) -> str:
+    if linkage.model != "ELE":
+        return str(linkage.model)
+    accuracy = linkage.accuracy
+    if accuracy is None:
+        return f"ELE, accuracy ≥ {linkage.accuracy_min:g}"
+    if isinstance(accuracy, dict):
+        return f"ELE, {min(accuracy.values()):g}-{max(accuracy.values()):g}"
+    return f"ELE, accuracy {accuracy:g}"
+
+
+def _notes(result: Result) -> list[str]:
+    """What has to be said beside the coefficients, a sentence for each of those that are not identified."""
+    return [
+        *(say_unbounded([name]) for name in unbounded_names(coefficient_rows(result))),
+        *say_accuracy(result),
+        *(say_route(result) or [NOISE_ALONE]),
+        *(say_hidden([name]) for name in hidden_names(result)),
+    ]
+
+
+def _statement(result: Result) -> list[str]:
+    """The privacy statement, where the release was charged, and the head by which a rolled-back ledger is noticed."""
+    charge = result.ledger
+    if charge is None:
+        return exact_statement(result.privacy)
+    return [
+        *exact_statement(result.privacy),
+        f"Charged to the budget of {charge.population} ({charge.epsilon:g}, {charge.delta:g}) as {charge.id}; after it, "
+        f"epsilon = {round_down(charge.epsilon_left)} was left. Ledger head {charge.head}.",
+    ]

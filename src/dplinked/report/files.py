@@ -1,0 +1,18 @@
+"""Reports as files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from dplinked.errors import StudyError
+
+
+def write_or_return(text: str, path: str | Path | None) -> str | None:
+    """Write a text to a file if there is one, else return it."""
+    if path is None:
+        return text
+    try:
+        Path(path).write_text(text, encoding="utf-8", newline="\n")
+    except (OSError, ValueError):
+        raise StudyError(f"{Path(path).name!r} cannot be written. Choose a file in an existing folder.") from None
+    return None
