@@ -42,9 +42,9 @@ from dplinked.privacy.calibration import privacy_mu
 from dplinked.privacy.quantities.instrument import entry_noise, plan_sums, release_sums
 from dplinked.privacy.spending import Spending
 from dplinked.study.study import Study
+from dplinked.sums.linked_rows import ClippedSums
 from dplinked.sums.numpy.instrument import instrument_sums
 from dplinked.sums.numpy.prepare import prepare_rows
-from dplinked.sums.types import ClippedSums
 from machine import describe_machine
 
 Floats = NDArray[np.float64]

@@ -20,7 +20,7 @@ from dplinked.release.release import Release
 from dplinked.study.descent import Descent
 from dplinked.study.study import Study
 from dplinked.sums.engine import Progress, Source, open_source, resolve_source
-from dplinked.sums.linked_rows import LinkedRows, open_linked_rows
+from dplinked.sums.linked_rows import LinkedRows
 
 
 def fit(
@@ -167,7 +167,7 @@ def _open_rows(study: Study, source: Any, progress: Progress | None) -> tuple[So
     opened.require(keys)
     try:
         with _quietly():
-            rows = open_linked_rows(opened, method_of(study).prepare(design), study.linkage, study.unit)
+            rows = opened.linked_rows(method_of(study).prepare(design), study.linkage, study.unit)
             _check_change(study, rows)
             return opened, rows
     except ReleaseError as fault:

@@ -26,7 +26,7 @@ class ReadableByKey:
                 raise KeyError(key)
             found = getattr(found, name)
         warnings.warn(
-            f"{type(self).__name__}[{key!r}] is going: read .{path} instead.", DeprecationWarning, stacklevel=2
+            f"{type(self).__name__}[{key!r}] goes in 0.3: read .{path} instead.", DeprecationWarning, stacklevel=2
         )
         return found
 

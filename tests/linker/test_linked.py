@@ -360,7 +360,7 @@ def test_released_accuracies_of_an_older_version_are_read(audited) -> None:
     assert "right" not in whole
     whole["right"] = whole.pop("correct")
     assert ReleasedAccuracy.from_json(json.dumps(whole)) == paid
-    with pytest.warns(DeprecationWarning, match="now called correct"):
+    with pytest.warns(DeprecationWarning, match=r"goes in 0\.3"):
         assert paid.right == paid.correct
 
 

@@ -97,7 +97,7 @@ def test_old_keys_are_still_read_and_warn() -> None:
         (release.privacy.unit, "moves_block", False),
         (release.released.parts[0], "scale", release.released.parts[0].scale),
     ):
-        with pytest.warns(DeprecationWarning, match="is going: read"):
+        with pytest.warns(DeprecationWarning, match=r"goes in 0\.3: read"):
             assert np.all(record[key] == now)
     with pytest.raises(KeyError):
         release.released["nothing"]

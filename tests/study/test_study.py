@@ -18,7 +18,7 @@ NAMED = {
 
 
 def test_positions_still_work_and_warn() -> None:
-    with pytest.warns(DeprecationWarning, match="by position is going"):
+    with pytest.warns(DeprecationWarning, match="by position goes in"):
         study = dpl.Study(*NAMED.values())
     assert study == dpl.Study(**NAMED)
     assert list(inspect.signature(dpl.Study).parameters)[:5] == list(NAMED)

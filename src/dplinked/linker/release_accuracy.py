@@ -23,7 +23,7 @@ from dplinked.privacy.calibration import privacy_mu, round_up
 from dplinked.privacy.quantities.right_links import release_right_links
 from dplinked.privacy.spending import Spending
 from dplinked.study.budget import check_release_budget
-from dplinked.sums.types import RightLinks
+from dplinked.sums.linked_rows import RightLinks
 
 Floats = NDArray[np.float64]
 
@@ -62,7 +62,7 @@ class ReleasedAccuracy:
     @property
     def right(self) -> dict[str, float]:
         """The name of `correct` before version 0.2."""
-        warnings.warn("ReleasedAccuracy.right is now called correct.", DeprecationWarning, stacklevel=2)
+        warnings.warn("ReleasedAccuracy.right goes in 0.3: read .correct instead.", DeprecationWarning, stacklevel=2)
         return self.correct
 
     def to_json(self) -> str:

@@ -20,6 +20,8 @@ from dplinked.sums.numpy.prepare import Blocks, PreparedRows, prepare_rows
 
 Floats = NDArray[np.float64]
 
+__all__ = ["NotPrivate", "lahiri_larsen", "ols"]
+
 
 @dataclass(frozen=True)
 class NotPrivate:

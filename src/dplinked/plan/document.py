@@ -113,7 +113,7 @@ def _needed(plan: Expectations) -> list[str]:
     said = []
     for name, wanted, epsilon in plan.needed:
         none = "no budget reaches it: sampling and linkage error alone are larger"
-        said.append(f"For ±{wanted:g} on {name}: {none if epsilon is None else f'epsilon = {epsilon:.3g}'}.")
+        said.append(f"For ±{wanted:g} on {name}: {none if epsilon is None else f'epsilon = {round_up(epsilon, 3)}'}.")
     return said
 
 

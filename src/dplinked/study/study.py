@@ -156,7 +156,7 @@ def _warn_of_positions(init: Callable[..., None]) -> Callable[..., None]:
     def warning(self: Study, *positional: Any, **settings: Any) -> None:
         if positional:
             warnings.warn(
-                "Study(…) by position is going: name its arguments, Study(formula=…, bounds=…, …).",
+                "Study(…) by position goes in 0.3: name its arguments, Study(formula=…, bounds=…, …).",
                 DeprecationWarning,
                 stacklevel=2,
             )

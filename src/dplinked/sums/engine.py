@@ -20,49 +20,10 @@ from dplinked.data.sources import Query, SparkTable, is_duckdb, is_path, is_spar
 from dplinked.errors import StudyError
 from dplinked.linkage import Linkage, PrivacyUnit
 from dplinked.study.design import Design
-from dplinked.sums.types import BlockFacts, CellFacts, Predictor, PrivateCounts, PrivateMeat, PrivateSums
+from dplinked.sums.linked_rows import LinkedRows, Pass
+from dplinked.sums.types import CellFacts
 
 Floats = NDArray[np.float64]
-
-
-class Pass(Protocol):
-    """Rows ready to be summed: their blocks are known, their cells are not read yet.
-
-    What the methods return is private. The attributes are public.
-    """
-
-    @property
-    def design(self) -> Design:
-        """The scaling and the instrument."""
-
-    @property
-    def count(self) -> int:
-        """Number of rows."""
-
-    @property
-    def blocks(self) -> BlockFacts | None:
-        """Facts about the blocks, if there are any."""
-
-    def with_design(self, design: Design) -> Pass:
-        """The same rows with another scaling or instrument."""
-
-    def instrument_sums(self) -> PrivateSums:
-        """``h'QX`` and ``h'z`` with the design's instruments h; the intercept comes first."""
-
-    def paper_sums(self, row_norm: float, response_bound: float) -> PrivateSums:
-        """``W'W`` and ``W'z*`` of the paper's algorithms."""
-
-    def column_counts(self, bins: int) -> PrivateCounts:
-        """Histogram of each numeric column over its bounds."""
-
-    def residual_counts(self, predictor: Predictor, edges: Floats) -> PrivateCounts:
-        """Histogram of absolute residuals between public edges."""
-
-    def row_meat(self, predictor: Predictor, weights: Floats, norm: float) -> PrivateMeat:
-        """Sum of squared contributions of rows, scaled to a norm."""
-
-    def block_meat(self, predictor: Predictor, weights: Floats, norm: float) -> PrivateMeat:
-        """Sum of squared contributions of blocks, scaled to a norm."""
 
 
 class Source(ABC):
@@ -90,6 +51,10 @@ class Source(ABC):
     @abstractmethod
     def open(self, design: Design, linkage: Linkage, unit: PrivacyUnit) -> Pass:
         """Find the blocks. Only what is public under the unit can make it fail."""
+
+    def linked_rows(self, design: Design, linkage: Linkage, unit: PrivacyUnit) -> LinkedRows:
+        """Rows ready to be summed, together with what one person can change about their links."""
+        return LinkedRows(self.open(design, linkage, unit), linkage.exposure(unit))
 
     @abstractmethod
     def content(self) -> Iterator[bytes]:

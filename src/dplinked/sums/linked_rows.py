@@ -7,24 +7,135 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dplinked.linkage import Linkage, LinkageExposure, PrivacyUnit
+from dplinked.linkage import LinkageExposure
 from dplinked.study.design import Design
-from dplinked.sums.engine import Pass, Source
-from dplinked.sums.types import (
-    BlockFacts,
-    ClippedMeat,
-    ClippedPaperSums,
-    ClippedSums,
-    ColumnCounts,
-    Predictor,
-    ResidualCounts,
-)
+from dplinked.sums.types import BlockFacts, Predictor, Private, PrivateCounts, PrivateMeat, PrivateSums
 
 Floats = NDArray[np.float64]
+
+
+# --- private values, bound to what they were clipped to -------------------------------------------------
+
+
+@dataclass(frozen=True, repr=False)
+class ClippedSums(Private):
+    """``h'QX`` and ``h'z`` of rows clipped and scaled as `design` says, under the declared linkage."""
+
+    sums: PrivateSums
+    design: Design
+    exposure: LinkageExposure
+
+
+@dataclass(frozen=True, repr=False)
+class ClippedPaperSums(Private):
+    """``W'W`` and ``W'z`` of rows of norm at most `row_norm` and responses within ±`response_bound`."""
+
+    sums: PrivateSums
+    row_norm: float
+    response_bound: float
+    exposure: LinkageExposure
+
+
+@dataclass(frozen=True, repr=False)
+class ColumnCounts(Private):
+    """Histograms of the numeric columns of `rows` rows, each over its bounds (columns×bins)."""
+
+    counts: NDArray[np.int64]
+    rows: int
+
+
+@dataclass(frozen=True, repr=False)
+class ResidualCounts(Private):
+    """Histogram of the absolute residuals of `rows` rows between increasing public edges; the last bin is open (bins)."""
+
+    counts: NDArray[np.int64]
+    rows: int
+    edges: Floats
+    exposure: LinkageExposure
+
+
+@dataclass(frozen=True, repr=False)
+class ClippedMeat(Private):
+    """Sum of squared contributions (p×p), each of norm at most `norm`.
+
+    Attributes
+    ----------
+    route
+        ``"row"`` or ``"block"``: whose contributions they are.
+    rows
+        Number of rows, public.
+    norm
+        The norm that every contribution was scaled down to.
+    instrument
+        Bound on the norm of a row's weighted instruments.
+    reach
+        Bound on ``|x'β|``.
+    """
+
+    matrix: Floats
+    route: str
+    rows: int
+    norm: float
+    instrument: float
+    reach: float
+    exposure: LinkageExposure
+
+
+@dataclass(frozen=True, repr=False)
+class RightLinks(Private):
+    """Numbers of right links per group among `checked` links in all."""
+
+    counts: NDArray[np.int64]
+    checked: int
+    exposure: LinkageExposure
+
+
+# --- what an engine does, and what the door is given ----------------------------------------------------
+
+
+class Pass(Protocol):
+    """Rows ready to be summed: their blocks are known, their cells are not read yet.
+
+    What the methods return is private. The attributes are public.
+    """
+
+    @property
+    def design(self) -> Design:
+        """The scaling and the instrument."""
+
+    @property
+    def count(self) -> int:
+        """Number of rows."""
+
+    @property
+    def blocks(self) -> BlockFacts | None:
+        """Facts about the blocks, if there are any."""
+
+    def with_design(self, design: Design) -> Pass:
+        """The same rows with another scaling or instrument."""
+
+    def instrument_sums(self) -> PrivateSums:
+        """``h'QX`` and ``h'z`` with the design's instruments h; the intercept comes first."""
+
+    def paper_sums(self, row_norm: float, response_bound: float) -> PrivateSums:
+        """``W'W`` and ``W'z*`` of the paper's algorithms."""
+
+    def column_counts(self, bins: int) -> PrivateCounts:
+        """Histogram of each numeric column over its bounds."""
+
+    def residual_counts(self, predictor: Predictor, edges: Floats) -> PrivateCounts:
+        """Histogram of absolute residuals between public edges."""
+
+    def row_meat(self, predictor: Predictor, weights: Floats, norm: float) -> PrivateMeat:
+        """Sum of squared contributions of rows, scaled to a norm."""
+
+    def block_meat(self, predictor: Predictor, weights: Floats, norm: float) -> PrivateMeat:
+        """Sum of squared contributions of blocks, scaled to a norm."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -79,8 +190,3 @@ class LinkedRows:
         instrument = math.hypot(self.design.instrument_radius, float(first)) * float(weights.max())
         reach = self.design.radius * float(np.linalg.norm(predictor.beta[first:]))
         return ClippedMeat(matrix, route, self.count, norm, instrument, reach, self.exposure)
-
-
-def open_linked_rows(source: Source, design: Design, linkage: Linkage, unit: PrivacyUnit) -> LinkedRows:
-    """Find the blocks or pairs; only what is public under the unit can make it fail."""
-    return LinkedRows(source.open(design, linkage, unit), linkage.exposure(unit))

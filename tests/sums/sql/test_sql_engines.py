@@ -440,11 +440,15 @@ def test_spark_errors_tell_nothing_of_rows(session: Any, capfd: pytest.CaptureFi
 
 
 CONNECTED = """
+import sys
+
 import numpy as np
 from pyspark.sql import SparkSession
 
 import dplinked as dpl
 from dplinked.sums.engine import open_source
+
+sys.path.append("../..")  # where sparks.py is
 from test_sql_engines import BOUNDS, UNIT, build_design, make_table, pa
 
 session = SparkSession.builder.remote("local[2]").config("spark.sql.shuffle.partitions", "2").getOrCreate()

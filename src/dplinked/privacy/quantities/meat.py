@@ -13,8 +13,8 @@ from dplinked.privacy import noise
 from dplinked.privacy.noise_plan import NoisePlan, Part, make_room_for_draw
 from dplinked.privacy.spending import MEAT, Spending
 from dplinked.privacy.symmetric import pack_symmetric, unpack_symmetric
+from dplinked.sums.linked_rows import ClippedMeat
 from dplinked.sums.rounding import rounding_slack
-from dplinked.sums.types import ClippedMeat
 
 Floats = NDArray[np.float64]
 

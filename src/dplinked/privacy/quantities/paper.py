@@ -14,8 +14,8 @@ from dplinked.privacy.quantities.descent import ReleasedDescent, plan_descent, r
 from dplinked.privacy.quantities.instrument import ReleasedSums, rank_one_range
 from dplinked.privacy.spending import Spending
 from dplinked.study.descent import Descent
+from dplinked.sums.linked_rows import ClippedPaperSums
 from dplinked.sums.rounding import rounding_slack
-from dplinked.sums.types import ClippedPaperSums
 
 Floats = NDArray[np.float64]
 

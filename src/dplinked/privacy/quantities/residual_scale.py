@@ -13,7 +13,7 @@ from dplinked.linkage import LinkageExposure
 from dplinked.privacy.noise_plan import NoisePlan, Part, make_room_for_draw
 from dplinked.privacy.quantities.ranges import bisect
 from dplinked.privacy.spending import RESIDUAL_SCALE, Spending
-from dplinked.sums.types import ResidualCounts
+from dplinked.sums.linked_rows import ResidualCounts
 
 Floats = NDArray[np.float64]
 

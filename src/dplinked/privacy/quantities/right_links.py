@@ -9,7 +9,7 @@ from dplinked.linkage import LinkageExposure
 from dplinked.privacy import noise
 from dplinked.privacy.noise_plan import NoisePlan, Part, make_room_for_draw
 from dplinked.privacy.spending import Spending
-from dplinked.sums.types import RightLinks
+from dplinked.sums.linked_rows import RightLinks
 
 Floats = NDArray[np.float64]
 

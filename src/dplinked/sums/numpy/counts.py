@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
-from numpy.typing import NDArray
 
 from dplinked.sums.numpy.prepare import PreparedRows, Strip
-from dplinked.sums.numpy.reduce import sum_strips
+from dplinked.sums.numpy.reduce import Sums, sum_strips
 from dplinked.sums.types import PrivateCounts
 
 
@@ -16,7 +13,7 @@ def column_counts(data: PreparedRows, bins: int) -> PrivateCounts:
     """Histogram of each numeric column over its bounds, on a public grid (numeric groups×bins)."""
     numeric = [group.start for group in data.design.groups if group.numeric]
 
-    def work(strip: Strip) -> tuple[list[NDArray[Any]], None]:
+    def work(strip: Strip) -> tuple[Sums, None]:
         counts = np.zeros((len(numeric), bins), dtype=np.int64)
         for row, k in zip(counts, numeric, strict=True):
             column = data.design.columns[k]

@@ -6,16 +6,13 @@ Under exchangeable linkage errors ``h'Qx = a Σ h_i x_i' + o s_h s_x'`` in each 
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
 import numpy as np
 from numpy.typing import NDArray
 
 from dplinked.sums.border import add_border, symmetrise
 from dplinked.sums.numpy import kernel
 from dplinked.sums.numpy.prepare import Piece, PreparedRows, Strip, cut_strips
-from dplinked.sums.numpy.reduce import Totals, add_up, merge, sum_parts, sum_strips
+from dplinked.sums.numpy.reduce import AddPiece, Sums, Totals, add_up, merge, sum_parts, sum_strips
 from dplinked.sums.types import PrivateSums
 
 Floats = NDArray[np.float64]
@@ -37,14 +34,14 @@ def instrument_sums(data: PreparedRows) -> PrivateSums:
     return add_border(design, data.rows.count, core, b, sum_h, sum_x, float(sum_z))
 
 
-def _sum_compiled(data: PreparedRows) -> tuple[list[NDArray[Any]], Totals]:
+def _sum_compiled(data: PreparedRows) -> tuple[Sums, Totals]:
     """Sum all rows by the kernel, tile by tile; the totals are those of regressors and, if they differ, of instruments."""
     a = None if data.blocks is None else data.blocks.a
 
-    def begin() -> tuple[Callable[[Piece], list[NDArray[Any]]], list[Floats]]:
+    def begin() -> tuple[AddPiece, list[Floats]]:
         mine = kernel.InstrumentSums(data.design, a, data.large)
 
-        def add(piece: Piece) -> list[NDArray[Any]]:
+        def add(piece: Piece) -> Sums:
             tiles = (mine.add(tile.count, tile.raw, tile.levels, tile.codes) for tile in data.tiles(piece))
             return add_up(tiles)
 
@@ -53,7 +50,7 @@ def _sum_compiled(data: PreparedRows) -> tuple[list[NDArray[Any]], Totals]:
     return sum_parts(data, begin, "Summing")
 
 
-def _sum_strips(data: PreparedRows, symmetric: bool) -> tuple[list[NDArray[Any]], Totals]:
+def _sum_strips(data: PreparedRows, symmetric: bool) -> tuple[Sums, Totals]:
     """Sum all rows by NumPy, strip by strip, where there is no kernel."""
     design, d = data.design, len(data.design.columns)
 

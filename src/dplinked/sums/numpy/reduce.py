@@ -19,6 +19,8 @@ from dplinked.sums.rounding import MOST_THREADS
 
 Floats = NDArray[np.float64]
 Codes = NDArray[np.int32]
+Sums = list[NDArray[Any]]  # several sums over the same rows
+AddPiece = Callable[[Piece], Sums]  # sums a piece, and adds its rows to totals of blocks
 
 WORKERS = min(8, os.cpu_count() or 1)
 assert WORKERS <= MOST_THREADS, "the rounding bound counts the threads whose totals are added"
@@ -51,8 +53,8 @@ class Totals:
 
 
 def sum_parts(
-    data: PreparedRows, begin: Callable[[], tuple[Callable[[Piece], list[NDArray[Any]]], list[Floats]]], title: str
-) -> tuple[list[NDArray[Any]], Totals]:
+    data: PreparedRows, begin: Callable[[], tuple[AddPiece, list[Floats]]], title: str
+) -> tuple[Sums, Totals]:
     """Sum all rows; return merged sums and totals of blocks.
 
     Each thread takes consecutive parts. It calls `begin` once, for a function that sums a piece and for the arrays to which that function
@@ -61,9 +63,9 @@ def sum_parts(
     parts, stopped = data.rows.parts, Event()
     done = iter(range(1, parts + 1))
 
-    def run(mine: NDArray[Any]) -> tuple[list[list[NDArray[Any]]], list[Floats]]:
+    def run(mine: NDArray[Any]) -> tuple[list[Sums], list[Floats]]:
         add, totals = begin()
-        sums: list[list[NDArray[Any]]] = []
+        sums: list[Sums] = []
         try:
             for part in mine.tolist():
                 found = []
@@ -90,20 +92,20 @@ def sum_parts(
 
 
 def sum_strips(
-    data: PreparedRows, work: Callable[[Strip], tuple[list[NDArray[Any]], Floats | None]], width: int, title: str
-) -> tuple[list[NDArray[Any]], Totals]:
+    data: PreparedRows, work: Callable[[Strip], tuple[Sums, Floats | None]], width: int, title: str
+) -> tuple[Sums, Totals]:
     """Sum all rows by NumPy. `work` returns the sums of a strip and, unless `width` is 0, what is to be totalled by block (width×rows)."""
 
-    def begin() -> tuple[Callable[[Piece], list[NDArray[Any]]], list[Floats]]:
+    def begin() -> tuple[AddPiece, list[Floats]]:
         totals = None if data.blocks is None or not width else np.zeros((width, data.blocks.sizes.size))
 
-        def one(strip: Strip) -> list[NDArray[Any]]:
+        def one(strip: Strip) -> Sums:
             sums, totalled = work(strip)
             if totals is not None and totalled is not None and strip.codes is not None:
                 _total_blocks(totals, totalled, strip.codes, data.large)
             return sums
 
-        def add(piece: Piece) -> list[NDArray[Any]]:
+        def add(piece: Piece) -> Sums:
             with _SUMMING, _blas().limit(limits=1, user_api="blas"):
                 return add_up(map(one, data.strips(piece)))
 
@@ -117,7 +119,7 @@ def _blas() -> ThreadpoolController:
     return ThreadpoolController()
 
 
-def add_up(sums: Iterable[list[NDArray[Any]]]) -> list[NDArray[Any]]:
+def add_up(sums: Iterable[Sums]) -> Sums:
     """Add sums one after the other."""
     return reduce(lambda left, right: [np.add(*both) for both in zip(left, right, strict=True)], sums)
 
@@ -152,7 +154,7 @@ def _total_blocks(totals: Floats, totalled: Floats, codes: Codes, large: bool) -
         np.add.at(row, codes, values)
 
 
-def merge(parts: list[list[NDArray[Any]]]) -> list[NDArray[Any]]:
+def merge(parts: list[Sums]) -> Sums:
     """Add sums pairwise, in order."""
     while len(parts) > 1:
         pairs = [parts[i : i + 2] for i in range(0, len(parts), 2)]

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 from numpy.typing import NDArray
 
 from dplinked.sums.border import symmetrise
 from dplinked.sums.numpy.prepare import PreparedRows, Strip, cut_strips
-from dplinked.sums.numpy.reduce import merge, sum_strips
+from dplinked.sums.numpy.reduce import Sums, merge, sum_strips
 from dplinked.sums.types import Predictor, PrivateCounts, PrivateMeat
 
 Floats = NDArray[np.float64]
@@ -18,7 +16,7 @@ Floats = NDArray[np.float64]
 def residual_counts(data: PreparedRows, predictor: Predictor, edges: Floats) -> PrivateCounts:
     """Histogram of the absolute residuals that rows have on their own, between increasing public edges; the last bin is open."""
 
-    def work(strip: Strip) -> tuple[list[NDArray[Any]], None]:
+    def work(strip: Strip) -> tuple[Sums, None]:
         residual = np.abs(_own_residuals(data, predictor, strip.x, strip.z))
         return [np.bincount(np.searchsorted(edges, residual), minlength=edges.size + 1)[: edges.size + 1]], None
 
@@ -41,7 +39,7 @@ def row_meat(data: PreparedRows, predictor: Predictor, weights: Floats, norm: fl
         (meat,) = merge([[square(x[:, rows], residual[rows])] for rows in cut_strips(z.size)])
     else:
 
-        def work(strip: Strip) -> tuple[list[NDArray[Any]], None]:
+        def work(strip: Strip) -> tuple[Sums, None]:
             return [square(strip.x, _own_residuals(data, predictor, strip.x, strip.z))], None
 
         (meat,), _ = sum_strips(data, work, 0, "Variance")
@@ -54,7 +52,7 @@ def block_meat(data: PreparedRows, predictor: Predictor, weights: Floats, norm: 
     assert blocks is not None
     p = len(data.design.names)
 
-    def work(strip: Strip) -> tuple[list[NDArray[Any]], Floats]:
+    def work(strip: Strip) -> tuple[Sums, Floats]:
         fitted = np.dot(predictor.beta[first:], strip.x)
         h = _instruments(data, strip.x) * weights[:, None]
         residual = strip.z - predictor.beta[:first].sum() - blocks.weights(strip) * fitted

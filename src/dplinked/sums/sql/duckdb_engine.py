@@ -46,7 +46,7 @@ _NO_SCANS = (
 
 
 class DuckDBEngine(SqlEngine):
-    """SQL as DuckDB has it, on a connection, or on the connection of a relation."""
+    """DuckDB's dialect of SQL, on a connection, or on the connection of a relation."""
 
     same = "is not distinct from"
     collate = 'collate "C"'
