@@ -10,17 +10,17 @@ from dplinked.errors import BudgetError, CalibrationError, DplinkedError, Ledger
 from dplinked.fitting import fit, fit_study
 from dplinked.ledger.ledger import Ledger
 from dplinked.linkage import ELE, Exact, Matching, PrivacyUnit
-from dplinked.linker.fields import Field
-from dplinked.linker.link import link
-from dplinked.linker.linked import Linked
-from dplinked.linker.release_accuracy import release_accuracy
-from dplinked.not_private import baseline
 from dplinked.plan.planning import Plan, plan, plan_study
 from dplinked.release.release import Release
 from dplinked.study.descent import Descent
 from dplinked.study.study import Study
 
 if TYPE_CHECKING:
+    from dplinked.linker.fields import Field
+    from dplinked.linker.link import link
+    from dplinked.linker.linked import Linked
+    from dplinked.linker.release_accuracy import release_accuracy
+    from dplinked.not_private import baseline
     from dplinked.regression import LinkedRegression
 
 __version__ = "0.2.0.dev0"  # the only place; pyproject.toml reads it here
@@ -58,9 +58,20 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> Any:
-    if name == "LinkedRegression":  # scikit-learn brings pandas along: loaded when asked for
-        from dplinked.regression import LinkedRegression
+# Loaded when they are asked for: linking is not needed for a fit, and scikit-learn brings pandas along.
+_LATER = {
+    "Field": "dplinked.linker.fields:Field",
+    "Linked": "dplinked.linker.linked:Linked",
+    "LinkedRegression": "dplinked.regression:LinkedRegression",
+    "baseline": "dplinked.not_private.baseline",
+    "link": "dplinked.linker.link:link",
+    "release_accuracy": "dplinked.linker.release_accuracy:release_accuracy",
+}
 
-        return LinkedRegression
-    raise AttributeError(f"module 'dplinked' has no attribute {name!r}")
+
+def __getattr__(name: str) -> Any:
+    from pkgutil import resolve_name
+
+    if name not in _LATER:
+        raise AttributeError(f"module 'dplinked' has no attribute {name!r}")
+    return globals().setdefault(name, resolve_name(_LATER[name]))

@@ -7,7 +7,7 @@ again. Memory holds one row group per thread, one counter per block, and each th
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -30,13 +30,12 @@ from dplinked.data.encoding import (
 )
 from dplinked.data.fingerprint import source_state
 from dplinked.data.sizes import LARGEST_PIECE, PART
+from dplinked.data.sources import Progress
 from dplinked.data.table import Rows, check_columns, empty_rows
 from dplinked.errors import ReleaseError, StudyError, raise_alone
 
 if TYPE_CHECKING:
     import pyarrow as pa
-
-Progress = Callable[[str, int, int], None]
 
 _WORKERS = min(8, os.cpu_count() or 1)
 _MOST_COUNTERS = 8  # counters per row of a piece; if a range would need more, only the numbers that occur are counted

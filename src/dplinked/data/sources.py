@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from dplinked.data.files import Files
+
+Progress = Callable[[str, int, int], None]  # called with a title, the parts that are done, and their number
 
 
 @dataclass(frozen=True)

@@ -13,15 +13,12 @@ from numpy.typing import NDArray
 
 from dplinked.errors import StudyError, suggest
 from dplinked.linkage import ELE, UNSTATED, Linkage, LinkageExposure, PrivacyUnit
-from dplinked.plan.document import lines_document, notebook_document, report_document
 from dplinked.plan.expectations import Curve, Expectations, Lever, PlannedError, Point
 from dplinked.plan.expected import expected_noise, expected_sampling
 from dplinked.privacy.calibration import privacy_mu
 from dplinked.privacy.quantities.instrument import plan_sums
 from dplinked.privacy.spending import VARIANCE
 from dplinked.report.files import write_or_return
-from dplinked.report.html import write_fragment, write_page
-from dplinked.report.text import write_lines
 from dplinked.study.budget import LARGE_EPSILON
 from dplinked.study.design import Design
 from dplinked.study.formula import Interval
@@ -38,6 +35,9 @@ class Plan(Expectations):
     """Expected standard errors over budgets and numbers of rows, from public values and guesses alone."""
 
     def __str__(self) -> str:
+        from dplinked.plan.document import lines_document
+        from dplinked.report.text import write_lines
+
         return write_lines(lines_document(self))
 
     @overload
@@ -46,10 +46,16 @@ class Plan(Expectations):
     def to_html(self, path: str | Path) -> None: ...
     def to_html(self, path: str | Path | None = None) -> str | None:
         """Write the plan as one HTML page, or return it: it needs nothing else, and loads nothing."""
+        from dplinked.plan.document import report_document
+        from dplinked.report.html import write_page
+
         return write_or_return(write_page(report_document(self)), path)
 
     def _repr_html_(self) -> str:
         """The plan in a notebook."""
+        from dplinked.plan.document import notebook_document
+        from dplinked.report.html import write_fragment
+
         return write_fragment(notebook_document(self))
 
 

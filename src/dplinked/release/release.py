@@ -7,15 +7,9 @@ from pathlib import Path
 from typing import overload
 
 from dplinked.errors import StudyError, raise_alone
-from dplinked.release.coefficients import coefficients_csv, coefficients_latex
-from dplinked.release.document import notebook_document, report_document
 from dplinked.release.json import read_json, write_json
 from dplinked.release.result import Result
-from dplinked.release.summary import markdown_document, summary_document
 from dplinked.report.files import write_or_return
-from dplinked.report.html import write_fragment, write_page
-from dplinked.report.markdown import write_markdown
-from dplinked.report.text import write_text
 
 
 @dataclass(frozen=True)
@@ -52,10 +46,16 @@ class Release(Result):
 
     def summary(self) -> str:
         """Return the result as a table of text, with the privacy statement under it."""
+        from dplinked.release.summary import summary_document
+        from dplinked.report.text import write_text
+
         return write_text(summary_document(self))
 
     def to_markdown(self) -> str:
         """Return the result as Markdown."""
+        from dplinked.release.summary import markdown_document
+        from dplinked.report.markdown import write_markdown
+
         return write_markdown(markdown_document(self))
 
     def __str__(self) -> str:
@@ -74,10 +74,16 @@ class Release(Result):
         -------
         Nothing is spent: the page is made of released and declared values only.
         """
+        from dplinked.release.document import report_document
+        from dplinked.report.html import write_page
+
         return write_or_return(write_page(report_document(self)), path)
 
     def _repr_html_(self) -> str:
         """The release in a notebook."""
+        from dplinked.release.document import notebook_document
+        from dplinked.report.html import write_fragment
+
         return write_fragment(notebook_document(self))
 
     @overload
@@ -86,6 +92,8 @@ class Release(Result):
     def to_csv(self, path: str | Path) -> None: ...
     def to_csv(self, path: str | Path | None = None) -> str | None:
         """Write the coefficients as CSV, or return it: name, coef, std_err, low, high, sampling, linkage, privacy."""
+        from dplinked.release.coefficients import coefficients_csv
+
         return write_or_return(coefficients_csv(self), path)
 
     @overload
@@ -94,6 +102,8 @@ class Release(Result):
     def to_latex(self, path: str | Path) -> None: ...
     def to_latex(self, path: str | Path | None = None) -> str | None:
         """Write the coefficients as a LaTeX table (booktabs), or return it."""
+        from dplinked.release.coefficients import coefficients_latex
+
         return write_or_return(coefficients_latex(self), path)
 
     def to_json(self) -> str:

@@ -15,7 +15,7 @@ from typing import Any, Protocol, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from dplinked.data.parquet import Progress as Progress
+from dplinked.data.sources import Progress as Progress
 from dplinked.data.sources import Query, SparkTable, is_duckdb, is_path, is_spark, is_stream
 from dplinked.errors import StudyError
 from dplinked.linkage import Linkage, PrivacyUnit

@@ -8,7 +8,8 @@ from os import PathLike
 
 from dplinked.data.files import Files, find_files, read_file
 from dplinked.data.fingerprint import content_bytes
-from dplinked.data.parquet import ParquetRows, Progress
+from dplinked.data.parquet import ParquetRows
+from dplinked.data.sources import Progress
 from dplinked.data.table import Rows
 from dplinked.sums.engine import DUCKDB, Source
 from dplinked.sums.numpy.tables import Tables

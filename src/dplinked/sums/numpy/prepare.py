@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dplinked.data.encoding import Keys, block_places, encode_part, place_texts
-from dplinked.data.parquet import Progress
+from dplinked.data.sources import Progress
 from dplinked.data.table import Rows
 from dplinked.errors import StudyError
 from dplinked.linkage import ELE, Exact, Linkage, Matching, PrivacyUnit

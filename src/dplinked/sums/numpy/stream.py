@@ -9,9 +9,8 @@ from typing import Any
 import numpy as np
 
 from dplinked.data.encoding import encode_part
-from dplinked.data.parquet import Progress
 from dplinked.data.sizes import PART
-from dplinked.data.sources import Stream
+from dplinked.data.sources import Progress, Stream
 from dplinked.data.stream import spill
 from dplinked.data.table import Rows, empty_rows
 from dplinked.errors import StudyError

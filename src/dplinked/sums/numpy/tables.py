@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dplinked.data.fingerprint import content_bytes
-from dplinked.data.parquet import Progress
+from dplinked.data.sources import Progress
 from dplinked.data.table import Rows
 from dplinked.linkage import Linkage, PrivacyUnit
 from dplinked.study.design import Design

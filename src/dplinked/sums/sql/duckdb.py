@@ -13,8 +13,7 @@ from typing import Any
 import duckdb
 
 from dplinked.data.files import Files, find_files
-from dplinked.data.parquet import Progress
-from dplinked.data.sources import Query
+from dplinked.data.sources import Progress, Query
 from dplinked.errors import StudyError, raise_alone
 from dplinked.sums.sql.duckdb_engine import RELATION, DuckDBEngine, connect
 from dplinked.sums.sql.duckdb_files import file_source, json_source, read_through

@@ -11,8 +11,7 @@ from typing import Any
 
 from dplinked.data.arrow import to_arrow
 from dplinked.data.files import find_files
-from dplinked.data.parquet import Progress
-from dplinked.data.sources import SparkTable, is_spark
+from dplinked.data.sources import Progress, SparkTable, is_spark
 from dplinked.errors import StudyError, raise_alone
 from dplinked.sums.sql.dialect import (
     LARGEST,
