@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterator
+from importlib import metadata
 from typing import Any
 
 import pytest
@@ -13,9 +14,10 @@ import sparks
 
 
 @pytest.fixture(scope="session", autouse=True)
-def _commands_are_built_once() -> Iterator[None]:
-    """Typer makes the command line's parser anew for each call; tests call it a thousand times in one process."""
+def _looked_up_once() -> Iterator[None]:
+    """Tests make thousands of releases and commands in one process: libraries' versions and the command line's parser are always the same."""
     with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(metadata, "version", functools.cache(metadata.version))
         patch.setattr(typer.main, "get_command", functools.cache(typer.main.get_command))
         yield
 
