@@ -803,8 +803,9 @@ def full_disk(folder: Path, run: Run, limit: int) -> tuple[int, int]:
 
 
 def many_columns(folder: Path) -> None:
-    """A model whose release, some 60 kB, takes more room than its charge."""
+    """A model whose release, some 60 kB, takes more room than its charge; without intervals, which take long for so many."""
     edit(folder, '"south"]', '"south", ' + ", ".join(f'"r{k}"' for k in range(45)) + "]")
+    edit(folder, "[bounds]", "intervals = false\n[bounds]")
 
 
 @pytest.mark.parametrize("size", [8 << 10, 60 << 10])
@@ -816,8 +817,8 @@ def test_a_full_disk_never_hides_a_charge(folder: Path, run: Run, size: int) -> 
 @pytest.mark.slow
 def test_a_disk_may_fill_up_anywhere(base: Path, tmp_path: Path, run: Run) -> None:
     found = []
-    for size in range(20 << 10, 300 << 10, 20 << 10):
+    for size in range(20 << 10, 220 << 10, 20 << 10):  # from 160 kB on all of it has room
         folder = Path(shutil.copytree(base, tmp_path / f"s{size}"))
         many_columns(folder)
         found.append(full_disk(folder, run, size))
-    assert {(4, 0), (0, 1)} <= set(found) <= {(4, 0), (5, 1), (0, 1)}
+    assert set(found) == {(4, 0), (5, 1), (0, 1)}

@@ -479,10 +479,10 @@ for line in sys.stdin.read().splitlines():
 
 @pytest.mark.parametrize("part", [pytest.param(0), pytest.param(1, marks=pytest.mark.slow)])
 def test_no_canary_in_development_mode(tmp_path: Path, part: int) -> None:
-    """With -X dev and PYTHONWARNINGS=always, one process for many files; a few of them by default."""
-    cases = list(CASES.values())
+    """With -X dev and PYTHONWARNINGS=always, one process for many files; a few of them by default, the others where there is time."""
+    cases = [case for place, case in enumerate(CASES.values()) if (place % 9 != 1) == part]
     lines, inputs = [], set()
-    for number, (name, data) in enumerate(cases if part else cases[1::9]):
+    for number, (name, data) in enumerate(cases):
         folder = tmp_path / f"f{number}"
         folder.mkdir()
         lines += [

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import cache
 from importlib import metadata
 
 import numpy as np
@@ -54,5 +55,11 @@ def build_release(
         declared=Declared(study.formula, dict(design.bounds), dict(design.levels), dict(design.fill)),
         released=Released(sums, descent, errors.released, spending.parts),
         scaling=design.scaling,
-        versions={name: metadata.version(name) for name in ("dplinked", "opendp", "numpy")},
+        versions=dict(_versions()),
     )
+
+
+@cache
+def _versions() -> tuple[tuple[str, str], ...]:
+    """Versions of what made the release; looking them up takes longer than the noise."""
+    return tuple((name, metadata.version(name)) for name in ("dplinked", "opendp", "numpy"))
