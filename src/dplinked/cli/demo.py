@@ -49,7 +49,7 @@ def demo(
 
     import dplinked as dpl
     from dplinked.linker.files import linkage_section
-    from dplinked.not_private.simulate import review_links, two_files
+    from dplinked.not_private.simulate.people import review_links, two_files
 
     out.mkdir(parents=True, exist_ok=True)
     with progress.status("Generating two files with typos, missing values and swapped fields …"):

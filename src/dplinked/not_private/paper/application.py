@@ -29,7 +29,9 @@ from dplinked.linker.release_accuracy import release_accuracy
 from dplinked.not_private.paper.algorithms import Constants, constants_not_private, ngd_not_private, ssp_not_private
 from dplinked.not_private.paper.settings import Row
 from dplinked.not_private.paper.tight import prepare_tight
-from dplinked.not_private.simulate import TwoFiles, load_febrl, mislink, review_links
+from dplinked.not_private.simulate.febrl import load_febrl
+from dplinked.not_private.simulate.households import mislink
+from dplinked.not_private.simulate.people import TwoFiles, review_links
 from dplinked.release.release import Release
 from dplinked.study.descent import Descent
 from dplinked.study.study import Study

@@ -27,7 +27,7 @@ from dplinked.not_private.paper.algorithms import (
 )
 from dplinked.not_private.paper.tight import Tight, prepare_tight
 from dplinked.not_private.paper.variances import ngd_variance_not_private, ssp_variance_not_private
-from dplinked.not_private.simulate import mislink
+from dplinked.not_private.simulate.households import mislink
 from dplinked.study.descent import Descent
 from dplinked.study.study import Study
 from dplinked.sums.numpy.prepare import prepare_rows
