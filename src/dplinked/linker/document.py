@@ -236,7 +236,7 @@ def _describe_accuracy(linked: LinkageFacts) -> list[Part]:
     header = ["group"]
     for one in found:
         header += (
-            [one.method] + ["95 % interval"] * _has_interval(one) + ["checked", "right"] * (one.checked is not None)
+            [one.method] + ["95 % interval"] * _has_interval(one) + ["checked", "correct"] * (one.checked is not None)
         )
     parts: list[Part] = [Chart(lambda: charts.accuracy_chart(names, series))]
     parts.append(Table(tuple(header), rows, "Accuracy per group"))
