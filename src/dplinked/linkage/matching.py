@@ -22,7 +22,9 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 STOCHASTIC_TOLERANCE = 1e-5
-MOST_CANDIDATES = 1 << 22  # entries of one row: up to here their sum stays within the rounding bound
+MOST_CANDIDATES = (
+    1 << 20
+)  # entries of one row: up to here its sums stay within the rounding bound, however many pairs there are
 
 COLUMN_SUM = (
     "A column of the matching matrix sums to more than column_sum={:g}. Balance the "
