@@ -528,3 +528,17 @@ def test_a_quote_that_is_never_closed_is_refused(tmp_path: Path, end: str) -> No
     (tmp_path / "a.csv").write_text("x,y\n" + end, encoding="utf-8")
     with pytest.raises(dpl.StudyError, match="never closed"):
         open_source(tmp_path / "a.csv")
+
+
+def test_a_stream_that_fails_tells_nothing_of_why() -> None:
+    """Whatever the code behind a stream raises may quote a cell."""
+
+    def batches():
+        yield make_table().to_batches()[0]
+        raise ValueError("income 31415")
+
+    reader = pa.RecordBatchReader.from_batches(make_table().schema, batches())
+    with pytest.raises(dpl.ReleaseError) as fault:
+        open_source(reader)
+    assert "31415" not in str(fault.value)
+    assert fault.value.__context__ is None

@@ -13,7 +13,7 @@ from dplinked.data.encoding import UNREADABLE
 from dplinked.data.parquet import ParquetRows
 from dplinked.data.sources import Stream
 from dplinked.data.table import Rows, empty_rows
-from dplinked.errors import ReleaseError, raise_alone
+from dplinked.errors import DplinkedError, ReleaseError, raise_alone
 
 _FILE = "rows.parquet"
 
@@ -44,7 +44,7 @@ def spill(stream: Stream, columns: Sequence[str] | None) -> ParquetRows:
                 writer.write_table(pa.table([rows.kept(name) for name in wanted], schema=schema))
     except BaseException as fault:
         shutil.rmtree(folder, ignore_errors=True)
-        if not isinstance(fault, (pa.ArrowException, OSError)):
+        if isinstance(fault, DplinkedError) or not isinstance(fault, Exception):
             raise
         raise_alone(ReleaseError(UNREADABLE))
     return SpilledRows(folder, types)

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dplinked.data.fingerprint import source_state
-from dplinked.errors import LedgerError, StudyError
+from dplinked.errors import LedgerError, StudyError, raise_alone
 from dplinked.ledger.events import LedgerEntry
 from dplinked.ledger.ledger import Ledger
 from dplinked.linkage import ELE, PrivacyUnit
@@ -74,7 +74,13 @@ class ReleasedAccuracy:
     @classmethod
     def from_json(cls, text: str) -> ReleasedAccuracy:
         """Read it back, also as versions before 0.2 wrote it."""
-        whole = json.loads(text)
+        try:
+            return cls._from_stored(json.loads(text))
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+            raise_alone(StudyError("These are not released accuracies that this version of dplinked can read."))
+
+    @classmethod
+    def _from_stored(cls, whole: dict[str, Any]) -> ReleasedAccuracy:
         if "right" in whole:
             whole["correct"] = whole.pop("right")
         model = whole.pop("linkage")

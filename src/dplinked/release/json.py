@@ -26,15 +26,20 @@ def write_json(value: Any) -> str:
 def read_json(kind: type[T], text: str) -> T:
     """Read a release back, of this version's format or of an earlier one's; anything else is a ValueError."""
     try:
-        stored = json.loads(text)
+        stored = json.loads(text, parse_constant=_refuse_constant)
         version = stored.pop(_MARK)
         if version == 1:
             stored = _from_format_1(stored)
         elif version != FORMAT:
             raise ValueError(f"format {version!r}")
         return _read(kind, stored)  # type: ignore[no-any-return]
-    except (KeyError, TypeError, AttributeError) as fault:
+    except (KeyError, TypeError, AttributeError, OverflowError, RecursionError) as fault:
         raise ValueError(str(fault)) from None
+
+
+def _refuse_constant(name: str) -> Any:
+    """Refuse NaN and infinities, which Python would read and JSON does not have."""
+    raise ValueError(name)
 
 
 def _plain(value: Any) -> Any:
@@ -60,8 +65,10 @@ def _read(kind: Any, stored: Any) -> Any:
             [one for one in arguments if one is not types.NoneType], stored, types.NoneType in arguments
         )
     if origin is np.ndarray:
-        return np.array(stored, dtype=np.float64)
+        return _finite(np.array(stored, dtype=np.float64))
     if origin is tuple:
+        if not isinstance(stored, list):
+            raise TypeError("a list is expected")
         kinds = [arguments[0]] * len(stored) if arguments[-1] is Ellipsis else arguments
         return tuple(_read(one, item) for one, item in zip(kinds, stored, strict=True))
     if origin is dict:
@@ -69,11 +76,20 @@ def _read(kind: Any, stored: Any) -> Any:
     if is_dataclass(kind):
         declared = get_type_hints(kind)
         return kind(**{name: _read(declared[name], item) for name, item in stored.items()})  # type: ignore[operator]
-    if kind is float and isinstance(stored, int) and not isinstance(stored, bool):
-        return float(stored)
+    if isinstance(stored, bool) != (kind is bool):
+        raise TypeError(f"a {kind.__name__} is expected")
+    if kind is float and isinstance(stored, (int, float)):
+        return float(_finite(np.float64(stored)))
     if not isinstance(stored, kind):
         raise TypeError(f"a {kind.__name__} is expected")
     return stored
+
+
+def _finite(numbers: Any) -> Any:
+    """Numbers as they are, refused where one is missing or beyond what a float holds."""
+    if not np.isfinite(numbers).all():
+        raise ValueError("a number is not finite")
+    return numbers
 
 
 def _read_one_of(kinds: list[Any], stored: Any, optional: bool) -> Any:

@@ -114,7 +114,9 @@ class Release(Result):
     def from_json(cls, text: str) -> Release:
         """Read a release back from JSON text, of this version or an earlier one."""
         try:
-            return read_json(cls, text)
+            release = read_json(cls, text)
+            release.check_sizes()
+            return release
         except ValueError:
             raise_alone(StudyError("This is not a release that this version of dplinked can read."))
 

@@ -127,6 +127,20 @@ class Result:
         """What the release would say had the linkage accuracy been declared higher by `change`."""
         return suppose_accuracy(change, self.linkage, self._inference, self.coef, self.std_err, self.error_parts)
 
+    def check_sizes(self) -> None:
+        """Refuse, by a ValueError, values that do not fit together: names, and the sizes of what was released."""
+        names, (sums, variance) = self.scaling.names, (self.released.sums, self.released.variance)
+        kept = [name for name in names if name not in self.dropped]
+        sizes = (
+            []
+            if sums is None
+            else [(sums.matrix, 2), (sums.matrix_scale, 2), (sums.vector, 1), (sums.vector_scale, 1), (sums.centre, 1)]
+        )
+        sizes += [] if variance is None else [(variance.meat, 2), (variance.weights, 1)]
+        named = all(list(one) == kept for one in (self.coef, self.std_err, self.identified))
+        if not (named and self.count > 0 and all(array.shape == (len(names),) * axes for array, axes in sizes)):
+            raise ValueError("names or sizes do not fit together")
+
     @property
     def tells_other_accuracies(self) -> bool:
         """Whether :meth:`with_accuracy` can be asked."""
