@@ -5,8 +5,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 FEBRL ?= .venv-febrl
 RELEASE ?= .venv-release
-# Tests that share a costly fixture are a group, and a group has one process: `--dist loadgroup`.
-PYTEST := $(BIN)/python -m pytest -n 2 --dist loadgroup
+PYTEST := $(BIN)/python -m pytest -n 2
 
 .PHONY: demo studio test test-slow test-all test-febrl check format hooks docs wheel bench bench-coverage bench-engines bench-ledger bench-linking bench-reproduction clean
 

@@ -13,7 +13,6 @@ import pytest
 
 MARKS = [
     pytest.mark.slow,
-    pytest.mark.xdist_group("spark"),
     pytest.mark.skipif(shutil.which("java") is None, reason="Spark needs Java 17, which is not installed"),
     pytest.mark.skipif(importlib.util.find_spec("pyspark") is None, reason="PySpark is not installed"),
     pytest.mark.filterwarnings("ignore"),  # PySpark's own
