@@ -156,7 +156,7 @@ def run_one(job: tuple[Cell, int]) -> dict[str, Any]:
     data, arguments, slopes = draw(cell, rng)
     release = dpl.fit(data, **arguments)
     out: dict[str, Any] = {"estimate": [], "truth": slopes.tolist(), "route": release.released.variance.route}
-    solution = release._to_user[0] @ release._solution.beta
+    solution, _ = release._inference.coefficients()
     first = int(release.scaling.intercept)
     out["estimate"] = solution[first:].tolist()
     out["std_err"] = [release.std_err[f"x{k}"] for k in range(cell.d)]
