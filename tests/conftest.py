@@ -6,7 +6,6 @@ import functools
 import re
 from collections.abc import Iterator
 from typing import Any
-from zlib import crc32
 
 import pytest
 import typer.main
@@ -28,9 +27,8 @@ def session() -> Iterator[Any]:
     yield from sparks.local_session()
 
 
-SPARK = "Spark"  # half of these tests for each of two processes: together they would outlast all others
 TOGETHER = {
-    SPARK: r"test_splink_on_spark\.py|test_sql_engines\.py::(test_spark_|.*\[spark)",
+    "Spark": r"test_splink_on_spark\.py|test_sql_engines\.py::(test_spark_|.*\[spark)",
     "releases as pages": r"report/test_pages\.py",
     "the paper's claims": r"test_every_claim_holds",
     "the site": r"test_site\.py::test_(the_site|pages_of_the_site)_",
@@ -47,7 +45,6 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
     class Together(LoadScopeScheduling):
         def _split_scope(self, nodeid: str) -> str:
-            group = next((name for name, tests in TOGETHER.items() if re.search(tests, nodeid)), nodeid)
-            return f"{group} {crc32(nodeid.encode()) % 2}" if group == SPARK else group
+            return next((name for name, tests in TOGETHER.items() if re.search(tests, nodeid)), nodeid)
 
     return Together(config, log)
