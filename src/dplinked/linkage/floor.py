@@ -1,0 +1,66 @@
+"""The least that a study may assume about the links of registered data."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from dplinked.linkage.exact import Exact
+from dplinked.linkage.unit import PrivacyUnit
+
+if TYPE_CHECKING:
+    from dplinked.linkage import Linkage
+
+
+@dataclass(frozen=True)
+class LinkageFloor:
+    """What the steward states about links when data is registered. A study of the data may protect more than this, never less.
+
+    Attributes
+    ----------
+    linked
+        Whether the data is linked rows at all. Files that are only linked later have links that nobody can state yet.
+    exact
+        Whether rows were joined on a unique key.
+    keys
+        Columns of blocks and ids. Their cells are public, unless the unit says otherwise, so no other column may serve as one.
+    carriers
+        How many rows may hold one person's response.
+    moves_block, displaced_links, linkage_change
+        As in :class:`~dplinked.PrivacyUnit`.
+    """
+
+    linked: bool
+    exact: bool
+    keys: tuple[str, ...]
+    carriers: int
+    moves_block: bool
+    displaced_links: int
+    linkage_change: float
+
+    @classmethod
+    def of(cls, linkage: Linkage | None, unit: PrivacyUnit) -> LinkageFloor:
+        """What a linkage model and a unit state. Without a linkage model, the data is a file that is yet to be linked."""
+        named = (getattr(linkage, "block", None), getattr(linkage, "id", None))
+        return cls(
+            linked=linkage is not None,
+            exact=isinstance(linkage, Exact),
+            keys=tuple(name for name in named if name is not None),
+            carriers=getattr(linkage, "carriers", 1),
+            moves_block=unit.moves_block,
+            displaced_links=unit.displaced_links or 0,
+            linkage_change=unit.linkage_change or 0.0,
+        )
+
+    def undercut_by(self, study: LinkageFloor) -> str | None:
+        """Name the setting in which a study assumes less than was registered; None if there is none."""
+        undercut = {
+            "moves_block": study.moves_block < self.moves_block,
+            "displaced_links": study.displaced_links < self.displaced_links,
+            "linkage_change": study.linkage_change < self.linkage_change,
+            "linkage, which was not stated": study.linked and not self.linked,
+            "exact": study.linked and study.exact and not self.exact,
+            "block": not set(study.keys) <= set(self.keys),
+            "carriers": study.linked and study.carriers < self.carriers,
+        }
+        return next((name for name, found in undercut.items() if found), None)
