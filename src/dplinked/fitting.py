@@ -19,7 +19,7 @@ from dplinked.privacy.spending import Spending
 from dplinked.release.release import Release
 from dplinked.study.descent import Descent
 from dplinked.study.study import Study
-from dplinked.sums.engine import Progress, Source, find_engine, open_source
+from dplinked.sums.engine import Progress, Source, open_source, resolve_source
 from dplinked.sums.linked_rows import LinkedRows
 
 
@@ -156,9 +156,9 @@ def _fit_charged(study: Study, data: Any, release_id: str | None, again: bool, p
     assert study.ledger is not None
     ledger = Ledger(study.ledger, study.population, key=study.ledger_key)
     allowed = ledger.check_place(data, study.unit, study.linkage)
-    source, before, opened = _open_registered(study, data, progress)
-    fingerprint = ledger.check_content(opened, allowed)
-    rows = _find_rows(study, opened)
+    source = _freeze(data)
+    before, fingerprint = source_state(source), ledger.check_content(source, allowed)
+    rows = _find_rows(study, _open_source(study, source, progress))
     if source_state(source) != before:
         raise LedgerError("The data changed while it was read. Nothing was spent. Try again.")
     charge = ledger.reserve(release_id, study.request([fingerprint]), release_mu(study), again=again)
@@ -180,13 +180,11 @@ def _run(study: Study, rows: LinkedRows) -> Release:
         return method.run(study, rows, Spending(method.mu(study)))
 
 
-def _open_registered(study: Study, data: Any, progress: Progress | None) -> tuple[Any, tuple[Any, ...] | None, Source]:
-    """Freeze and open what is at a registered place: the data, its state, and the opened rows. What cannot be opened is not what was registered."""
-    engine = find_engine(data).load()
+def _freeze(data: Any) -> Any:
+    """The rows at a registered place, the same for fingerprint and sums. What cannot be found there is not what was registered."""
     try:
         with _quietly():
-            source = engine.resolve_data(data)
-            return source, source_state(source), _open_source(study, source, progress)
+            return resolve_source(data)
     except DplinkedError:
         raise_alone(LedgerError(REFUSED))
 

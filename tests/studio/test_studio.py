@@ -248,7 +248,7 @@ def folder(tmp_path: Path) -> Path:
     pq.write_table(table, tmp_path / "linked.parquet")
     (tmp_path / "study.toml").write_text(LEDGER_STUDY, encoding="utf-8")
     ledger = dpl.Ledger.create(tmp_path / "budget.db", "households", epsilon=1.5, delta=1e-6)
-    ledger.register(tmp_path / "linked.parquet")
+    ledger.register(tmp_path / "linked.parquet", linkage=dpl.ELE(0.91, block="state"))
     return tmp_path
 
 

@@ -297,7 +297,7 @@ class Ledger:
         if not allowed:
             raise StudyError(
                 f"The study assumes less about the links than the steward registered with the data: {here[-1].floor.undercut_by(study)}. Nothing "
-                "was spent. State at least what was registered, or have the data registered with what holds: 'dplinked budget register'."
+                "was spent. State that, or have the data registered anew with what holds: 'dplinked budget register'."
             )
         return allowed
 

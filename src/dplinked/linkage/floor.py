@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from dplinked.linkage.exact import Exact
@@ -53,14 +53,16 @@ class LinkageFloor:
         )
 
     def undercut_by(self, study: LinkageFloor) -> str | None:
-        """Name the setting in which a study assumes less than was registered; None if there is none."""
-        undercut = {
-            "moves_block": study.moves_block < self.moves_block,
-            "displaced_links": study.displaced_links < self.displaced_links,
-            "linkage_change": study.linkage_change < self.linkage_change,
-            "linkage, which was not stated": study.linked and not self.linked,
-            "exact": study.linked and study.exact and not self.exact,
-            "block": not set(study.keys) <= set(self.keys),
-            "carriers": study.linked and study.carriers < self.carriers,
+        """Say what a study must state that assumes less than was registered; None for a study that does not."""
+        if not study.linked:
+            study = replace(study, exact=self.exact, carriers=self.carriers)
+        rules = {
+            "moves_block must be true": study.moves_block >= self.moves_block,
+            f"displaced_links must be at least {self.displaced_links}": study.displaced_links >= self.displaced_links,
+            f"linkage_change must be at least {self.linkage_change:g}": study.linkage_change >= self.linkage_change,
+            "the data was registered without its links": self.linked or not study.linked,
+            "the links can be wrong, so they are not exact": self.exact or not study.exact,
+            f"no columns but {list(self.keys)} hold blocks or ids": set(study.keys) <= set(self.keys),
+            f"carriers must be at least {self.carriers}": study.carriers >= self.carriers,
         }
-        return next((name for name, found in undercut.items() if found), None)
+        return next((rule for rule, holds in rules.items() if not holds), None)

@@ -160,8 +160,4 @@ def source_bytes(data: Any) -> Iterator[bytes]:
 
     That is the bytes of files, the columns of tables, and of a query's rows a digest that their order does not change.
     """
-    if isinstance(data, Source):
-        yield from data.content()
-    else:
-        module = find_engine(data).load()
-        yield from module.data_content(module.resolve_data(data))
+    yield from data.content() if isinstance(data, Source) else find_engine(data).load().data_content(data)

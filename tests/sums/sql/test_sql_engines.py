@@ -761,17 +761,20 @@ def test_cells_that_duckdb_refuses_cost_nothing(tmp_path: Path, name: str) -> No
         levels={"g": ["a", "b"]},
         ledger=tmp_path / "l.db",
     )
-    with pytest.raises(dpl.StudyError, match=r"Nothing was spent\.$"):
+    with pytest.raises(dpl.StudyError, match="cannot be read"):
+        ledger.register(dpl.Query("select * from 'a.parquet'", folder=tmp_path), linkage=study.linkage)
+    with pytest.raises(dpl.LedgerError, match=r"Nothing was spent\."):
         dpl.fit_study(study, dpl.Query("select * from 'a.parquet'", folder=tmp_path))
     assert ledger.balance().spent == 0
 
 
 def test_engine_errors_tell_nothing_of_rows() -> None:
+    """A relation is the caller's own: what fails in it is told without the engine's words, which quote cells."""
     query = (
         "select case when i = 7 then cast('secret' || i as double) else i end as x, i as y, i as k from range(9) t(i)"
     )
     for block in (None, "k"):  # blocks are totalled when they are found, before anything is spent
-        source, linkage = duckdb.open_query(dpl.Query(query)), dpl.ELE(0.8, block=block)
+        source, linkage = duckdb.open_relation(ddb.connect().sql(query)), dpl.ELE(0.8, block=block)
         with pytest.raises(dpl.ReleaseError) as fault:
             source.open(build_design("y ~ x", BOUNDS), linkage, dpl.PrivacyUnit(moves_block=True)).instrument_sums()
         assert str(fault.value) == dialect.FAILED
@@ -832,41 +835,6 @@ def test_queries_that_guess_types_from_cells_are_refused(tmp_path: Path, query: 
     relation = engine.connect().sql(f"select * from '{tmp_path / 'a.csv'}'")
     with pytest.raises(dpl.StudyError, match="guess types"):
         open_source(relation)
-
-
-def test_a_query_is_known_by_the_rows_that_are_summed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Files exchanged after the charge, and queries that answer otherwise while tables of ours are there."""
-    table = make_table(1)
-    pq.write_table(table, tmp_path / "a.parquet")
-    ledger = dpl.Ledger.create(tmp_path / "l.db", "people", epsilon=3.0, delta=1e-5)
-    honest = dpl.Query("select * from 'a.parquet'", folder=tmp_path)
-    ledger.register(honest)
-    study = dpl.Study(
-        formula="y ~ x",
-        bounds={"x": (-1, 1), "y": (-3, 3)},
-        epsilon=0.5,
-        delta=1e-6,
-        linkage=dpl.ELE(0.8, block="k", other=0.8),
-        ledger=tmp_path / "l.db",
-    )
-    assert dpl.fit_study(study, honest).count == table.num_rows
-    sly = dpl.Query(
-        "select * replace (case when (select count(*) from duckdb_tables() where table_name like 'dplinked%') > 0 then -y else y end as y) "
-        "from 'a.parquet'",
-        folder=tmp_path,
-    )
-    ledger.register(sly)
-    with pytest.raises(dpl.LedgerError, match="not registered"):
-        dpl.fit_study(study, sly)
-    reserve = dpl.Ledger.reserve
-
-    def exchange(*arguments: object) -> object:
-        pq.write_table(make_table(2), tmp_path / "a.parquet")
-        return reserve(*arguments)
-
-    monkeypatch.setattr(dpl.Ledger, "reserve", exchange)
-    with pytest.raises(dpl.ReleaseError):
-        dpl.fit_study(study, honest)
 
 
 def test_folders_with_equal_signs_are_no_columns_of_csv_files(tmp_path: Path) -> None:

@@ -74,7 +74,7 @@ def open_data(
 
 def data_content(data: Any) -> Iterator[bytes]:
     """The names of the columns and a digest of the rows."""
-    return (data if isinstance(data, DuckDBRows) else open_data(data)).content()
+    return open_data(data).content()
 
 
 def open_files(paths: Sequence[str | Path] | str, kind: str, *, threads: int | None = None) -> DuckDBRows:
