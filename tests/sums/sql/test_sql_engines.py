@@ -514,6 +514,41 @@ def test_spark_keys_that_are_not_utf8_are_none(session: Any) -> None:
     assert spark.open_frame(frame).count_keys("k") == {None: 3, "a": 1}
 
 
+@spark_only
+def test_spark_selects_have_a_value_for_all_cells(session: Any) -> None:
+    """A word in place of a number, and a product that overflows, are cells like others; the session's own mode is as it was."""
+    from dplinked.sums.sql import spark
+
+    session.sql("select * from values ('7', 2147483647), ('word', 1) t(code, income)").createOrReplaceTempView("cells")
+    before = session.conf.get("spark.sql.ansi.enabled")
+    rows = spark.open_table(
+        "select cast(code as int) as x, income * 1000 as y, 1 / (income - 1) as w from cells", session
+    )
+    assert [rows.summarise_column(name, -1e12, 1e12).missing for name in "xyw"] == [1, 0, 1]
+    assert session.conf.get("spark.sql.ansi.enabled") == before
+
+
+@spark_only
+def test_a_ledger_freezes_spark_tables(session: Any, tmp_path: Path) -> None:
+    """A file that changes changes the frame; fingerprint and sums see the rows of one moment."""
+    from dplinked.sums.sql import spark
+
+    pq.write_table(pa.table({"x": np.linspace(0, 1, 50), "y": np.linspace(0, 1, 50)}), tmp_path / "rows.parquet")
+    frame = session.read.parquet(str(tmp_path / "rows.parquet"))
+    frozen = spark.resolve_data(frame)
+    before = b"".join(spark.open_data(frozen).content())
+    assert before == b"".join(spark.open_data(frame).content())
+    pq.write_table(pa.table({"x": np.linspace(0, 1, 50), "y": np.linspace(1, 0, 50)}), tmp_path / "rows.parquet")
+    assert b"".join(spark.open_data(frozen).content()) == before
+    frozen.createOrReplaceTempView("frozen_rows")
+    ledger = dpl.Ledger.create(tmp_path / "budget.db", "people", epsilon=2.0, delta=1e-5)
+    ledger.register(dpl.SparkTable("frozen_rows"), linkage=dpl.Exact())
+    options: dict[str, Any] = {"bounds": {"x": (0, 1), "y": (0, 1)}, "linkage": dpl.Exact(), "epsilon": 0.5, "delta": 1e-6}  # fmt: skip
+    assert dpl.fit(dpl.SparkTable("frozen_rows"), "y ~ x", **options, ledger=tmp_path / "budget.db").count == 50
+    with pytest.raises(dpl.LedgerError, match="not registered"):
+        dpl.fit(dpl.SparkTable("select * from frozen_rows"), "y ~ x", **options, ledger=tmp_path / "budget.db")
+
+
 # --- DuckDB alone -----------------------------------------------------------------------------------
 
 NUMBERS = [
