@@ -311,9 +311,7 @@ def test_estimated_accuracies_with_declarations_are_never_shown(audited) -> None
     )
     with pytest.raises(dpl.StudyError, match=r"change the matching matrix by"):
         dpl.fit(audited.rows, "consumption ~ income", linkage=hidden, unit=dpl.PrivacyUnit(linkage_change=1.0), **MODEL)
-    needed = hidden.audit_change(
-        dpl.PrivacyUnit(), dict(zip(audited.strata.names, audited.strata.rows.tolist(), strict=True)), 1500
-    )
+    needed = hidden.audit_change(dpl.PrivacyUnit(), 1500)
     unit = dpl.PrivacyUnit(linkage_change=needed)
     release = dpl.fit(audited.rows, "consumption ~ income", linkage=hidden, unit=unit, **MODEL)
     assert release.linkage == DeclaredLinkage("ELE", block="link_block", source="estimated", accuracy_min=0.5)
@@ -339,8 +337,9 @@ def test_sources_that_contradict_themselves_are_refused(wrong) -> None:
 def test_an_accuracy_is_released_only_from_an_audit_and_without_moves(linked, audited) -> None:
     with pytest.raises(dpl.StudyError, match="no audit"):
         dpl.release_accuracy(linked, epsilon=1.0, delta=1e-6, unit=dpl.PrivacyUnit())
-    with pytest.raises(dpl.StudyError, match="move to another block"):
-        dpl.release_accuracy(audited, epsilon=1.0, delta=1e-6, unit=dpl.PrivacyUnit(moves_block=True))
+    for unit in (dpl.PrivacyUnit(moves_block=True), dpl.PrivacyUnit(linkage_change=1.0)):
+        with pytest.raises(dpl.StudyError, match="change their groups"):
+            dpl.release_accuracy(audited, epsilon=1.0, delta=1e-6, unit=unit)
 
 
 def test_released_accuracies_are_near_and_say_how_near(audited) -> None:

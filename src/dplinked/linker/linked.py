@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from dplinked.data.arrow import column_texts, to_arrow
 from dplinked.errors import StudyError
 from dplinked.linkage import ELE, Matching
-from dplinked.linkage.ele import LINK_BLOCK
+from dplinked.linkage.ele import RESULTS_OF_LINKING
 from dplinked.linker import quality
 from dplinked.linker.assignment import match_probabilities, matching_matrix
 from dplinked.linker.document import LinkageFacts, quality_document
@@ -28,8 +28,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 FileState = tuple[int, ...]
-BLOCK, SCORE, PROBABILITY = LINK_BLOCK, "link_score", "link_probability"
-_KNOWN = 1e12  # stands for "exactly known" in `checked`: rows without a partner have accuracy 1/m
+BLOCK, SCORE, PROBABILITY = RESULTS_OF_LINKING
 
 
 @dataclass(frozen=True, repr=False)
@@ -155,13 +154,14 @@ class Linked:
                 "(audit_sample), or declare dpl.ELE(accuracy=…, block='link_block') yourself."
             )
         best = self.estimates[0]
-        accuracy, other = quality.accuracy_table(self.strata, best.accuracy)
+        accuracy, other = quality.accuracy_table(self.strata, quality.hidden_accuracies(self.strata, best))
         checked: Any = None
         if best.checked is not None:
-            least = np.where(np.array(self.strata.names) == UNLINKED, _KNOWN, np.maximum(best.checked, 1))
-            checked = dict(zip(self.strata.names, map(float, least), strict=True))
+            # No answer moves the accuracy of a stratum without checked links, so it must not count as the least well known.
+            known = np.where(best.checked > 0, best.checked, best.checked.max())
+            checked = dict(zip(self.strata.names, map(float, known), strict=True))
             if not self.strata.per_block:
-                checked = float(best.checked.sum())
+                checked = float(known.min())  # one number stands for all strata
         return ELE(accuracy, BLOCK, other=other, checked=checked, source="estimated")
 
     def matching(self, *, seed: int = 0, tolerance: float = 1e-6) -> Matching:

@@ -13,7 +13,7 @@ from typing import Any
 from dplinked.data.sources import Query, SparkTable
 from dplinked.errors import StudyError, raise_alone
 from dplinked.linkage import ELE, UNSTATED, Exact, Linkage, LinkageExposure, Matching, PrivacyUnit
-from dplinked.linkage.ele import LINK_BLOCK
+from dplinked.linkage.ele import LINK_BLOCK, RESULTS_OF_LINKING
 from dplinked.study.budget import check_budget, check_delta, check_size
 from dplinked.study.descent import Descent
 from dplinked.study.design import Design, build_design
@@ -108,6 +108,7 @@ class Study:
     def prepare(self) -> tuple[Design, LinkageExposure]:
         """Check all declarations against each other; nothing of the data is needed."""
         design = build_design(self.formula, self.bounds, self.levels, self.typical, self.fill)
+        _check_variables(design, self.linkage, self.unit)
         return design, self.linkage.exposure(self.unit)
 
     def request(self, fingerprints: Sequence[str]) -> dict[str, Any]:
@@ -147,6 +148,29 @@ class Study:
                     "A value in the study file has the wrong type or size: numbers must be numbers, tables tables."
                 )
             )
+
+
+def _check_variables(design: Design, linkage: Linkage, unit: PrivacyUnit) -> None:
+    """Refuse variables that say how rows were linked: a person who changes one would change the linkage, or be given away by it."""
+    if found := sorted(set(design.variables) & set(RESULTS_OF_LINKING)):
+        raise StudyError(
+            f"The formula uses {found[0]!r}, which is a result of linking: many people's identifiers make it what it is on one row. "
+            "Leave it out, or rename the column if it is something else."
+        )
+    if isinstance(linkage, Matching) and linkage.id in design.variables:
+        raise StudyError(
+            f"The formula uses {linkage.id!r}, by which the matching matrix knows the rows: leave it out of the formula."
+        )
+    if linkage.block in design.response_variables:
+        raise StudyError(
+            f"The response is made of {linkage.block!r}, the column of the blocks: use another block column or another response."
+        )
+    if linkage.block in design.variables and not (unit.moves_block and not unit.linkage_change):
+        raise StudyError(
+            f"The formula uses {linkage.block!r}, the column of the blocks. A person who changes it would change the blocks too, which this "
+            "unit does not cover. Leave it out of the formula, use another block column, or protect the block as well: "
+            "PrivacyUnit(moves_block=True), without linkage_change."
+        )
 
 
 def _warn_of_positions(init: Callable[..., None]) -> Callable[..., None]:

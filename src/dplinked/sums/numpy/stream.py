@@ -56,7 +56,7 @@ class StreamRows(Source):
 
     def open(self, design: Design, linkage: Linkage, unit: PrivacyUnit) -> StreamPass:
         """Begin the one pass. The blocks are found on the way, so nothing is checked beforehand."""
-        if isinstance(linkage, Matching) or unit.moves_block:
+        if isinstance(linkage, Matching) or not unit.fixes_blocks:
             raise StudyError("A stream is read once only with blocks that stay as they are. Leave out contiguous=True.")
         return StreamPass(self, design, linkage, unit)
 
