@@ -34,6 +34,7 @@ def check_study(study: Study, data: Any) -> list[Finding]:
         study.check_count(rows.count)
         rows.require(design.variables, numeric=list(design.bounds))
         rows.require(keys)
+        study.check_origins(design, rows.origins)
     except StudyError as fault:
         return [Finding(True, str(fault))]
     findings.append(Finding(False, f"{rows.count:,} rows; all declared columns are there."))

@@ -166,6 +166,7 @@ def _open_rows(study: Study, source: Any, progress: Progress | None) -> tuple[So
     _check_change(study, opened.count)
     opened.require(design.variables, numeric=list(design.bounds))
     opened.require(keys)
+    study.check_origins(design, opened.origins)
     try:
         with _quietly():
             return opened, opened.linked_rows(method_of(study).prepare(design), study.linkage, study.unit)

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from dplinked.data.arrow import column_origins
 from dplinked.data.csv import FROM_TEXT
 from dplinked.data.encoding import (
     CHANGED,
@@ -60,6 +61,7 @@ class ParquetRows:
         self._files = [_open(path, root) for path in paths]
         self._schema = self._types = _common_schema(self._files)
         self.columns: tuple[str, ...] = tuple(self._schema.names)
+        self.origins = column_origins(self._schema)
         self.count = sum(file.metadata.num_rows for file in self._files)
         self._parts = list(_cut_parts(self._files))
 

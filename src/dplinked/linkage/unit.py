@@ -32,9 +32,10 @@ class PrivacyUnit(ReadableByKey):
     -----
     All regressors of a person are taken to sit on one row, and their response on one row too, possibly another; on up to as many as the
     linkage declares (`carriers`) if links are one to many. The regressors must therefore all come from one file, in which the person has
-    one row. The response may come from either file. The default protects x and y with links and blocks held fixed. What identifiers do
-    to the linkage is then *not* protected, and every release says so. With an explicit matching matrix
-    (:class:`Matching`), `displaced_links` and `linkage_change` cannot be derived and must be stated.
+    one row, and the response may come from either. If links may change, or are one to many, it must be the file whose rows are kept and to
+    which links bring responses. The default protects x and y with links and blocks held fixed. What identifiers do to the linkage is
+    then *not* protected, and every release says so. With an explicit matching matrix (:class:`Matching`), `displaced_links` and
+    `linkage_change` cannot be derived and must be stated.
     """
 
     moves_block: bool = False

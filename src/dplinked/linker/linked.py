@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dplinked.data.arrow import column_texts, to_arrow
+from dplinked.data.arrow import LEFT, RIGHT, column_texts, mark_origin, to_arrow
 from dplinked.errors import StudyError
 from dplinked.linkage import ELE, Matching
 from dplinked.linkage.ele import RESULTS_OF_LINKING
@@ -93,17 +93,18 @@ class Linked:
     def rows(self) -> pa.Table:
         """The joined table: the left file's columns, the right file's columns, and each link's block, score and probability.
 
-        A column of the right file whose name the left file has too gets ``_right`` at the end of its name.
+        A column of the right file whose name the left file has too gets ``_right`` at the end of its name. Each column's metadata says
+        which file it comes from: `fit` takes regressors from one file only.
         """
         import pyarrow as pa
 
-        columns, fields = list(self.left.columns), list(self.left.schema)
+        columns, fields = list(self.left.columns), [mark_origin(field, LEFT) for field in self.left.schema]
         taken, names = self.right.take(self._positions), set(self.left.column_names)
         about = self._about_links()
         for column, field in zip(taken.columns, taken.schema, strict=True):
             field = field.with_name(f"{field.name}_right" if field.name in names else field.name)
             columns.append(column)
-            fields.append(field.with_nullable(True))
+            fields.append(mark_origin(field.with_nullable(True), RIGHT))
         known = [field.name for field in fields] + list(about)
         if len(set(known)) < len(known):
             raise StudyError(

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from dplinked.data.arrow import LEFT
 from dplinked.data.sources import Query, SparkTable
 from dplinked.errors import StudyError, raise_alone
 from dplinked.linkage import ELE, UNSTATED, Exact, Linkage, LinkageExposure, Matching, PrivacyUnit
@@ -122,6 +123,29 @@ class Study:
         if count < 1:
             raise StudyError("The data has no rows.")
         check_delta(self.delta, count)
+
+    def check_origins(self, design: Design, origins: Mapping[str, str]) -> None:
+        """Refuse regressors that one person may change on several rows, as far as columns say which linked file they come from.
+
+        A person's row of the left file, and the row that carries their record of the right file, may be two rows; the noise covers regressors
+        that change on one of them. The rows are those of the left file, and links bring records of the right file to them. So regressors
+        from there change on further rows wherever links may change, or where a record is on several rows.
+        """
+        if isinstance(self.linkage, Exact):
+            return
+        found = {name: origins[name] for name in design.variables if name in origins}
+        files = {file for name, file in found.items() if name not in design.response_variables}
+        if len(files) > 1:
+            raise StudyError(
+                "The regressors come from both linked files, so one person's would be on two rows, which the noise does not cover. Take all "
+                "regressors from one file; the response may come from either."
+            )
+        exposure = self.linkage.exposure(self.unit)
+        if files - {LEFT} and (exposure.displaced or exposure.carriers > 1):
+            raise StudyError(
+                "The regressors come from the right file, whose records may change their rows (displaced_links, moves_block) or be on several "
+                "(carriers): one person would change the regressors of several rows. Take the regressors from the left file."
+            )
 
     @classmethod
     def from_toml(cls, path: str | Path) -> Study:

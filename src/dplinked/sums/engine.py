@@ -10,6 +10,7 @@ import importlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any, Protocol, cast
 
 import numpy as np
@@ -35,6 +36,8 @@ class Source(ABC):
         Names of all columns.
     count
         Number of rows.
+    origins
+        Which of the linked files each column comes from, as far as the rows say it.
     known_by_rows
         Whether a ledger knows the rows by themselves, as those of a query, and not by the bytes of files or tables. Then only reading them
         again tells whether they have changed.
@@ -42,6 +45,7 @@ class Source(ABC):
 
     columns: tuple[str, ...]
     count: int
+    origins: Mapping[str, str] = MappingProxyType({})
     known_by_rows: bool = False
 
     @abstractmethod

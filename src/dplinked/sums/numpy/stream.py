@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from dplinked.data.arrow import column_origins
 from dplinked.data.encoding import encode_part
 from dplinked.data.sizes import PART
 from dplinked.data.sources import Progress, Stream
@@ -37,6 +38,7 @@ class StreamRows(Source):
             raise StudyError("A stream that is read once needs its number of rows: Stream(…, contiguous=True, rows=…).")
         self.stream, self.count = stream, stream.rows
         self.columns: tuple[str, ...] = tuple(stream.batches.schema.names)
+        self.origins = column_origins(stream.batches.schema)
 
     def require(self, names: Sequence[str], *, numeric: Sequence[str] = ()) -> None:
         """Check the schema: all columns there, the numeric ones numbers, the others keys."""

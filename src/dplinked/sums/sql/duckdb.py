@@ -16,7 +16,7 @@ from dplinked.data.files import Files, find_files
 from dplinked.data.sources import Progress, Query
 from dplinked.errors import StudyError, raise_alone
 from dplinked.sums.sql.duckdb_engine import RELATION, DuckDBEngine, connect
-from dplinked.sums.sql.duckdb_files import file_source, json_source, read_through
+from dplinked.sums.sql.duckdb_files import file_source, json_source, parquet_origins, read_through
 from dplinked.sums.sql.rows import SqlRows
 
 
@@ -89,7 +89,9 @@ def _open_files(files: Files, threads: int | None) -> DuckDBRows:
     if files.kind == "csv":
         read_through(connection, source, files.paths)
     engine.checks_cells = files.kind != "csv"
-    return DuckDBRows(engine, source, names, parsed, files)
+    rows = DuckDBRows(engine, source, names, parsed, files)
+    rows.origins = parquet_origins(files.paths) if files.kind == "parquet" else {}
+    return rows
 
 
 def open_query(
