@@ -403,7 +403,9 @@ def test_catches_forgotten_carriers(monkeypatch: pytest.MonkeyPatch, forgotten: 
     exposure = dpl.ELE.exposure
 
     def forgetful(self, unit):
-        return dataclasses.replace(exposure(self, unit), **{forgotten: int(forgotten == "carriers" or unit.moves_block)})
+        return dataclasses.replace(
+            exposure(self, unit), **{forgotten: int(forgotten == "carriers" or unit.moves_block)}
+        )
 
     monkeypatch.setattr(dpl.ELE, "exposure", forgetful)
     assert caught(monkeypatch, "carriers", tries=600)

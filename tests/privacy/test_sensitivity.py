@@ -422,4 +422,6 @@ def test_one_to_many_bounds_are_reached(carriers: int) -> None:
     h2, z2 = np.r_[-1.0, h[1:]], np.r_[1.0, -z[1:]]
     assert abs(h @ z - h2 @ z2) == instrument.instrument_response_sensitivity(1.0, 1.0, links)
     assert abs(z.sum() - z2.sum()) == instrument.response_total_sensitivity(1.0, links)
-    assert residual_scale.residual_count_sensitivity(links) == right_links.right_links_sensitivity(links) == 1 + carriers
+    assert (
+        residual_scale.residual_count_sensitivity(links) == right_links.right_links_sensitivity(links) == 1 + carriers
+    )

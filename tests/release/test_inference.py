@@ -203,7 +203,8 @@ def test_accuracy_error_widens_intervals(households, monkeypatch: pytest.MonkeyP
         return dpl.fit(households, FORMULA, **OPTIONS, linkage=dpl.ELE(0.91, block="state", **known))
 
     sure, checked, stated = (
-        fit(source="public", **known) for known in ({}, {"checked": 50}, {"accuracy_error": math.sqrt(0.91 * 0.09 / 50)})
+        fit(source="public", **known)
+        for known in ({}, {"checked": 50}, {"accuracy_error": math.sqrt(0.91 * 0.09 / 50)})
     )
     expected = math.hypot(sure.std_err["income"], sure.coef["income"] * math.sqrt(0.09 / (0.91 * 50)))
     assert checked.std_err["income"] == pytest.approx(expected, rel=0.02)

@@ -61,7 +61,9 @@ def make_releases(folder: Path) -> dict[str, dpl.Release]:
     found = {
         "ele": fit(linkage=dpl.ELE(0.91, block="state", checked=500, source="public")),
         "unknown error": fit(linkage=dpl.ELE(0.91)),
-        "table": fit(linkage=dpl.ELE(table, block="state", checked=dict.fromkeys(states, 200), other=0.8, source="public")),
+        "table": fit(
+            linkage=dpl.ELE(table, block="state", checked=dict.fromkeys(states, 200), other=0.8, source="public")
+        ),
         "released": fit(
             linkage=dpl.ELE(table, block="state", source="released", paid=0.1, displaced_links=0, accuracy_error=0.01),
             unit=dpl.PrivacyUnit(),
