@@ -106,12 +106,13 @@ class ELE:
         single number, the rows with null keys form one block with that accuracy, unless `other` is given.
     checked
         How many links were checked to find the accuracy. For a single accuracy this is the total. For accuracies per block it is
-        the number per block: one number that holds for every block, or a mapping. Intervals then include the accuracy's own error.
+        the number per block: one number that holds for every block, or a mapping. Intervals then include the accuracy's own error. It
+        asks for `source`, and so does `accuracy_error`: links of these very files do not make a public accuracy.
     accuracy_error
         Instead of `checked`, the accuracy's standard error, in the same form.
     source
         Where the accuracies come from. ``"public"`` declares that they are known without these people's data. It is the
-        default, except for the groups found by linking (``link_block``), where the source must be stated. ``"released"``: they
+        default where nothing is said about checked links, except for the groups found by linking (``link_block``). ``"released"``: they
         come from :func:`dplinked.release_accuracy`, which paid for them. ``"estimated"``: they were estimated from these
         very files, so they are data. Then they enter only Q, the release does not show them, and `accuracy_min` and
         ``PrivacyUnit(linkage_change=…)`` must be declared.
