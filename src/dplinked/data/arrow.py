@@ -25,8 +25,12 @@ def mark_origin(field: pa.Field, file: str) -> pa.Field:
     return field.with_metadata({**known, _ORIGIN: file.encode() + (b"" if before is None else b"/" + before)})
 
 
-def column_origins(schema: pa.Schema) -> dict[str, str]:
-    """The file that each column of linked rows comes from, for columns that say so."""
+def column_origins(schema: Any) -> dict[str, str]:
+    """The file that each column of linked rows comes from, for columns that say so; none without an Arrow schema."""
+    import pyarrow as pa
+
+    if not isinstance(schema, pa.Schema):
+        return {}
     marked = {field.name: field.metadata.get(_ORIGIN) for field in schema if field.metadata}
     return {name: origin.decode() for name, origin in marked.items() if origin is not None}
 

@@ -48,7 +48,7 @@ class Rows:
         if isinstance(data, (str, Path)):
             data, known = read_file(Path(data), columns)
         self._text = text_columns(data)
-        self.origins: Mapping[str, str] = column_origins(data.schema) if _is_arrow(data) else {}
+        self.origins: Mapping[str, str] = column_origins(getattr(data, "schema", None))
         self._columns = _open_columns(data)
         self.columns: tuple[str, ...] = tuple(known or self._columns)
         lengths = {len(column) for column in self._columns.values()}
@@ -138,12 +138,6 @@ class Rows:
         codes, texts = encode_part(values)
         kept = {(part, 0): codes[part * PART : (part + 1) * PART] for part in range(self.parts)}
         return Keys(count_codes(codes, len(texts)), texts, kept=kept)
-
-
-def _is_arrow(data: Any) -> bool:
-    import pyarrow as pa
-
-    return isinstance(data, pa.Table)
 
 
 def empty_rows(schema: pa.Schema) -> Rows:
