@@ -127,7 +127,7 @@ def draw(cell: Cell, rng: np.random.Generator) -> tuple[dict[str, Any], dict[str
         declared = gamma + cell.off
         if cell.checked:
             declared = min(1.0, max(0.3, rng.binomial(cell.checked, gamma) / cell.checked))
-            extra["checked"] = cell.checked
+            extra |= {"checked": cell.checked, "source": "public"}
     linkage = dpl.Exact() if cell.accuracy == (1.0, 1.0) else dpl.ELE(declared, block="block", **extra)
     data = {f"x{k}": x[:, k].copy() for k in range(d)} | {"y": z, "block": blocks}
     arguments = {

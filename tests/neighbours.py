@@ -53,7 +53,7 @@ def rows(rng: np.random.Generator, n: int, style: str) -> dict[str, np.ndarray]:
 
 
 def make_pair(rng: np.random.Generator, kind: str) -> Pair:
-    """Draw a pair for a linkage kind: exact, ele, ele-one, table, displaced, mover, paper-m, matching."""
+    """Draw a pair for a linkage kind, one of `KINDS` or `FURTHER_KINDS`."""
     n = int(rng.choice([4, 7, 12, 30]))
     style = rng.choice(["aligned", "extreme", "inside", "wild"])
     base = rows(rng, n, style)
@@ -101,6 +101,10 @@ def make_pair(rng: np.random.Generator, kind: str) -> Pair:
         if rng.random() < 0.5:
             return _worst_move(data, linkage)
         unit = _move(rng, data, other, j, p)
+    if kind == "carriers":
+        return _copied_response(rng, data, other, j, linkage)
+    if kind == "regrouped":
+        return _changed_groups(rng, data, other)
     if kind == "paper-m":
         return _changed_accuracy(rng, data, other, blocks)
     if kind == "estimated":
@@ -137,24 +141,56 @@ def _move(rng: np.random.Generator, data: dict[str, Any], other: dict[str, Any],
     return dpl.PrivacyUnit(moves_block=True)
 
 
-def _worst_move(data: dict[str, Any], linkage: Any) -> Pair:
-    """A move in which the mover's row, the row that held their response and the row that takes it all pull one way."""
+def _worst_move(data: dict[str, Any], linkage: Any, carriers: int = 1) -> Pair:
+    """A move in which the mover's row, the rows that held their response and those that take it all pull one way."""
     n = len(data["y"])
-    j, p, r = 0, 1, 2
+    j, p, r = 0, np.arange(1, 1 + carriers), np.arange(1 + carriers, 1 + 2 * carriers)
     data = {name: column.copy() for name, column in data.items()}
-    data["block"][[j, p]], data["block"][r] = 0, 1
+    data["block"][[j, *p]], data["block"][r] = 0, 1
     data["g"][:] = "a"
     (low, high) = BOUNDS["y"]
     data["y"][:n] = high
     data["y"][p] = low
     for name in NUMERIC:
-        data[name][[j, r]], data[name][p] = BOUNDS[name][1], BOUNDS[name][0]
+        data[name][[j, *r]], data[name][p] = BOUNDS[name][1], BOUNDS[name][0]
     other = {name: column.copy() for name, column in data.items()}
     other["block"][j] = 1
     for name in NUMERIC:
         other[name][j] = BOUNDS[name][0]
-    other["y"][[j, p, r]] = data["y"][r], data["y"][j], low
+    other["y"][j], other["y"][p], other["y"][r] = data["y"][r[0]], data["y"][j], low
     return Pair(data, other, linkage, linkage, dpl.PrivacyUnit(moves_block=True), "worst move")
+
+
+def _copied_response(
+    rng: np.random.Generator, data: dict[str, Any], other: dict[str, Any], j: int, linkage: Any
+) -> Pair:
+    """One-to-many links: up to 1, 2 or 5 rows carry the person's response, and all of them change with it."""
+    n, low, high = len(data["y"]), *BOUNDS["y"]
+    most = int(rng.choice([c for c in (1, 2, 5) if 2 * c < n]))
+    linkage = dpl.ELE(linkage.accuracy, "block", other=0.5, carriers=most)
+    if rng.random() < 0.3:
+        return _worst_move(data, linkage, most)
+    rows = rng.choice([i for i in range(n) if i != j], most, replace=False)
+    data["y"][rows] = y = rng.choice([low, high])
+    other["y"][:] = data["y"]
+    other["y"][rows] = low + high - y
+    if rng.random() < 0.5:  # rows that pull one way: there the bounds are reached
+        for name in NUMERIC:
+            data[name][rows] = other[name][rows] = data[name][rows[0]]
+    return Pair(data, other, linkage, linkage, dpl.PrivacyUnit(), f"{most} carriers")
+
+
+def _changed_groups(rng: np.random.Generator, data: dict[str, Any], other: dict[str, Any]) -> Pair:
+    """Rows change their groups within the declared M: sizes change, groups come and go, also such that nobody listed."""
+    groups = other["block"] = data["block"].copy()
+    for i in rng.choice(groups.size, int(rng.integers(1, 4)), replace=False):
+        groups[i] = rng.integers(0, data["block"].max() + 2)
+    keys = [int(key) for key in np.unique(data["block"])]
+    accuracy, found = {key: float(rng.uniform(0.3, 1.0)) for key in keys}, {key: 20.0 + key for key in keys}
+    linkage = dpl.ELE(accuracy, "block", checked=found, source="public")
+    before, after = (group_matrix(table["block"], accuracy, min(accuracy.values())) for table in (data, other))
+    unit = dpl.PrivacyUnit(linkage_change=float(np.abs(before - after).sum()) + 1e-9)
+    return Pair(data, other, linkage, linkage, unit, "regrouped")
 
 
 def _changed_accuracy(rng: np.random.Generator, data: dict[str, Any], other: dict[str, Any], blocks: Any) -> Pair:
@@ -213,6 +249,19 @@ def _matching_pair(
 
 
 KINDS = ("exact", "ele", "ele-one", "table", "displaced", "mover", "paper-m", "estimated", "matching")
+
+
+FURTHER_KINDS = ("carriers", "regrouped")
+
+
+def group_matrix(groups: np.ndarray, accuracy: dict[int, float], other: float) -> np.ndarray:
+    """The matching matrix of exchangeable linkage errors for the group of each row; groups that are not listed form one, `other`."""
+    known = np.array([key if key in accuracy else -1 for key in groups.tolist()])
+    Q = np.zeros((known.size, known.size))
+    for key in np.unique(known):
+        where = np.flatnonzero(known == key)
+        Q[np.ix_(where, where)] = ele_matrix([where.size], [accuracy.get(int(key), other)])
+    return Q
 
 
 def ele_matrix(sizes: list[int], gammas: list[float]) -> np.ndarray:

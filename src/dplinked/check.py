@@ -9,7 +9,7 @@ import numpy as np
 
 from dplinked.data.keys import key_text
 from dplinked.errors import DplinkedError, StudyError
-from dplinked.linkage import ELE
+from dplinked.linkage import ELE, PrivacyUnit
 from dplinked.study.study import Study
 from dplinked.sums.engine import Source, open_source
 
@@ -34,6 +34,7 @@ def check_study(study: Study, data: Any) -> list[Finding]:
         study.check_count(rows.count)
         rows.require(design.variables, numeric=list(design.bounds))
         rows.require(keys)
+        study.check_origins(design, rows.origins)
     except StudyError as fault:
         return [Finding(True, str(fault))]
     findings.append(Finding(False, f"{rows.count:,} rows; all declared columns are there."))
@@ -68,11 +69,11 @@ def check_study(study: Study, data: Any) -> list[Finding]:
             )
         )
     if isinstance(study.linkage, ELE) and study.linkage.block is not None:
-        findings += _check_blocks(rows, study.linkage)
+        findings += _check_blocks(rows, study.linkage.complete(study.unit), study.unit)
     return findings
 
 
-def _check_blocks(rows: Source, linkage: ELE) -> list[Finding]:
+def _check_blocks(rows: Source, linkage: ELE, unit: PrivacyUnit) -> list[Finding]:
     """Compare the blocks' sizes with the declared accuracies."""
     assert linkage.block is not None
     counts = rows.count_keys(linkage.block)
@@ -93,7 +94,6 @@ def _check_blocks(rows: Source, linkage: ELE) -> list[Finding]:
     for key, count in counts.items():
         accuracy = linkage.accuracy_of(key)
         if linkage.source != "estimated" and accuracy is not None and count > 1 and accuracy * count < 1.0 - 1e-9:
-            findings.append(
-                Finding(True, f"{linkage.block}: block {key!r} has {count} rows but accuracy {accuracy:g} < 1/{count}")
-            )
+            text = f"{linkage.block}: block {key!r} has {count} rows but accuracy {accuracy:g} < 1/{count}"
+            findings.append(Finding(unit.fixes_blocks, text))
     return findings

@@ -107,7 +107,7 @@ def fit(
     -------
     (ε, δ)-differentially private for the stated unit: neighbouring data differ in one individual's
     regressors and response, and in what `unit` says that identifiers may do to the linkage. The number of
-    rows, the schema, every argument and, unless ``unit.moves_block``, the block keys are public.
+    rows, the schema, every argument and, if ``unit.fixes_blocks``, the block keys are public.
     """
     study = Study(
         formula=formula,
@@ -204,13 +204,13 @@ def _find_rows(study: Study, opened: Source) -> LinkedRows:
     """Find the blocks or pairs, checking all that can be checked before anything is spent."""
     design, _ = study.prepare()
     study.check_count(opened.count)
+    _check_change(study, opened.count)
     opened.require(design.variables, numeric=list(design.bounds))
     opened.require(_keys(study))
+    study.check_origins(design, opened.origins)
     try:
         with _quietly():
-            rows = opened.linked_rows(method_of(study).prepare(design), study.linkage, study.unit)
-            _check_change(study, rows)
-            return rows
+            return opened.linked_rows(method_of(study).prepare(design), study.linkage, study.unit)
     except ReleaseError as fault:
         if study.ledger is None:
             raise
@@ -235,11 +235,11 @@ def _quietly() -> Iterator[None]:
         raise_alone(ReleaseError("The release failed while it read the rows. The steward's 'check' shows the details."))
 
 
-def _check_change(study: Study, rows: LinkedRows) -> None:
+def _check_change(study: Study, count: int) -> None:
     """Accuracies from checked links move with the people checked; the declared change of Q must cover that."""
-    if not isinstance(study.linkage, ELE) or rows.blocks is None:
+    if not isinstance(study.linkage, ELE):
         return
-    needed = study.linkage.audit_change(study.unit, rows.blocks.by_key, rows.count)
+    needed = study.linkage.audit_change(study.unit, count)
     if needed > (study.unit.linkage_change or 0.0):
         raise StudyError(
             f"Checked links tell the accuracy of whole blocks, so one person can change the matching matrix by {round_up(needed)}, and more if "

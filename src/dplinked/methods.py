@@ -120,7 +120,7 @@ def release_variance(
     design, exposure, count = rows.design, rows.exposure, rows.count
     p, R = len(design.names), design.response.peak
     predictor = _predictor(study, design, sums, beta, count)
-    blocks = None if study.unit.moves_block else rows.blocks
+    blocks = rows.blocks
     residual, route = R / 2.0, SCALE_ALONE
     if plan_residual_scale(exposure, count, spending.share(RESIDUAL_SCALE)) is not None:
         residual = release_residual_scale(rows.residual_counts(predictor, residual_edges(R)), spending)

@@ -63,8 +63,8 @@ class LinkedRegression(RegressorMixin, BaseEstimator):  # type: ignore[misc]
     Privacy
     -------
     Each call of :meth:`fit` is one release, (ε, δ)-differentially private for `unit` and the neighbours of
-    :func:`dplinked.fit`. All parameters, the number of rows, the feature names and, unless
-    ``unit.moves_block``, the block keys are public. :meth:`predict` is post-processing for an `X` that may be seen.
+    :func:`dplinked.fit`. All parameters, the number of rows, the feature names and, if
+    ``unit.fixes_blocks``, the block keys are public. :meth:`predict` is post-processing for an `X` that may be seen.
 
     The promise is about `fit` alone, and scikit-learn makes it easy to leave it:
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import tomllib
+from contextlib import nullcontext
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +17,7 @@ import pyarrow.parquet
 import pytest
 
 import dplinked as dpl
+from dplinked.check import check_study
 from dplinked.linkage.declared import DeclaredLinkage
 from dplinked.linker.files import linkage_section
 from dplinked.linker.release_accuracy import ReleasedAccuracy
@@ -311,9 +313,7 @@ def test_estimated_accuracies_with_declarations_are_never_shown(audited) -> None
     )
     with pytest.raises(dpl.StudyError, match=r"change the matching matrix by"):
         dpl.fit(audited.rows, "consumption ~ income", linkage=hidden, unit=dpl.PrivacyUnit(linkage_change=1.0), **MODEL)
-    needed = hidden.audit_change(
-        dpl.PrivacyUnit(), dict(zip(audited.strata.names, audited.strata.rows.tolist(), strict=True)), 1500
-    )
+    needed = hidden.audit_change(dpl.PrivacyUnit(), 1500)
     unit = dpl.PrivacyUnit(linkage_change=needed)
     release = dpl.fit(audited.rows, "consumption ~ income", linkage=hidden, unit=unit, **MODEL)
     assert release.linkage == DeclaredLinkage("ELE", block="link_block", source="estimated", accuracy_min=0.5)
@@ -339,8 +339,9 @@ def test_sources_that_contradict_themselves_are_refused(wrong) -> None:
 def test_an_accuracy_is_released_only_from_an_audit_and_without_moves(linked, audited) -> None:
     with pytest.raises(dpl.StudyError, match="no audit"):
         dpl.release_accuracy(linked, epsilon=1.0, delta=1e-6, unit=dpl.PrivacyUnit())
-    with pytest.raises(dpl.StudyError, match="move to another block"):
-        dpl.release_accuracy(audited, epsilon=1.0, delta=1e-6, unit=dpl.PrivacyUnit(moves_block=True))
+    for unit in (dpl.PrivacyUnit(moves_block=True), dpl.PrivacyUnit(linkage_change=1.0)):
+        with pytest.raises(dpl.StudyError, match="change their groups"):
+            dpl.release_accuracy(audited, epsilon=1.0, delta=1e-6, unit=unit)
 
 
 def test_released_accuracies_are_near_and_say_how_near(audited) -> None:
@@ -589,3 +590,65 @@ def test_odd_settings_and_columns_are_refused_early(linked) -> None:
     with pytest.raises(dpl.StudyError, match="no answers"):
         linked.audited(linked.audit_sample(100).slice(0, 0))
     assert tomllib.loads(linkage_section(dpl.ELE({"a\x7fb": 0.9}, "b")))["linkage"]["accuracy"] == {"a\x7fb": 0.9}
+
+
+# --- which file a column comes from ------------------------------------------------------------------
+
+BOTH = {"formula": "consumption ~ income + C(state_right)", "levels": {"state_right": ["nsw", "vic"]}}
+
+
+@pytest.fixture(params=["table", "parquet", "large parquet", "stream", "contiguous stream", "DuckDB's files"])
+def as_read(request, linked, tmp_path, monkeypatch):
+    """Linked rows as each reader of tables and files gets them."""
+    rows = linked.rows
+    if request.param == "table":
+        return rows
+    if "stream" in request.param:
+        reader = pa.RecordBatchReader.from_batches(rows.schema, rows.to_batches())
+        return dpl.Stream(reader, contiguous="contiguous" in request.param, rows=rows.num_rows)
+    linked.save(tmp_path)
+    if request.param == "large parquet":
+        monkeypatch.setattr("dplinked.sums.files.IN_MEMORY", 0)
+    if request.param == "DuckDB's files":
+        duckdb = pytest.importorskip("dplinked.sums.sql.duckdb")
+        monkeypatch.setattr(
+            "dplinked.sums.files.open_data", lambda data, *_, **options: duckdb.open_files([data], "parquet")
+        )
+    return tmp_path / "linked.parquet"
+
+
+def test_regressors_come_from_one_file(as_read) -> None:
+    linkage = dpl.ELE(0.9, source="public")
+    with pytest.raises(dpl.StudyError, match="regressors come from both linked files"):
+        dpl.fit(as_read, **BOTH, linkage=linkage, intervals=False, **MODEL)
+
+
+@pytest.mark.parametrize(
+    ("formula", "linkage", "unit", "fault"),
+    [
+        ("consumption ~ income", dpl.ELE(0.9, carriers=2), dpl.PrivacyUnit(displaced_links=1), None),
+        ("income ~ consumption", dpl.ELE(0.9), dpl.PrivacyUnit(), None),
+        ("income ~ consumption", dpl.ELE(0.9, carriers=2), dpl.PrivacyUnit(), "from the right file"),
+        ("income ~ consumption", dpl.ELE(0.9), dpl.PrivacyUnit(displaced_links=1), "from the right file"),
+        ("income ~ consumption", dpl.ELE(0.9, "state"), dpl.PrivacyUnit(moves_block=True), "from the right file"),
+        (BOTH["formula"], dpl.Exact(), dpl.PrivacyUnit(), None),  # joined on a key: all of a person is on one row
+    ],
+)
+def test_which_file_regressors_may_come_from(linked, formula, linkage, unit, fault) -> None:
+    study = dpl.Study(formula=formula, levels=BOTH["levels"], linkage=linkage, unit=unit, intervals=False, **MODEL)
+    with nullcontext() if fault is None else pytest.raises(dpl.StudyError, match=fault):
+        dpl.fit_study(study, linked.rows)
+    faults = [finding.text for finding in check_study(study, linked.rows) if finding.fault]
+    assert bool(faults) == (fault is not None)
+
+
+def test_files_that_were_linked_before_stay_apart(linked) -> None:
+    """Rows of two files are linked to a third one: regressors may not come from the first two together."""
+    first = linked.rows.select(["id", "income", "consumption"])
+    third = {"id": linked.rows["id"], "debt": linked.rows["income"]}
+    pairs = {"left": linked.rows["id"], "right": linked.rows["id"]}
+    rows = dpl.link(first, third, id="id", method="pairs", pairs=pairs).rows
+    model = {**MODEL, "bounds": {**MODEL["bounds"], "debt": (0, 150_000)}, "linkage": dpl.ELE(0.9), "intervals": False}
+    with pytest.raises(dpl.StudyError, match="both linked files"):
+        dpl.fit(rows, "debt ~ income + consumption", **model)
+    dpl.fit(rows, "debt ~ income", **model)

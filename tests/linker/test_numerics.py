@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 
 import numpy as np
@@ -324,3 +325,79 @@ def test_one_to_one_probabilities_tell_the_accuracy(errors: float, overlap: floa
     if overlap == 1.0:
         pairwise = quality.link_probabilities(chosen, evidence / n / (1 + evidence / n))
         assert pairwise.mean() < true - 0.1
+
+
+# --- hidden accuracies -------------------------------------------------------------------------------
+
+
+def linked_in_groups(groups: list[str]) -> dpl.Linked:
+    """Links made elsewhere, row i to record i, in these groups."""
+    ids = [str(i) for i in range(len(groups))]
+    files = [{"id": ids, "state": groups} for _ in range(2)]
+    return dpl.link(*files, id="id", block="state", method="pairs", pairs={"left": ids, "right": ids})
+
+
+def matrix_change(linked: dpl.Linked, rows: np.ndarray, before: np.ndarray, after: np.ndarray, least: float) -> float:
+    """How far Q moves if the answers to the checked rows are others: ``2 n_b |Δγ_b|`` over the groups."""
+    models = [
+        dataclasses.replace(linked, audit=quality.estimate_from_audit(linked.strata, rows, answers)).linkage
+        for answers in (before, after)
+    ]
+    raised = [
+        dpl.ELE(model.accuracy, model.block, other=model.other, source="estimated", accuracy_min=least)
+        for model in models
+    ]
+
+    def of(model: dpl.ELE, name: str) -> float:
+        listed = linked.strata.per_block or name not in (LAST, UNLINKED)
+        return model.accuracy_of(name) if listed else model.other_accuracy
+
+    moved = [abs(of(raised[0], name) - of(raised[1], name)) for name in linked.strata.names]
+    return float(2.0 * linked.strata.rows @ np.array(moved))
+
+
+@pytest.mark.parametrize("groups", [[20, 9, 3], [40], [1, 2, 30, 30], [2] * 60])
+def test_one_person_moves_hidden_accuracies_as_far_as_declared(groups: list[int]) -> None:
+    """Every way to turn 2 + k answers, within one group or over several; with more than fifty groups they share one accuracy."""
+    rng = np.random.default_rng(len(groups))
+    linked = linked_in_groups([f"g{b}" for b, size in enumerate(groups) for _ in range(size)])
+    n, reached = sum(groups), 0.0
+    for _ in range(25):
+        rows = np.flatnonzero(rng.random(n) < rng.choice([0.3, 0.9]))
+        if rows.size < 5:
+            continue
+        before, k = rng.random(rows.size) < rng.choice([0.5, 0.95]), int(rng.integers(0, 3))
+        audited = dataclasses.replace(linked, audit=quality.estimate_from_audit(linked.strata, rows, before))
+        allowed = audited.linkage.audit_change(dpl.PrivacyUnit(displaced_links=k), n)
+        checked = np.where(audited.audit.checked > 0, audited.audit.checked, np.inf)
+        for turned in itertools.islice(itertools.combinations(rng.permutation(rows.size), 2 + k), 60):
+            for answer in (True, False, None):  # all of them to one answer, or each to the other one
+                after = before.copy()
+                after[list(turned)] = ~before[list(turned)] if answer is None else answer
+                change = matrix_change(linked, rows, before, after, 0.1)
+                assert change <= allowed * (1 + 1e-12)
+                assert change <= 2.0 * (2 + k) * (linked.strata.rows / checked).max() * (1 + 1e-12)
+                reached = max(reached, change / allowed)
+    assert reached > 0.05
+
+
+def test_shrunken_accuracies_would_move_further(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Why hidden accuracies are not drawn towards each other: two answers of one group would then move all groups."""
+    rng = np.random.default_rng(0)
+    linked = linked_in_groups([f"g{b:02}" for b in range(40) for _ in range(50)])
+    rows = np.flatnonzero(np.arange(2000) % 50 < 10)
+
+    def furthest() -> float:
+        """The furthest that Q moves, in units of what the group itself may: its 50 rows, 2 of 10 answers."""
+        found = 0.0
+        for _ in range(4):
+            before = rng.random(rows.size) < 0.5
+            for start in range(0, 50, 10):
+                after = before.copy()
+                after[start + np.flatnonzero(before[start : start + 10])[:2]] = False
+                found = max(found, matrix_change(linked, rows, before, after, 0.1) / (2.0 * 50 * 2 / 10))
+        return found
+
+    assert furthest() <= 1.0
+    monkeypatch.setattr(quality, "hidden_accuracies", lambda strata, estimate: estimate.accuracy)
+    assert furthest() > 1.2

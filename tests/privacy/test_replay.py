@@ -24,7 +24,7 @@ from dplinked.sums import files as file_engine
 from dplinked.sums.linked_rows import LinkedRows
 from dplinked.sums.numpy import kernel, tables
 from dplinked.sums.numpy.tables import TablePass
-from neighbours import BOUNDS, KINDS, LEVELS, Pair, make_pair
+from neighbours import BOUNDS, FURTHER_KINDS, KINDS, LEVELS, Pair, make_pair
 from replay import Leak, replay
 
 EPSILON, DELTA = 1.0, 1e-5
@@ -97,6 +97,27 @@ def test_release_paths_replay(monkeypatch: pytest.MonkeyPatch, kind: str, path: 
     rng = np.random.default_rng([KINDS.index(kind), len(path)])
     for seed in range(25):
         check(monkeypatch, make_pair(rng, kind), FORMULAS[seed % len(FORMULAS)], path, seed)
+
+
+@pytest.mark.parametrize(
+    ("kind", "path"),
+    [(kind, path) for kind in FURTHER_KINDS for path in PATHS if (kind, path) != ("regrouped", "block meat")],
+)
+def test_further_neighbours_replay(monkeypatch: pytest.MonkeyPatch, kind: str, path: str) -> None:
+    """One-to-many links, and rows that change their groups within the declared change of Q."""
+    rng = np.random.default_rng([FURTHER_KINDS.index(kind), len(path)])
+    pairs = [make_pair(rng, kind) for _ in range(25)]
+    for seed, pair in enumerate(pairs):
+        if path != "block meat" or pair.unit.fixes_blocks:
+            check(monkeypatch, pair, FORMULAS[seed % len(FORMULAS)], path, seed)
+
+
+@pytest.mark.parametrize("engine", ["parquet", "stream", "duckdb"], indirect=True)
+@pytest.mark.parametrize("kind", FURTHER_KINDS)
+def test_further_neighbours_replay_by_engine(monkeypatch: pytest.MonkeyPatch, kind: str, engine: Any) -> None:
+    rng = np.random.default_rng(3)
+    for seed in range(4):
+        check(monkeypatch, make_pair(rng, kind), FORMULAS[seed], "row meat", seed, engine)
 
 
 @pytest.fixture
@@ -374,6 +395,25 @@ def test_catches_a_move_without_its_displaced_link(monkeypatch: pytest.MonkeyPat
 
     monkeypatch.setattr(dpl.ELE, "exposure", forgetful)
     assert caught(monkeypatch, "mover", tries=1500)
+
+
+@pytest.mark.parametrize("forgotten", ["carriers", "displaced"])
+def test_catches_forgotten_carriers(monkeypatch: pytest.MonkeyPatch, forgotten: str) -> None:
+    """Further rows that carry the person's response, and further rows that a mover's response moves to."""
+    exposure = dpl.ELE.exposure
+
+    def forgetful(self, unit):
+        return dataclasses.replace(
+            exposure(self, unit), **{forgotten: int(forgotten == "carriers" or unit.moves_block)}
+        )
+
+    monkeypatch.setattr(dpl.ELE, "exposure", forgetful)
+    assert caught(monkeypatch, "carriers", tries=600)
+
+
+def test_catches_facts_about_groups_that_may_change(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(LinkedRows, "blocks", property(lambda rows: rows.engine.blocks))
+    assert caught(monkeypatch, "regrouped", "row meat")
 
 
 def test_catches_perfect_link_noise_for_accuracy_one(monkeypatch: pytest.MonkeyPatch) -> None:

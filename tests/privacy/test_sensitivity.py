@@ -363,3 +363,65 @@ def test_the_bound_on_right_links_is_reached() -> None:
     truth, links = np.arange(3), np.array([1, 2, 0])
     exposure = dpl.ELE(0.5, "b").exposure(dpl.PrivacyUnit(displaced_links=1))
     assert (truth == truth).sum() - (links == truth).sum() == right_links.right_links_sensitivity(exposure)
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    seed=st.integers(0, 2**32 - 1),
+    d=st.integers(1, 3),
+    carriers=st.sampled_from([1, 2, 5]),
+    moves=st.booleans(),
+    aligned=st.booleans(),
+)
+def test_one_to_many_links_stay_within(seed: int, d: int, carriers: int, moves: bool, aligned: bool) -> None:
+    """All quantities that see responses, with 1, 2 or 5 rows that carry one person's; a mover's is carried on to as many others."""
+    rng = np.random.default_rng(seed)
+    linkage = dpl.ELE(0.7, "b", other=0.7, carriers=carriers)
+    links = linkage.exposure(dpl.PrivacyUnit(moves_block=moves))
+    n, clip = 20, 1.0
+    h, z = ball(rng, n, d, True), rng.choice([-1.0, 1.0], n)
+    j, *others = rng.permutation(n)
+    held, taken = others[:carriers], others[carriers : 2 * carriers] if moves else []
+    changed = [*held, *taken, *([j] if moves else [])]
+    if aligned:
+        h[changed], z[changed] = h[j], 1.0
+    h2, z2 = h.copy(), z.copy()
+    h2[j] = -h[j]
+    z2[changed] = -z[changed]
+    if aligned and moves:
+        z2[j] = z[j]
+    assert np.linalg.norm(h.T @ z - h2.T @ z2) <= instrument.instrument_response_sensitivity(1.0, 1.0, links) + 1e-12
+    assert abs(z.sum() - z2.sum()) <= instrument.response_total_sensitivity(1.0, links) + 1e-12
+    # W'z with W = QX: rows of norm at most 1, the person's own x turned as well
+    Q = ele_matrix([n], [0.7])
+    moved = np.linalg.norm((Q @ h).T @ z - (Q @ h2).T @ z2)
+    assert moved <= paper.cross_sensitivity(1.0, 1.0, links) + 1e-12
+
+    r, r2 = z - (h @ np.ones(d)) / d, z2 - (h2 @ np.ones(d)) / d
+    counts = [int((np.abs(one) < 1.0).sum()) for one in (r, r2)]
+    assert abs(counts[0] - counts[1]) <= residual_scale.residual_count_sensitivity(links)
+
+    def squares(u: np.ndarray) -> np.ndarray:
+        u = u / np.maximum(np.linalg.norm(u, axis=1, keepdims=True) / clip, 1.0)
+        return u.T @ u
+
+    rows = squares(h * r[:, None]) - squares(h2 * r2[:, None])
+    assert np.linalg.norm(rows) <= row_meat_sensitivity(clip, links) + 1e-9
+    blocks = np.eye(n)[rng.integers(0, n, n)].T  # block totals: one row of indicators for each block
+    totals = squares(blocks @ (h * r[:, None])) - squares(blocks @ (h2 * r2[:, None]))
+    assert np.linalg.norm(totals) <= block_meat_sensitivity(clip, links) + 1e-9
+    right = [(one == 1.0)[sorted({j, *changed})].sum() for one in (z, z2)]  # an answer for each of these links
+    assert abs(int(right[0]) - int(right[1])) <= right_links.right_links_sensitivity(links)
+
+
+@pytest.mark.parametrize("carriers", [1, 2, 5])
+def test_one_to_many_bounds_are_reached(carriers: int) -> None:
+    """All carriers pull one way, and so does the person's own row."""
+    links = dpl.ELE(0.7, "b", carriers=carriers).exposure(dpl.PrivacyUnit())
+    h, z = np.ones(carriers + 1), np.ones(carriers + 1)
+    h2, z2 = np.r_[-1.0, h[1:]], np.r_[1.0, -z[1:]]
+    assert abs(h @ z - h2 @ z2) == instrument.instrument_response_sensitivity(1.0, 1.0, links)
+    assert abs(z.sum() - z2.sum()) == instrument.response_total_sensitivity(1.0, links)
+    assert (
+        residual_scale.residual_count_sensitivity(links) == right_links.right_links_sensitivity(links) == 1 + carriers
+    )

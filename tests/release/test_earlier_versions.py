@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import importlib.util
 import json
 import math
@@ -141,7 +142,8 @@ def test_noise_is_as_large_as_it_was(name: str, paths: dict[str, tuple[Any, str,
     """Sensitivities and scales follow from public values, so a new release of the same study has those of 0.1.0."""
     data, formula, settings = paths[name]
     release, old = dpl.fit(data, formula, **settings), load(name)[0]
-    assert release.privacy == old.privacy
+    words = {"statement": "", "assumed_public": ()}  # what is promised is said in more words than before
+    assert dataclasses.replace(release.privacy, **words) == dataclasses.replace(old.privacy, **words)
     found, expected = ([part for part in one.released.parts if part.name not in VARIANCE] for one in (release, old))
     if name == "ssp_private_ranges":  # the instrument is aimed at what was found
         found, expected = found[:1], expected[:1]

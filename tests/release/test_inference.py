@@ -31,7 +31,7 @@ def households():
 
 @pytest.fixture(scope="module")
 def release(households) -> dpl.Release:
-    return dpl.fit(households, FORMULA, **OPTIONS, linkage=dpl.ELE(0.91, block="state", checked=500))
+    return dpl.fit(households, FORMULA, **OPTIONS, linkage=dpl.ELE(0.91, block="state", checked=500, source="public"))
 
 
 def evidence(H: float, b: float, omega_H: float, omega_b: float, meat: float = 0.0) -> Evidence:
@@ -202,7 +202,10 @@ def test_accuracy_error_widens_intervals(households, monkeypatch: pytest.MonkeyP
         )
         return dpl.fit(households, FORMULA, **OPTIONS, linkage=dpl.ELE(0.91, block="state", **known))
 
-    sure, checked, stated = fit(), fit(checked=50), fit(accuracy_error=math.sqrt(0.91 * 0.09 / 50))
+    sure, checked, stated = (
+        fit(source="public", **known)
+        for known in ({}, {"checked": 50}, {"accuracy_error": math.sqrt(0.91 * 0.09 / 50)})
+    )
     expected = math.hypot(sure.std_err["income"], sure.coef["income"] * math.sqrt(0.09 / (0.91 * 50)))
     assert checked.std_err["income"] == pytest.approx(expected, rel=0.02)
     assert stated.std_err == pytest.approx(checked.std_err)
@@ -213,15 +216,15 @@ def test_accuracy_error_widens_intervals(households, monkeypatch: pytest.MonkeyP
 
 
 def test_accuracy_variance_weighs_blocks_by_their_rows() -> None:
-    linkage = dpl.ELE({"a": 0.8, "b": 0.5}, block="k", checked={"a": 100, "b": 10})
+    linkage = dpl.ELE({"a": 0.8, "b": 0.5}, block="k", checked={"a": 100, "b": 10}, source="public")
     variance = {"a": 0.8 * 0.2 / 100, "b": 0.5 * 0.5 / 10}
     weighed = (0.81 * variance["a"] + 0.01 * variance["b"]) / (0.9 * 0.8 + 0.1 * 0.5) ** 2
     assert linkage.accuracy_variance({"a": 0.9, "b": 0.1}) == pytest.approx(weighed)
     assert linkage.accuracy_variance(None) == pytest.approx(0.25 * sum(variance.values()) / 0.65**2)
-    unlisted = dpl.ELE({"a": 0.8}, block="k", other=0.5, checked={"a": 100})
+    unlisted = dpl.ELE({"a": 0.8}, block="k", other=0.5, checked={"a": 100}, source="public")
     assert unlisted.accuracy_variance({"a": 0.2, None: 0.8}) > unlisted.accuracy_variance({"a": 1.0})
     with pytest.raises(dpl.StudyError, match="same blocks"):
-        dpl.ELE({"a": 0.8, "b": 0.5}, block="k", checked={"a": 100})
+        dpl.ELE({"a": 0.8, "b": 0.5}, block="k", checked={"a": 100}, source="public")
     assert dpl.ELE(0.9).accuracy_variance(None) is None
     with pytest.raises(dpl.StudyError, match="not both"):
         dpl.ELE(0.9, checked=5, accuracy_error=0.1)

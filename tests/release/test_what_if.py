@@ -12,7 +12,7 @@ from dplinked.simulate import linked_households
 SETTINGS = {
     "bounds": {"consumption": (0, 120_000), "income": (0, 150_000)},
     "typical": {"income": (15_000, 50_000)},
-    "linkage": dpl.ELE(accuracy=0.9, block="state", checked=1000),
+    "linkage": dpl.ELE(accuracy=0.9, block="state", checked=1000, source="public"),
     "epsilon": 3.0,
     "delta": 1e-6,
 }

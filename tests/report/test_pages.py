@@ -59,9 +59,11 @@ def make_releases(folder: Path) -> dict[str, dpl.Release]:
         return dpl.fit(data, formula, **{**DECLARED, "epsilon": 1.0, **options})
 
     found = {
-        "ele": fit(linkage=dpl.ELE(0.91, block="state", checked=500)),
+        "ele": fit(linkage=dpl.ELE(0.91, block="state", checked=500, source="public")),
         "unknown error": fit(linkage=dpl.ELE(0.91)),
-        "table": fit(linkage=dpl.ELE(table, block="state", checked=dict.fromkeys(states, 200), other=0.8)),
+        "table": fit(
+            linkage=dpl.ELE(table, block="state", checked=dict.fromkeys(states, 200), other=0.8, source="public")
+        ),
         "released": fit(
             linkage=dpl.ELE(table, block="state", source="released", paid=0.1, displaced_links=0, accuracy_error=0.01),
             unit=dpl.PrivacyUnit(),

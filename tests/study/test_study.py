@@ -1,4 +1,4 @@
-"""What a study is told by name and by position."""
+"""What a study is told by name and by position, and what it refuses before any data is opened."""
 
 from __future__ import annotations
 
@@ -28,3 +28,115 @@ def test_fit_passes_every_setting_on() -> None:
     """`fit` takes all that a study takes, but for where its rows are, and with the same defaults or none."""
     study, fit = (inspect.signature(one).parameters for one in (dpl.Study, dpl.fit))
     assert set(fit) - {"data", "release_id"} == set(study) - {"data"}
+
+
+# --- what may not be a variable ------------------------------------------------------------------------
+
+MOVES = dpl.PrivacyUnit(moves_block=True)
+BOUNDS = dict.fromkeys(("y", "x", "w", "block", "id", "link_score", "link_probability"), (0.5, 2))
+LEVELS = {"block": ["a", "b"], "link_block": ["a", "b"]}
+
+
+def prepare(formula: str, linkage, unit: dpl.PrivacyUnit | None = None) -> None:
+    used = {name: ends for name, ends in BOUNDS.items() if name != "block" or "C(block)" not in formula}
+    dpl.Study(
+        **{**NAMED, "formula": formula, "bounds": used, "linkage": linkage, "unit": unit or dpl.PrivacyUnit()},
+        levels=LEVELS,
+    ).prepare()
+
+
+@pytest.mark.parametrize("unit", [dpl.PrivacyUnit(), MOVES])
+@pytest.mark.parametrize("response", ["block", "log(block)", "I(block + w)"])
+def test_the_block_column_is_no_response(response: str, unit: dpl.PrivacyUnit) -> None:
+    with pytest.raises(dpl.StudyError, match="The response is made of 'block'"):
+        prepare(f"{response} ~ x", dpl.ELE(0.9, "block", other=0.8), unit)
+
+
+@pytest.mark.parametrize("term", ["block", "C(block)", "C(block):x", "x*block", "I(x + block)", "log(block)"])
+def test_the_block_column_is_a_regressor_only_if_it_may_move(term: str) -> None:
+    linkage = dpl.ELE(0.9, "block", other=0.8)
+    for unit in (dpl.PrivacyUnit(), dpl.PrivacyUnit(linkage_change=1.0), dpl.PrivacyUnit(True, 0, 1.0)):
+        with pytest.raises(dpl.StudyError, match="'block', the column of the blocks"):
+            prepare(f"y ~ {term}", linkage, unit)
+    prepare(f"y ~ {term}", linkage, MOVES)
+    prepare(f"y ~ {term}", dpl.ELE(0.9, "state"))
+
+
+@pytest.mark.parametrize("name", ["link_score", "link_probability", "C(link_block)"])
+@pytest.mark.parametrize("linkage", [dpl.Exact(), dpl.ELE(0.9)])
+def test_results_of_linking_are_no_variables(name: str, linkage) -> None:
+    with pytest.raises(dpl.StudyError, match="a result of linking"):
+        prepare(f"y ~ x + {name}", linkage)
+    if "C(" not in name:
+        with pytest.raises(dpl.StudyError, match="a result of linking"):
+            prepare(f"sqrt({name}) ~ x", linkage)
+
+
+@pytest.mark.parametrize("formula", ["y ~ id", "id ~ x", "y ~ x:I(id**2)"])
+def test_ids_of_a_matching_matrix_are_no_variables(formula: str) -> None:
+    pairs = {"row": [0], "match": [0], "probability": [1.0]}
+    unit = dpl.PrivacyUnit(linkage_change=0.0, displaced_links=0)
+    with pytest.raises(dpl.StudyError, match="by which the matching matrix knows the rows"):
+        prepare(formula, dpl.Matching(pairs, id="id"), unit)
+    prepare("y ~ x", dpl.Matching(pairs, id="id"), unit)
+
+
+# --- what a linkage declares -------------------------------------------------------------------------
+
+STUDY = """
+[model]
+formula = "y ~ x"
+[bounds]
+y = [0, 1]
+x = [0, 1]
+[privacy]
+epsilon = 1.0
+delta = 1e-6
+[linkage]
+accuracy = 0.9
+"""
+
+
+@pytest.mark.parametrize("known", [{"checked": 1000}, {"accuracy_error": 0.01}])
+def test_an_accuracy_from_checked_links_says_where_they_were(known, tmp_path) -> None:
+    with pytest.raises(dpl.StudyError, match=r"needs its source.*'public'.*other files.*'released'.*'estimated'"):
+        dpl.ELE(0.9, "state", **known)
+    assert dpl.ELE(0.9, "state", source="public", **known).source == "public"
+    assert dpl.ELE(0.9, "state").source == "public"  # nothing was checked: known from elsewhere
+    ((name, value),) = known.items()
+    with pytest.warns(FutureWarning, match="needs its source"):  # written for 0.1.0, and known again by a ledger
+        old = dpl.Study.from_text(f"{STUDY}{name} = {value}\n", tmp_path)
+    new = dpl.Study.from_text(f'{STUDY}{name} = {value}\nsource = "public"\n', tmp_path)
+    assert old.request([]) == new.request([])
+    with pytest.raises(dpl.StudyError, match="needs its source"):
+        dpl.Study.from_text(f'{STUDY}{name} = {value}\nblock = "link_block"\n', tmp_path)
+
+
+def test_carriers_are_declared_shown_and_promised(tmp_path) -> None:
+    one, two = (dpl.Study.from_text(f"{STUDY}carriers = {carriers}\n", tmp_path) for carriers in (1, 2))
+    assert one.request([]) == dpl.Study.from_text(STUDY, tmp_path).request([])
+    assert "carriers" not in one.linkage.identity()
+    assert two.linkage.identity()["carriers"] == two.linkage.describe().carriers == 2
+    assert two.prepare()[1].carriers == 2
+    hidden = dpl.ELE(0.9, "state", source="estimated", accuracy_min=0.5, carriers=3)
+    assert hidden.describe().carriers == hidden.public.carriers == 3
+    known = dpl.ELE(0.9, checked=100, source="estimated", accuracy_min=0.5, carriers=3)
+    assert known.audit_change(dpl.PrivacyUnit(displaced_links=2), 1000) == 2 * 1000 * (1 + 3 + 2) / 100
+    assert "links are one to one" in one.unit.describe()
+    assert "the response on at most 2 rows" in two.unit.describe(2)
+    for wrong in (0, True, 1.5, "2"):
+        with pytest.raises(dpl.StudyError, match="carriers must be a whole number"):
+            dpl.ELE(0.9, carriers=wrong)
+    with pytest.raises(dpl.StudyError, match="one to one"):
+        dpl.Study(**{**NAMED, "linkage": dpl.ELE(0.9, source="released", paid=0.1, displaced_links=0, carriers=2)})
+
+
+def test_a_release_says_how_many_rows_carry_a_response() -> None:
+    rows = {"y": [0.1, 0.9] * 40, "x": [0.2, 0.8] * 40}
+    settings = {name: value for name, value in NAMED.items() if name not in ("linkage", "formula")}
+    for carriers, said in ((1, "links are one to one"), (5, "at most 5 rows")):
+        release = dpl.fit(rows, "y ~ x", linkage=dpl.ELE(0.9, carriers=carriers), **settings)
+        assert said in release.privacy.statement
+        assert said in release.to_html()
+        assert dpl.Release.from_json(release.to_json()) == release
+        assert release.linkage.carriers == (None if carriers == 1 else carriers)

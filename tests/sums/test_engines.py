@@ -403,6 +403,18 @@ def test_streams_that_are_not_as_declared(keys: str, count: int, message: str) -
         )  # fmt: skip
 
 
+@pytest.mark.parametrize("unit", [dpl.PrivacyUnit(moves_block=True), dpl.PrivacyUnit(linkage_change=1.0)])
+def test_contiguous_streams_need_blocks_that_stay(unit: dpl.PrivacyUnit) -> None:
+    """Whether blocks follow each other tells about them."""
+    table = make_table(7, np.arange(N) // 9)
+    batches = pa.RecordBatchReader.from_batches(table.schema, table.to_batches(max_chunksize=40))
+    with pytest.raises(dpl.StudyError, match="stay as they are"):
+        dpl.fit(
+            dpl.Stream(batches, contiguous=True, rows=N), "y ~ x", bounds=BOUNDS, linkage=dpl.ELE(0.8, block="k"), unit=unit,
+            epsilon=1.0, delta=1e-5, intervals=False,
+        )  # fmt: skip
+
+
 def test_a_stream_is_fitted_with_intervals_from_a_temporary_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -14,6 +14,27 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 
+LEFT, RIGHT = "left", "right"  # the two files that were linked
+_ORIGIN = b"dplinked_file"  # Arrow metadata that says which of them a column comes from; Parquet files keep it
+
+
+def mark_origin(field: pa.Field, file: str) -> pa.Field:
+    """A field of linked rows that says which file it comes from; if that file was linked before, together with what it said then."""
+    known = dict(field.metadata or {})
+    before = known.get(_ORIGIN)
+    return field.with_metadata({**known, _ORIGIN: file.encode() + (b"" if before is None else b"/" + before)})
+
+
+def column_origins(schema: Any) -> dict[str, str]:
+    """The file that each column of linked rows comes from, for columns that say so; none without an Arrow schema."""
+    import pyarrow as pa
+
+    if not isinstance(schema, pa.Schema):
+        return {}
+    marked = {field.name: field.metadata.get(_ORIGIN) for field in schema if field.metadata}
+    return {name: origin.decode() for name, origin in marked.items() if origin is not None}
+
+
 def text_columns(table: Any) -> frozenset[str]:
     """Names of the columns that came from a CSV file. Their cells are texts, each read on its own as a key or as a number."""
     import pyarrow as pa

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dplinked.data.arrow import text_columns
+from dplinked.data.arrow import column_origins, text_columns
 from dplinked.data.encoding import Keys, cell_texts, dense_codes, dense_range, encode_part, guarded, is_dense, widened
 from dplinked.data.files import read_file
 from dplinked.data.keys import number
@@ -48,6 +48,7 @@ class Rows:
         if isinstance(data, (str, Path)):
             data, known = read_file(Path(data), columns)
         self._text = text_columns(data)
+        self.origins: Mapping[str, str] = column_origins(getattr(data, "schema", None))
         self._columns = _open_columns(data)
         self.columns: tuple[str, ...] = tuple(known or self._columns)
         lengths = {len(column) for column in self._columns.values()}

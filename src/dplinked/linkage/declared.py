@@ -20,8 +20,10 @@ class DeclaredLinkage(ReadableByKey):
         Of an ELE: see :class:`~dplinked.ELE`. Accuracies that are data are None.
     checked, accuracy_error, accuracy_min, paid, displaced_links
         What is known about those accuracies; `accuracy_min` also of a matching matrix.
-    column_sum, carriers
+    column_sum
         Of a matching matrix: see :class:`~dplinked.Matching`.
+    carriers
+        Of a matching matrix, and of an ELE if it is more than 1: how many rows may hold one person's response.
     """
 
     model: str

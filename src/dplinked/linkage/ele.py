@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Hashable, Mapping
+from copy import copy
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,13 +14,20 @@ from numpy.typing import NDArray
 from dplinked.data.keys import key_text
 from dplinked.errors import StudyError
 from dplinked.linkage.declared import DeclaredLinkage
-from dplinked.linkage.unit import LinkageExposure, PrivacyUnit
+from dplinked.linkage.unit import LinkageExposure, PrivacyUnit, checked_carriers
 
 Floats = NDArray[np.float64]
 
 SOURCES = ("public", "released", "estimated")
 UNSTATED_SOURCE = "unstated"
 LINK_BLOCK = "link_block"  # column of the groups that linking found: a result of the linkage, not a key of the files
+RESULTS_OF_LINKING = (LINK_BLOCK, "link_score", "link_probability")  # columns that linking adds to the rows
+
+SAY_SOURCE = (
+    "An accuracy that was found by checking links (checked=…, accuracy_error=…) needs its source: ELE(…, source=…). Write 'public' if the "
+    "links were those of other files or other people. If they were links of these very files, the accuracy is data: let "
+    "dpl.release_accuracy pay for it ('released'), or keep it hidden ('estimated', with accuracy_min)."
+)
 
 
 def _checked_accuracy(value: Any, what: str) -> float:
@@ -98,12 +106,13 @@ class ELE:
         single number, the rows with null keys form one block with that accuracy, unless `other` is given.
     checked
         How many links were checked to find the accuracy. For a single accuracy this is the total. For accuracies per block it is
-        the number per block: one number that holds for every block, or a mapping. Intervals then include the accuracy's own error.
+        the number per block: one number that holds for every block, or a mapping. Intervals then include the accuracy's own error. It
+        asks for `source`, and so does `accuracy_error`: links of these very files do not make a public accuracy.
     accuracy_error
         Instead of `checked`, the accuracy's standard error, in the same form.
     source
         Where the accuracies come from. ``"public"`` declares that they are known without these people's data. It is the
-        default, except for the groups found by linking (``link_block``), where the source must be stated. ``"released"``: they
+        default where nothing is said about checked links, except for the groups found by linking (``link_block``). ``"released"``: they
         come from :func:`dplinked.release_accuracy`, which paid for them. ``"estimated"``: they were estimated from these
         very files, so they are data. Then they enter only Q, the release does not show them, and `accuracy_min` and
         ``PrivacyUnit(linkage_change=…)`` must be declared.
@@ -112,6 +121,9 @@ class ELE:
     paid, displaced_links
         Only with ``source="released"``: the μ that releasing the accuracies cost, and the number of displaced links in the
         privacy unit of that release.
+    carriers
+        How many rows may hold one person's response: 1 for one-to-one links. If links are one to many, all of these rows change with
+        the person, and a number that is too small breaks the promise.
     """
 
     accuracy: float | Mapping[str, float]
@@ -123,6 +135,7 @@ class ELE:
     accuracy_min: float | None
     paid: float | None
     displaced_links: int | None
+    carriers: int
 
     def __init__(
         self,
@@ -136,6 +149,7 @@ class ELE:
         accuracy_min: float | None = None,
         paid: float | None = None,
         displaced_links: int | None = None,
+        carriers: int = 1,
     ) -> None:
         if block is not None and not isinstance(block, str):
             raise StudyError(f"block must be a column's name, not {block!r}.")
@@ -146,6 +160,7 @@ class ELE:
         self._set_errors(checked, accuracy_error)
         self._set_source(source, accuracy_min)
         self._set_payment(paid, displaced_links)
+        object.__setattr__(self, "carriers", checked_carriers(carriers))
 
     def _set_errors(self, checked: Any, accuracy_error: Any) -> None:
         """Set how well the accuracies are known, per block only for the blocks that have an accuracy."""
@@ -161,6 +176,8 @@ class ELE:
     def _set_source(self, source: str | None, accuracy_min: float | None) -> None:
         """Set where the accuracies come from, and the lower limit that estimated ones need."""
         if source is None:
+            if self.checked is not None or self.accuracy_error is not None:
+                raise StudyError(SAY_SOURCE)
             source = UNSTATED_SOURCE if self.block == LINK_BLOCK else "public"
         elif source not in SOURCES:
             raise StudyError(f"The accuracy's source must be one of {list(SOURCES)}, not {source!r}.")
@@ -197,7 +214,7 @@ class ELE:
         if self.source != "estimated" or self.accuracy_min is None:
             return self
         checked = sum(self.checked.values()) if isinstance(self.checked, Mapping) else self.checked
-        return ELE(self.accuracy_min, self.block, checked=checked)
+        return ELE(self.accuracy_min, self.block, checked=checked, source="public", carriers=self.carriers)
 
     def check_source(self, unit: PrivacyUnit) -> None:
         """Refuse accuracies that are data and neither paid for nor covered by declarations."""
@@ -207,12 +224,14 @@ class ELE:
                 "accuracies known apart from these people, 'released' for those that dpl.release_accuracy paid for, 'estimated' otherwise."
             )
         if self.source == "released" and (
-            unit.moves_block or (unit.displaced_links or 0) > (self.displaced_links or 0)
+            not unit.fixes_blocks or (unit.displaced_links or 0) > (self.displaced_links or 0)
         ):
             raise StudyError(
-                f"The accuracies were released for a person who displaces at most {self.displaced_links} link(s) and moves to no "
-                "other block. Use that unit here too, or release them again for this one."
+                f"The accuracies were released for a person who displaces at most {self.displaced_links} link(s) and changes nobody's "
+                "block: without moves_block and linkage_change. Use that unit here too, or declare public accuracies."
             )
+        if self.source == "released" and self.carriers > 1:
+            raise StudyError("The accuracies were released for links that are one to one. Leave out carriers=….")
         if self.source == "estimated" and unit.moves_block and self.checked is not None:
             raise StudyError(
                 "How many links were checked in a block follows its size, which a move changes. Leave out checked=…."
@@ -224,21 +243,24 @@ class ELE:
                 "ELE(…, accuracy_min=…) and PrivacyUnit(linkage_change=M), M covering what one person does to them."
             )
 
-    def audit_change(self, unit: PrivacyUnit, sizes: Mapping[str | None, int], count: int) -> float:
-        """How far one person can move Q at least, through accuracies found by checking links (entrywise l1 norm).
+    def audit_change(self, unit: PrivacyUnit, count: int) -> float:
+        """How far one person can move Q through accuracies found by checking links, at most (entrywise l1 norm).
 
-        One person can change the answer to 2 + k checked links: that of their own row, that of the row that holds their response, and
-        those of k displaced rows. An accuracy found on m_b of n_b rows then moves by (2 + k)/m_b, and Q by ``2 n_b`` times that. If the
-        accuracies were shrunk towards each other, Q moves further. A smaller ``linkage_change`` would therefore be a false declaration.
+        A smaller ``linkage_change`` would be a false declaration. The bound holds if each group's accuracy comes from its own checked
+        links alone, as their share of right ones or drawn towards a fixed value
+        (:func:`dplinked.linker.quality.hidden_accuracies`); accuracies that were drawn towards each other move further.
+
+        Proof. One person can change the answer to t = 1 + ν + k checked links: that of their own row, those of the ν rows that hold their
+        response, and those of k displaced rows. If t_b of them lie in group b, its accuracy, found on m_b links, moves by at most
+        ``t_b/m_b``: raising accuracies to a fixed limit moves them closer. A change η of the accuracy of n_b rows changes their diagonal
+        entries of Q by η, and the others, n_b - 1 in each row, by η/(n_b - 1): ``2 n_b η``. In all
+        ``Σ 2 n_b t_b/m_b ≤ 2nt/min m_b`` over n rows. The groups' own sizes are not used: they are not public where Q may change.
         """
         if self.source != "estimated" or self.checked is None:
             return 0.0
-        links = 2 + (unit.displaced_links or 0) + int(unit.moves_block)
-        if not isinstance(self.checked, Mapping):
-            return 2.0 * count * links / self.checked
-        return max(
-            2.0 * (count if unit.moves_block else sizes.get(key, 0)) * links / m for key, m in self.checked.items()
-        )
+        links = 1 + self.carriers + (unit.displaced_links or 0)
+        least = min(self.checked.values()) if isinstance(self.checked, Mapping) else self.checked
+        return 2.0 * count * links / least
 
     def accuracy_variance(self, shares: Mapping[str | None, float] | None) -> float | None:
         """Relative variance of the mean accuracy over the rows, ``Var(γ̂)/γ²``; None if nothing was declared about it.
@@ -300,6 +322,18 @@ class ELE:
             return self._raised(self.other)
         return self._raised(self.accuracy)
 
+    def complete(self, unit: PrivacyUnit) -> ELE:
+        """The same model with an accuracy for every key that may turn up.
+
+        Where Q may change, a row may change its group, and a key that an accuracy table does not list must not stop a release: such
+        rows get the smallest accuracy that is declared.
+        """
+        if not unit.linkage_change or self.other_accuracy is not None:
+            return self
+        completed = copy(self)
+        object.__setattr__(completed, "other", min(self.declared))
+        return completed
+
     def exposure(self, unit: PrivacyUnit) -> LinkageExposure:
         """See :class:`LinkageExposure`.
 
@@ -307,7 +341,8 @@ class ELE:
         -----
         A move from a block with accuracy γ to one with γ' changes Q by
         ``3(2-γ-γ') + |γ-γ'| ≤ 6(1-γ_min)`` whatever the block sizes, blocks of one included, and
-        rewires one further row: the row that held the mover's response takes another.
+        rewires ν further rows, ν the number of carriers: the rows that held the mover's response take others, and as many rows of the
+        new block may take the mover's.
         """
         smallest = min(self.declared)
         move = 6.0 * (1.0 - smallest) if unit.moves_block else 0.0
@@ -329,13 +364,16 @@ class ELE:
             accuracy_min=smallest,
             column_sum=1.0,
             matrix_change=(unit.linkage_change or 0.0) + move,
-            displaced=(unit.displaced_links or 0) + int(unit.moves_block),
+            displaced=(unit.displaced_links or 0) + self.carriers * int(unit.moves_block),
+            carriers=self.carriers,
         )
 
     def describe(self) -> DeclaredLinkage:
         """Return what is declared, for the release: never accuracies that are data."""
         if self.source == "estimated":
-            return DeclaredLinkage("ELE", block=self.block, source=self.source, accuracy_min=self.accuracy_min)
+            return DeclaredLinkage(
+                "ELE", block=self.block, source=self.source, accuracy_min=self.accuracy_min, carriers=self._many
+            )
         return DeclaredLinkage(**self.describe_whole())
 
     def identity(self) -> dict[str, Any]:
@@ -356,4 +394,9 @@ class ELE:
             value = getattr(self, name)
             if value is not None:
                 declared[name] = dict(value) if isinstance(value, Mapping) else value
-        return declared
+        return declared if self._many is None else {**declared, "carriers": self._many}
+
+    @property
+    def _many(self) -> int | None:
+        """The number of carriers if links are one to many. One-to-one links are described as before there was such a number."""
+        return self.carriers if self.carriers > 1 else None

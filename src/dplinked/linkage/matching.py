@@ -16,7 +16,7 @@ from dplinked.data.keys import key_text
 from dplinked.data.sources import is_spark
 from dplinked.errors import StudyError, raise_alone
 from dplinked.linkage.declared import DeclaredLinkage
-from dplinked.linkage.unit import LinkageExposure, PrivacyUnit
+from dplinked.linkage.unit import LinkageExposure, PrivacyUnit, checked_carriers
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -91,9 +91,7 @@ class Matching:
             raise StudyError(
                 "One-to-many links (column_sum above 1) need carriers=…: how many rows may hold one response."
             )
-        carriers = 1 if carriers is None else carriers
-        if isinstance(carriers, bool) or not isinstance(carriers, int) or carriers < 1:
-            raise StudyError(f"carriers must be a whole number, 1 or more, not {carriers!r}.")
+        carriers = checked_carriers(1 if carriers is None else carriers)
         if id is not None and (not isinstance(id, str) or sp_matrix(pairs)):
             raise StudyError("id names the data's id column, for pairs given as a table of ids.")
         object.__setattr__(self, "column_sum", float(column_sum))

@@ -24,15 +24,18 @@ class PrivacyUnit(ReadableByKey):
         row that holds the person's response do not count. With 0, links are held fixed. With 1 or more, the person's own
         row may be linked anew as well.
     linkage_change
-        How far the matching matrix may change, ``‖Q - Q'‖₁`` entrywise (the paper's M). This does not protect
-        declared accuracies: they are public, and a release prints them.
+        How far the matching matrix may change, ``‖Q - Q'‖₁`` entrywise (the paper's M). If it is above 0, rows may change their
+        groups within it, so nothing but the noisy sums follows the groups. This does not protect declared accuracies: they are public, and
+        a release prints them.
 
     Notes
     -----
-    All regressors of a person are taken to sit on one row, and their response possibly on another. The regressors must therefore
-    come from one file, and the response from the other. The default protects x and y with links and blocks held fixed. What identifiers do to
-    the linkage is then *not* protected, and every release says so. With an explicit matching matrix
-    (:class:`Matching`), `displaced_links` and `linkage_change` cannot be derived and must be stated.
+    All regressors of a person are taken to sit on one row, and their response on one row too, possibly another; on up to as many as the
+    linkage declares (`carriers`) if links are one to many. The regressors must therefore all come from one file, in which the person has
+    one row, and the response may come from either. If links may change, or are one to many, it must be the file whose rows are kept and to
+    which links bring responses. The default protects x and y with links and blocks held fixed. What identifiers do to the linkage is
+    then *not* protected, and every release says so. With an explicit matching matrix (:class:`Matching`), `displaced_links` and
+    `linkage_change` cannot be derived and must be stated.
     """
 
     moves_block: bool = False
@@ -51,17 +54,33 @@ class PrivacyUnit(ReadableByKey):
         if change is not None:
             object.__setattr__(self, "linkage_change", float(change))
 
-    def describe(self) -> str:
-        """Say in one sentence who is protected against what."""
+    @property
+    def fixes_blocks(self) -> bool:
+        """Whether every row keeps its block between neighbours, so that block keys and sizes are public."""
+        return not (self.moves_block or self.linkage_change)
+
+    def describe(self, carriers: int = 1) -> str:
+        """Say in one sentence who is protected against what; up to `carriers` rows hold one person's response."""
         moves = "may" if self.moves_block else "may not"
         k, change = self.displaced_links or 0, self.linkage_change or 0.0
-        protected = "one individual, present once in both files: any change of their x and y"
+        held = "one row (links are one to one)" if carriers == 1 else f"at most {carriers} rows"
+        protected = (
+            "one individual, present once in both files, with all regressors from one of them and the response on "
+            f"{held}: any change of their x and y"
+        )
         if not (self.moves_block or k or change):
             return f"{protected}. Links and blocks are held fixed: what identifiers do to the linkage is not protected."
         return (
             f"{protected}, and of their identifiers as far as they displace at most {k} further link(s), change the "
             f"matching matrix by at most {change:g} (entrywise l1), and {moves} move the person to another block."
         )
+
+
+def checked_carriers(carriers: int) -> int:
+    """Refuse a number of rows that hold one response which is none."""
+    if isinstance(carriers, bool) or not isinstance(carriers, int) or not 1 <= carriers <= _MOST:
+        raise StudyError(f"carriers must be a whole number from 1 to 1e9, not {carriers!r}.")
+    return carriers
 
 
 # Stands for "no unit was stated". It is compared by identity, since it equals a stated PrivacyUnit().

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dplinked.data.arrow import column_texts, to_arrow
+from dplinked.data.arrow import LEFT, RIGHT, column_texts, mark_origin, to_arrow
 from dplinked.errors import StudyError
 from dplinked.linkage import ELE, Matching
-from dplinked.linkage.ele import LINK_BLOCK
+from dplinked.linkage.ele import RESULTS_OF_LINKING
 from dplinked.linker import quality
 from dplinked.linker.assignment import match_probabilities, matching_matrix
 from dplinked.linker.document import LinkageFacts, quality_document
@@ -28,8 +28,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 FileState = tuple[int, ...]
-BLOCK, SCORE, PROBABILITY = LINK_BLOCK, "link_score", "link_probability"
-_KNOWN = 1e12  # stands for "exactly known" in `checked`: rows without a partner have accuracy 1/m
+BLOCK, SCORE, PROBABILITY = RESULTS_OF_LINKING
 
 
 @dataclass(frozen=True, repr=False)
@@ -94,17 +93,18 @@ class Linked:
     def rows(self) -> pa.Table:
         """The joined table: the left file's columns, the right file's columns, and each link's block, score and probability.
 
-        A column of the right file whose name the left file has too gets ``_right`` at the end of its name.
+        A column of the right file whose name the left file has too gets ``_right`` at the end of its name. Each column's metadata says
+        which file it comes from: `fit` takes regressors from one file only.
         """
         import pyarrow as pa
 
-        columns, fields = list(self.left.columns), list(self.left.schema)
+        columns, fields = list(self.left.columns), [mark_origin(field, LEFT) for field in self.left.schema]
         taken, names = self.right.take(self._positions), set(self.left.column_names)
         about = self._about_links()
         for column, field in zip(taken.columns, taken.schema, strict=True):
             field = field.with_name(f"{field.name}_right" if field.name in names else field.name)
             columns.append(column)
-            fields.append(field.with_nullable(True))
+            fields.append(mark_origin(field.with_nullable(True), RIGHT))
         known = [field.name for field in fields] + list(about)
         if len(set(known)) < len(known):
             raise StudyError(
@@ -155,13 +155,14 @@ class Linked:
                 "(audit_sample), or declare dpl.ELE(accuracy=…, block='link_block') yourself."
             )
         best = self.estimates[0]
-        accuracy, other = quality.accuracy_table(self.strata, best.accuracy)
+        accuracy, other = quality.accuracy_table(self.strata, quality.hidden_accuracies(self.strata, best))
         checked: Any = None
         if best.checked is not None:
-            least = np.where(np.array(self.strata.names) == UNLINKED, _KNOWN, np.maximum(best.checked, 1))
-            checked = dict(zip(self.strata.names, map(float, least), strict=True))
+            # No answer moves the accuracy of a stratum without checked links, so it must not count as the least well known.
+            known = np.where(best.checked > 0, best.checked, best.checked.max())
+            checked = dict(zip(self.strata.names, map(float, known), strict=True))
             if not self.strata.per_block:
-                checked = float(best.checked.sum())
+                checked = float(known.min())  # one number stands for all strata
         return ELE(accuracy, BLOCK, other=other, checked=checked, source="estimated")
 
     def matching(self, *, seed: int = 0, tolerance: float = 1e-6) -> Matching:

@@ -250,6 +250,20 @@ def _draw(cumulated: Floats, size: int, rng: np.random.Generator) -> Integers:
 # --- what fit needs ----------------------------------------------------------------------------------
 
 
+def hidden_accuracies(strata: Strata, estimate: AccuracyEstimate) -> Floats:
+    """Accuracies for a fit that keeps them hidden, each from its own stratum's checked links alone.
+
+    With g right links among m checked ones it is ``(g + 1)/(m + 2)``, drawn towards one half by the weight of two links, whatever the others
+    found. So t changed answers move it by at most ``t/m``, which :meth:`dplinked.ELE.audit_change` needs; estimates that are drawn towards
+    each other move all at once. A stratum without checked links has the accuracy of random ones. Estimates that rest on
+    no checked links are returned as they are.
+    """
+    if estimate.checked is None or estimate.correct is None:
+        return estimate.accuracy
+    drawn = np.where(estimate.checked > 0, (estimate.correct + 1.0) / (estimate.checked + 2.0), 0.0)
+    return _within(drawn, strata)
+
+
 def _within(accuracy: Floats, strata: Strata) -> Floats:
     """Clip accuracies to what an exchangeable model can have: at least 1/m, the accuracy of random links, and at most 1."""
     return np.clip(accuracy, 1.0 / np.maximum(strata.rows, 1), 1.0)

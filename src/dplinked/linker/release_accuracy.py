@@ -123,10 +123,10 @@ def release_accuracy(
         raise StudyError(
             "There is no audit to release. Check some links (audit_sample), then read them back with audited(…)."
         )
-    if unit.moves_block:
+    if not unit.fixes_blocks:
         raise StudyError(
-            "If a person may move to another block, so may the sample of links that were checked, and no noise on the counts covers "
-            "that. Use moves_block=False, or declare a public accuracy."
+            "If rows may change their groups (moves_block, linkage_change), so may the sample of links that were checked, and no noise on "
+            "the counts covers that. Use moves_block=False without linkage_change, or declare a public accuracy."
         )
     if not (linked.audit.checked > 0).any():
         raise StudyError("No links were checked.")

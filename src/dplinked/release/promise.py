@@ -95,8 +95,11 @@ def _promise(result: Result) -> list[str]:
 def _declared_facts(result: Result) -> list[str]:
     unit = result.privacy.unit
     k, change, moves = unit.displaced_links or 0, unit.linkage_change or 0.0, unit.moves_block
+    rows = result.linkage.carriers or 1
     facts = [
-        "Files that are compared have the same number of rows and differ in one person's values, in any way at all."
+        "Files that are compared have the same number of rows and differ in one person's values, in any way at all.",
+        "All regressors come from one file, in which each person has one row.",
+        f"Each person's response is on {'one row: links are one to one' if rows == 1 else f'at most {rows:,} rows'}.",
     ]
     if not (k or change or moves):
         return [
@@ -143,6 +146,7 @@ def describe_linkage(result: Result) -> list[Part]:
         f"Some links are wrong, and the coefficients are corrected for it. A wrong link is taken to fall on any other row {where} alike.",
         _accuracy_text(linkage),
         *_accuracy_table(linkage),
+        *([f"Up to {linkage.carriers:,} rows may carry one person's response."] if linkage.carriers else []),
         not_shown,
         *_other_accuracy(result),
     ]

@@ -13,10 +13,11 @@ from dplinked.study.study import Study
 def describe_privacy(study: Study, mu: float) -> Privacy:
     """State what is promised, to whom, and what was taken as public."""
     public = ["the number of rows", "the schema", "bounds, levels and all other settings", *_accuracy_is(study.linkage)]
-    if study.linkage.block is not None and not study.unit.moves_block:
+    if study.linkage.block is not None and study.unit.fixes_blocks:
         public.append(f"the block keys ({study.linkage.block})")
+    carriers = study.linkage.exposure(study.unit).carriers
     statement = (
-        f"({round_up(study.epsilon, 10)}, {round_up(study.delta, 10)})-differentially private. Protected is {study.unit.describe()} "
+        f"({round_up(study.epsilon, 10)}, {round_up(study.delta, 10)})-differentially private. Protected is {study.unit.describe(carriers)} "
         "Neighbouring files have the same number of rows."
     )
     paid = study.linkage.paid if isinstance(study.linkage, ELE) else None

@@ -127,6 +127,11 @@ class Design:
         return (*self.bounds, *self.levels)
 
     @cached_property
+    def response_variables(self) -> frozenset[str]:
+        """Names of the data columns that the response is made of; no regressor uses them."""
+        return frozenset(name for factor in self.response.numeric for name in factor.variables)
+
+    @cached_property
     def radius(self) -> float:
         """E: largest l2 norm of a row of scaled regressors, intercept left out."""
         return math.sqrt(sum(group.radius**2 for group in self.groups)) * _ULP_ROOM

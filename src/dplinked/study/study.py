@@ -10,10 +10,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from dplinked.data.arrow import LEFT
 from dplinked.data.sources import Query, SparkTable
 from dplinked.errors import StudyError, raise_alone
 from dplinked.linkage import ELE, UNSTATED, Exact, Linkage, LinkageExposure, Matching, PrivacyUnit
-from dplinked.linkage.ele import LINK_BLOCK
+from dplinked.linkage.ele import LINK_BLOCK, RESULTS_OF_LINKING
 from dplinked.study.budget import check_budget, check_delta, check_size
 from dplinked.study.descent import Descent
 from dplinked.study.design import Design, build_design
@@ -109,6 +110,7 @@ class Study:
     def prepare(self) -> tuple[Design, LinkageExposure]:
         """Check all declarations against each other; nothing of the data is needed."""
         design = build_design(self.formula, self.bounds, self.levels, self.typical, self.fill)
+        _check_variables(design, self.linkage, self.unit)
         return design, self.linkage.exposure(self.unit)
 
     def request(self, fingerprints: Sequence[str]) -> dict[str, Any]:
@@ -122,6 +124,29 @@ class Study:
         if count < 1:
             raise StudyError("The data has no rows.")
         check_delta(self.delta, count)
+
+    def check_origins(self, design: Design, origins: Mapping[str, str]) -> None:
+        """Refuse regressors that one person may change on several rows, as far as columns say which linked file they come from.
+
+        A person's row of the left file, and the row that carries their record of the right file, may be two rows; the noise covers regressors
+        that change on one of them. The rows are those of the left file, and links bring records of the right file to them. So regressors
+        from there change on further rows wherever links may change, or where a record is on several rows.
+        """
+        if isinstance(self.linkage, Exact):
+            return
+        found = {name: origins[name] for name in design.variables if name in origins}
+        files = {file for name, file in found.items() if name not in design.response_variables}
+        if len(files) > 1:
+            raise StudyError(
+                "The regressors come from both linked files, so one person's would be on two rows, which the noise does not cover. Take all "
+                "regressors from one file; the response may come from either."
+            )
+        exposure = self.linkage.exposure(self.unit)
+        if files - {LEFT} and (exposure.displaced or exposure.carriers > 1):
+            raise StudyError(
+                "The regressors come from the right file, whose records may change their rows (displaced_links, moves_block) or be on several "
+                "(carriers): one person would change the regressors of several rows. Take the regressors from the left file."
+            )
 
     @classmethod
     def from_toml(cls, path: str | Path) -> Study:
@@ -148,6 +173,29 @@ class Study:
                     "A value in the study file has the wrong type or size: numbers must be numbers, tables tables."
                 )
             )
+
+
+def _check_variables(design: Design, linkage: Linkage, unit: PrivacyUnit) -> None:
+    """Refuse variables that say how rows were linked: a person who changes one would change the linkage, or be given away by it."""
+    if found := sorted(set(design.variables) & set(RESULTS_OF_LINKING)):
+        raise StudyError(
+            f"The formula uses {found[0]!r}, which is a result of linking: many people's identifiers make it what it is on one row. "
+            "Leave it out, or rename the column if it is something else."
+        )
+    if isinstance(linkage, Matching) and linkage.id in design.variables:
+        raise StudyError(
+            f"The formula uses {linkage.id!r}, by which the matching matrix knows the rows: leave it out of the formula."
+        )
+    if linkage.block in design.response_variables:
+        raise StudyError(
+            f"The response is made of {linkage.block!r}, the column of the blocks: use another block column or another response."
+        )
+    if linkage.block in design.variables and not (unit.moves_block and not unit.linkage_change):
+        raise StudyError(
+            f"The formula uses {linkage.block!r}, the column of the blocks. A person who changes it would change the blocks too, which this "
+            "unit does not cover. Leave it out of the formula, use another block column, or protect the block as well: "
+            "PrivacyUnit(moves_block=True), without linkage_change."
+        )
 
 
 def _warn_of_positions(init: Callable[..., None]) -> Callable[..., None]:

@@ -35,7 +35,7 @@ def weigh_blocks(sizes: Counts, accuracies: Floats, linkage: ELE, unit: PrivacyU
 
 def check_accuracies(below_chance: bool, unit: PrivacyUnit) -> None:
     """Refuse blocks whose accuracy is below that of random links, where the sizes of blocks are public."""
-    if below_chance and not unit.moves_block:
+    if below_chance and unit.fixes_blocks:
         raise StudyError(
             "The accuracy of a block is below 1/(its number of rows), less than random links have. "
             "Merge small blocks or correct the accuracy."

@@ -10,6 +10,7 @@ import importlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any, Protocol, cast
 
 import numpy as np
@@ -18,7 +19,7 @@ from numpy.typing import NDArray
 from dplinked.data.sources import Progress as Progress
 from dplinked.data.sources import Query, SparkTable, is_duckdb, is_path, is_spark, is_stream
 from dplinked.errors import StudyError
-from dplinked.linkage import Linkage, PrivacyUnit
+from dplinked.linkage import ELE, Linkage, PrivacyUnit
 from dplinked.study.design import Design
 from dplinked.sums.linked_rows import LinkedRows, Pass
 from dplinked.sums.types import CellFacts
@@ -35,10 +36,13 @@ class Source(ABC):
         Names of all columns.
     count
         Number of rows.
+    origins
+        Which of the linked files each column comes from, as far as the rows say it.
     """
 
     columns: tuple[str, ...]
     count: int
+    origins: Mapping[str, str] = MappingProxyType({})
 
     @abstractmethod
     def require(self, names: Sequence[str], *, numeric: Sequence[str] = ()) -> None:
@@ -50,7 +54,8 @@ class Source(ABC):
 
     def linked_rows(self, design: Design, linkage: Linkage, unit: PrivacyUnit) -> LinkedRows:
         """Rows ready to be summed, together with what one person can change about their links."""
-        return LinkedRows(self.open(design, linkage, unit), linkage.exposure(unit))
+        complete = linkage.complete(unit) if isinstance(linkage, ELE) else linkage
+        return LinkedRows(self.open(design, complete, unit), linkage.exposure(unit), unit.fixes_blocks)
 
     @abstractmethod
     def content(self) -> Iterator[bytes]:

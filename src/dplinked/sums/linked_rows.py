@@ -140,10 +140,14 @@ class Pass(Protocol):
 
 @dataclass(frozen=True, repr=False)
 class LinkedRows:
-    """An engine's pass over linked rows, and what one person can change about their links."""
+    """An engine's pass over linked rows, and what one person can change about their links.
+
+    `fixed_blocks` says whether every row keeps its block between neighbours: only then are facts about the blocks public.
+    """
 
     engine: Pass
     exposure: LinkageExposure
+    fixed_blocks: bool
 
     @property
     def design(self) -> Design:
@@ -157,8 +161,8 @@ class LinkedRows:
 
     @property
     def blocks(self) -> BlockFacts | None:
-        """Facts about the blocks, if there are any."""
-        return self.engine.blocks
+        """Facts about the blocks, if there are any and they are public."""
+        return self.engine.blocks if self.fixed_blocks else None
 
     def with_design(self, design: Design) -> LinkedRows:
         """The same rows with another scaling or instrument."""

@@ -17,7 +17,7 @@ import scipy.sparse as sp
 import dplinked as dpl
 from dplinked.simulate import linked_households, review_links, two_files
 
-ELE = dpl.ELE(accuracy=0.91, block="state", checked=1000)
+ELE = dpl.ELE(accuracy=0.91, block="state", checked=1000, source="public")
 FORMULA, SLOPE = "consumption ~ income + C(region)", "consumption ~ income"
 MODEL = {
     "bounds": {"consumption": (0, 120_000), "income": (0, 150_000)},
@@ -74,7 +74,7 @@ def paths() -> dict[str, tuple[Any, str, dict[str, Any]]]:
         ),
         "ssp_ridge": (rows, FORMULA, {**MODEL, "ridge": 100.0}),
         "ssp_block_meat": (
-            cells, FORMULA, {**MODEL, "linkage": dpl.ELE(0.91, block="cell", checked=1000), "epsilon": 3.0},
+            cells, FORMULA, {**MODEL, "linkage": dpl.ELE(0.91, block="cell", checked=1000, source="public"), "epsilon": 3.0},
         ),
         "ssp_scale_alone": (few, FORMULA, {**MODEL, "linkage": dpl.ELE(0.91, block="state"), "epsilon": 0.5}),
         "ssp_matching": (

@@ -23,7 +23,8 @@ _LEVELS = (0.15, 0.85)
 def counts_sensitivity(queries: int) -> float:
     """Sensitivity of `queries` counts "rows with x below a threshold".
 
-    Proof. One row's x changes; each count moves by at most 1. Linkage does not enter: x is not linked.
+    Proof. All regressors come from one file, where a person has one row. So one row's x changes, and each count moves by at most 1.
+    Linkage does not enter: x is not linked, however many rows carry the person's response.
     """
     return math.sqrt(queries)
 

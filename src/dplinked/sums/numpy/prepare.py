@@ -30,6 +30,7 @@ class Parts(Protocol):
 
     columns: tuple[str, ...]
     count: int
+    origins: Mapping[str, str]
 
     @property
     def parts(self) -> int:

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from dplinked.data.arrow import column_origins
 from dplinked.data.encoding import encode_part
 from dplinked.data.fingerprint import NOT_KNOWN
 from dplinked.data.sizes import PART
@@ -37,6 +38,7 @@ class StreamRows(Source):
             raise StudyError("A stream that is read once needs its number of rows: Stream(…, contiguous=True, rows=…).")
         self.stream, self.count = stream, stream.rows
         self.columns: tuple[str, ...] = tuple(stream.batches.schema.names)
+        self.origins = column_origins(stream.batches.schema)
 
     def require(self, names: Sequence[str], *, numeric: Sequence[str] = ()) -> None:
         """Check the schema: all columns there, the numeric ones numbers, the others keys."""
@@ -56,7 +58,7 @@ class StreamRows(Source):
 
     def open(self, design: Design, linkage: Linkage, unit: PrivacyUnit) -> StreamPass:
         """Begin the one pass. The blocks are found on the way, so nothing is checked beforehand."""
-        if isinstance(linkage, Matching) or unit.moves_block:
+        if isinstance(linkage, Matching) or not unit.fixes_blocks:
             raise StudyError("A stream is read once only with blocks that stay as they are. Leave out contiguous=True.")
         return StreamPass(self, design, linkage, unit)
 

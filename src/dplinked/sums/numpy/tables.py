@@ -39,7 +39,7 @@ class Tables(Source):
 
     def __init__(self, rows: Parts, progress: Progress | None = None, origin: Any = None) -> None:
         self.rows, self.progress, self._origin = rows, progress, origin
-        self.columns, self.count = rows.columns, rows.count
+        self.columns, self.count, self.origins = rows.columns, rows.count, rows.origins
 
     def require(self, names: Sequence[str], *, numeric: Sequence[str] = ()) -> None:
         """Check the schema: all columns there, and the numeric ones numbers."""

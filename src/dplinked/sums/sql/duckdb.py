@@ -9,7 +9,7 @@ from typing import Any
 from dplinked.data.files import Files, find_files
 from dplinked.data.sources import Progress, Query
 from dplinked.sums.sql.duckdb_engine import RELATION, DuckDBEngine, connect
-from dplinked.sums.sql.duckdb_files import file_source, json_source, read_through
+from dplinked.sums.sql.duckdb_files import file_source, json_source, parquet_origins, read_through
 from dplinked.sums.sql.duckdb_query import FrozenQuery, freeze, refuse_guessed_types
 from dplinked.sums.sql.rows import SqlRows
 
@@ -96,7 +96,9 @@ def _open_files(files: Files, threads: int | None) -> DuckDBRows:
     if files.kind == "csv":
         read_through(connection, source, files.paths)
     engine.checks_cells = files.kind != "csv"
-    return DuckDBRows(engine, source, names, parsed, files)
+    rows = DuckDBRows(engine, source, names, parsed, files)
+    rows.origins = parquet_origins(files.paths) if files.kind == "parquet" else {}
+    return rows
 
 
 def open_query(query: Query, columns: Sequence[str] | None = None, *, threads: int | None = None) -> DuckDBRows:

@@ -9,6 +9,7 @@ from typing import Any
 
 import duckdb
 
+from dplinked.data.arrow import column_origins
 from dplinked.data.csv import FROM_TEXT
 from dplinked.errors import StudyError, raise_alone
 
@@ -109,6 +110,14 @@ def _parquet_source(files: Sequence[Path]) -> tuple[str, list[str] | None, froze
         "hive_types_autocast = false)"
     )
     return source, None, frozenset({*marked, *folders})
+
+
+def parquet_origins(files: Sequence[Path]) -> dict[str, str]:
+    """Which of the linked files each column comes from, as far as Parquet files say it."""
+    import pyarrow.parquet
+
+    schemas = map(pyarrow.parquet.read_schema, files)
+    return {name: origin for schema in schemas for name, origin in column_origins(schema).items()}
 
 
 def _listed(files: Sequence[Path]) -> str:
