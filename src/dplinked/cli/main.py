@@ -51,7 +51,7 @@ def link(
     memory: Annotated[float, typer.Option(help="Gigabytes that the pairs of one block may take.")] = 2.0,
     seed: Annotated[int, typer.Option(help="Of ties, random links and samples.")] = 0,
     audit_sample: Annotated[
-        int | None, typer.Option(min=1, help="Write this many links to check into audit.csv.")
+        int | None, typer.Option(min=1, help="Write about this many links to check into audit.csv.")
     ] = None,
     audited: Annotated[Path | None, typer.Option(help="The checked audit.csv, its column 'correct' filled in.")] = None,
     release_accuracy: Annotated[

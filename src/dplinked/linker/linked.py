@@ -178,7 +178,11 @@ class Linked:
         )
 
     def audit_sample(self, size: int = 400, seed: int = 0) -> pa.Table:
-        """Draw links for a person to check. Both records stand side by side; the answer, yes or no, goes into the column ``correct``."""
+        """Draw about `size` links for a person to check. Both records stand side by side; the answer, yes or no, goes into the column ``correct``.
+
+        Every row of the left file is drawn with the same chance, which follows from its position, the seed, the size and the number of
+        rows alone, so who is checked does not depend on the links. Drawn rows without a partner are left out: there is no link to check.
+        """
         import pyarrow as pa
 
         rows = quality.draw_audit(self.links, self.strata, size, seed)
@@ -247,7 +251,7 @@ class Linked:
     ) -> list[str]:
         """Write linked.parquet, linkage.toml, quality.txt and quality.html into a folder: all of them, or none if one fails.
 
-        With `audit_sample`, so many links to check are written to audit.csv, drawn with `seed`. `linkage` is the model for
+        With `audit_sample`, about so many links to check are written to audit.csv, drawn with `seed`. `linkage` is the model for
         linkage.toml, for instance with released accuracies; by default the one estimated from the files. Returns the names of the files.
         """
         return save_linked(self, Path(folder), audit_sample=audit_sample, seed=seed, linkage=linkage)
