@@ -128,9 +128,12 @@ def fit(
     return fit_study(study, data, release_id=release_id)
 
 
-def fit_study(study: Study, data: Any, *, release_id: str | None = None, progress: Progress | None = None) -> Release:
+def fit_study(
+    study: Study, data: Any, *, release_id: str | None = None, again: bool = False, progress: Progress | None = None
+) -> Release:
     """Run a study on data. What can be wrong with the study, schema or ledger is found before any row counts or budget is spent.
 
+    `again` pays anew for a request that the ledger has seen.
     `progress` is called with a pass's title, the parts of the data that are done, and their number.
     """
     source = resolve_source(data) if study.ledger is not None else data

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -11,6 +12,7 @@ from dplinked.cli import budget
 from dplinked.cli.demo import demo
 from dplinked.cli.terminal import StudyFile, check_folder, check_writable, progress, progress_bar, run_app, write_text
 from dplinked.errors import ReleaseError, StudyError, raise_alone
+from dplinked.report.files import HTML, check_ending
 
 if TYPE_CHECKING:
     from dplinked.data.sources import Query, SparkTable
@@ -134,6 +136,7 @@ def plan(
     from dplinked.study.study import Study
 
     if out is not None:
+        check_ending(out, HTML)
         check_writable(out, study)
     wanted = {}
     for text in half_width or []:
@@ -165,6 +168,7 @@ def fit(
     declared = Study.from_toml(study)
     if id is not None and declared.ledger is None:
         raise StudyError("--id names a release in a ledger, and the study has no [ledger].")
+    check_ending(out, (".json",))  # before anything is spent: the release could not be saved
     check_writable(out, study, declared.data, declared.ledger)
     with progress_bar("Fitting privately") as shown:
         release = fit_study(declared, _data_of(declared), release_id=id, progress=shown)
@@ -181,7 +185,7 @@ def fit(
 def report(
     release: Annotated[Path, typer.Argument(help="A release (JSON).")],
     out: Annotated[
-        Path | None, typer.Option("--out", "-o", help="Write to a file: .html, .md, .tex, .csv or .txt.")
+        Path | None, typer.Option("--out", "-o", help="Write to a file: .html, .htm, .md, .tex, .csv or .txt.")
     ] = None,
     markdown: Annotated[bool, typer.Option("--markdown", help="Markdown instead of text.")] = False,
 ) -> None:
@@ -189,11 +193,14 @@ def report(
     from dplinked.release.release import Release
 
     loaded = Release.load(release)
-    kinds = {".html": loaded.to_html, ".htm": loaded.to_html, ".tex": loaded.to_latex, ".csv": loaded.to_csv}
-    kind = ".md" if markdown else "" if out is None else out.suffix.lower()
+    kinds: dict[str, Callable[[], str]] = {
+        ".html": loaded.to_html, ".htm": loaded.to_html, ".md": lambda: loaded.to_markdown() + "\n", ".tex": loaded.to_latex,
+        ".csv": loaded.to_csv, ".txt": lambda: loaded.summary() + "\n",
+    }  # fmt: skip
     if out is not None:
+        check_ending(out, [".md", ".txt"] if markdown else list(kinds))
         check_writable(out, release)
-    text = kinds[kind]() if kind in kinds else (loaded.to_markdown() if kind == ".md" else loaded.summary()) + "\n"
+    text = kinds[".md" if markdown else (out.suffix.lower() if out else "") or ".txt"]()
     if out is None:
         typer.echo(text, nl=False)
     else:

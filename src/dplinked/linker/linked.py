@@ -21,6 +21,7 @@ from dplinked.linker.fields import Field
 from dplinked.linker.files import linkage_section, save_linked
 from dplinked.linker.rules import LAST, UNLINKED, Links
 from dplinked.report.document import Document
+from dplinked.report.files import HTML, check_ending
 from dplinked.report.html import write_page
 from dplinked.report.text import write_text
 
@@ -235,6 +236,7 @@ class Linked:
         """The quality report as an HTML page, also written to a file if a path is given."""
         page = write_page(self._document())
         if path is not None:
+            check_ending(path, HTML)
             Path(path).write_text(page, encoding="utf-8")
         return page
 
