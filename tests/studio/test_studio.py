@@ -561,12 +561,13 @@ def see(page: Any, text: str | re.Pattern[str], kind: str = ".note") -> None:
 def settle(page: Any) -> None:
     """Wait until the server has nothing more to say."""
     page.wait_for_timeout(300)
-    page.wait_for_function("!document.documentElement.classList.contains('shiny-busy')")
+    page.locator("html:not(.shiny-busy)").wait_for(state="attached")
 
 
-def release(page: Any, name: str = "") -> None:
+def release(page: Any, name: str = "", *, anew: bool = False) -> None:
     go(page, "release")
     page.get_by_label("Name of this release").fill(name)
+    page.get_by_label("Pay anew").set_checked(anew)
     page.get_by_role("button", name="Release …").click()
     page.get_by_role("button", name="Spend it and release").click()
 
@@ -664,19 +665,19 @@ def test_the_whole_path(start: Any, folder: Path) -> None:
     assert name == "report.html"
     assert "differentially private" in text
 
-    # the same name again costs nothing; another one is more than is left
+    # the same name again costs nothing; a third one, paid anew, is more than is left
     release(page, "first")
     page.get_by_label("Releases since the studio was started").wait_for()
     see(page, "The ledger had this release already")
     see(page, "Written to 'release.json'", ".good")
     assert left(page) == rest
-    release(page, "second")
+    release(page, "second", anew=True)
     page.get_by_label("Releases since the studio was started").locator("option", has_text="3. ").wait_for(
         state="attached"
     )
     go(page, "release")
     see(page, "more than is left", "td")
-    release(page)
+    release(page, anew=True)
     see(page, "The budget of 'households' does not allow this release")
     assert len(dpl.Ledger(folder / "budget.db").events()) == 6  # opened, registered, two charges with their releases
     page.reload()

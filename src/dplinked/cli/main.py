@@ -136,8 +136,8 @@ def plan(
     from dplinked.study.study import Study
 
     if out is not None:
-        check_ending(out, HTML)
         check_writable(out, study)
+        check_ending(out, HTML)
     wanted = {}
     for text in half_width or []:
         name, _, value = text.rpartition("=")
@@ -168,8 +168,8 @@ def fit(
     declared = Study.from_toml(study)
     if id is not None and declared.ledger is None:
         raise StudyError("--id names a release in a ledger, and the study has no [ledger].")
-    check_ending(out, (".json",))  # before anything is spent: the release could not be saved
     check_writable(out, study, declared.data, declared.ledger)
+    check_ending(out, (".json",))  # `save` would refuse it, after the charge
     with progress_bar("Fitting privately") as shown:
         release = fit_study(declared, _data_of(declared), release_id=id, progress=shown)
     try:
@@ -198,8 +198,8 @@ def report(
         ".csv": loaded.to_csv, ".txt": lambda: loaded.summary() + "\n",
     }  # fmt: skip
     if out is not None:
-        check_ending(out, [".md", ".txt"] if markdown else list(kinds))
         check_writable(out, release)
+        check_ending(out, [".md", ".txt"] if markdown else list(kinds))
     text = kinds[".md" if markdown else (out.suffix.lower() if out else "") or ".txt"]()
     if out is None:
         typer.echo(text, nl=False)
