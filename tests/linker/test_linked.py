@@ -286,6 +286,12 @@ def test_an_audit_of_an_older_version_comes_back(files, linked, tmp_path: Path) 
         linked.audited(older.append_column("correct", older["right"]))
 
 
+def test_a_quality_report_is_a_page(linked, tmp_path: Path) -> None:
+    with pytest.raises(dpl.StudyError, match=r"Choose a name that ends in \.html, \.htm"):
+        linked.to_html(tmp_path / "quality.pdf")
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_an_audit_of_other_links_is_refused(files, linked) -> None:
     sample = review_links(linked.audit_sample(300), files)
     other = dpl.link(files.left, files.right, fields=FIELDS[:2], id="id", block="state", assignment="greedy")

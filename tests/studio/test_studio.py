@@ -751,14 +751,12 @@ def test_another_port_gets_neither_cookie_nor_page(start: Any, folder: Path, har
                 one.onopen = () => done('open');
                 one.onerror = () => done('refused');
             });
-            const page = await fetch(studio + '/', {mode: 'no-cors', credentials: 'include'}).then(() => 'sent', () => 'refused');
             const own = await fetch('/websocket/').then(answer => answer.status);
-            return [await socket, page, own, document.cookie, document.referrer];
+            return [await socket, own, document.cookie];
         }""",
         studio.origin,
     )
-    assert told[0] == "refused"
-    assert told[2:] == [200, "", ""]
+    assert told == ["refused", 200, ""]
     assert "/websocket/" in harvester.paths
     assert harvester.cookies == []
 
