@@ -41,13 +41,21 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("base")
     pq.write_table(pa.table(linked_households(300, 1)).select(COLUMNS), folder / "linked.parquet")
     (folder / "study.toml").write_text(LEDGER_STUDY, encoding="utf-8")
-    Ledger.create(folder / "budget.db", "households", epsilon=5.0, delta=1e-5).register(folder / "linked.parquet")
+    Ledger.create(folder / "budget.db", "households", epsilon=5.0, delta=1e-5)
     return folder
 
 
 @pytest.fixture
 def folder(base: Path, tmp_path: Path) -> Path:
-    return Path(shutil.copytree(base, tmp_path / "study"))
+    folder = Path(shutil.copytree(base, tmp_path / "study"))
+    register(folder, folder / "linked.parquet")
+    return folder
+
+
+def register(folder: Path, data: Path) -> None:
+    """Register data with the links of the study."""
+    linkage = dpl.Study.from_toml(folder / "study.toml").linkage
+    Ledger(folder / "budget.db", "households").register(data, linkage=linkage)
 
 
 Run = Callable[..., tuple[int, str, str]]
@@ -77,7 +85,7 @@ def charges(folder: Path) -> int:
     return len(events)
 
 
-def replace_data(folder: Path, data: pa.Table | bytes, name: str) -> Path:
+def replace_data(folder: Path, data: pa.Table | bytes, name: str, *, registered: bool = True) -> Path:
     """Write other data, name it in the study, and register it."""
     path = folder / name
     if isinstance(data, bytes):
@@ -88,7 +96,8 @@ def replace_data(folder: Path, data: pa.Table | bytes, name: str) -> Path:
         pq.write_table(data, path)
     text = (folder / "study.toml").read_text(encoding="utf-8")
     (folder / "study.toml").write_text(re.sub(r'(?m)^path = ".*"', f'path = "{name}"', text), encoding="utf-8")
-    Ledger(folder / "budget.db", "households").register(path)
+    if registered:
+        register(folder, path)
     return path
 
 
@@ -159,7 +168,7 @@ FORMULA = 'formula = "consumption ~ income + C(region)"'
         (FORMULA, 'formula = "consumption ~ wealth"', "no declared bounds"),
         (FORMULA, 'formula = "consumption ~ income + C(state)"', "no declared levels"),
         (FORMULA, 'formula = "consumption ~ income + consumption"', "response's own column"),
-        ('block = "state"', 'block = "stat"', "Did you mean 'state'"),
+        ('block = "state"', 'block = "stat"', "no columns but ['state'] hold blocks"),
         ('block = "state"', "block = 5", "block"),
         ("accuracy = 0.91", "accuracy = 0", "accuracy must lie"),
         ("accuracy = 0.91", "accuracy = 1.01", "accuracy must lie"),
@@ -195,9 +204,6 @@ FORMULA = 'formula = "consumption ~ income + C(region)"'
         ('url = "budget.db"', "url = 5", "must be a text"),
         ('url = "budget.db"', "url = 'mysql://x/y'", "SQLite or PostgreSQL"),
         ('population = "households"', "population = \"'; DROP TABLE budget; --\"", "no budget for this population"),
-        ('path = "linked.parquet"', 'path = "absent.parquet"', "no file"),
-        ('path = "linked.parquet"', 'path = "study.toml"', "only .parquet, .csv"),
-        ('path = "linked.parquet"', 'path = "*.txt"', "no files"),
         ('path = "linked.parquet"', 'query = "select 1", spark = "t"', "not valid TOML"),
         ('path = "linked.parquet"', 'query = "select 1"\nspark = "t"', "one of path, query and spark"),
         ('path = "linked.parquet"', "query = 5", "are texts"),
@@ -459,15 +465,17 @@ STRANGE = [
 def test_strange_column_names(folder: Path, run: Run, name: str) -> None:
     """As a block column any name does; in a formula it is quoted, or refused at no cost."""
     quoted = name.replace("\\", "\\\\").replace('"', '\\"')
-    replace_data(folder, households().rename_columns(["income", "region", name, "consumption"]), "d.parquet")
+    table = households().rename_columns(["income", "region", name, "consumption"])
+    path = replace_data(folder, table, "d.parquet", registered=False)
     study = edit(folder, 'block = "state"', f'block = "{quoted}"')
+    register(folder, path)
     assert run("fit", study, "--out", folder / "r.json")[0] == 0
     assert charges(folder) == 1
     assert run("report", folder / "r.json", "--out", folder / "r.md")[0] == 0
-    replace_data(folder, households().rename_columns([name, "region", "state", "consumption"]), "e.csv")
     edit(folder, f'block = "{quoted}"', 'block = "state"')
+    replace_data(folder, households().rename_columns([name, "region", "state", "consumption"]), "e.csv")
     edit(folder, "income = ", f'"{quoted}" = ')
-    code, _, said = run("fit", edit(folder, "~ income", f"~ `{quoted}`"), "--out", folder / "r.json")
+    code, _, said = run("fit", edit(folder, "~ income", f"~ `{quoted}`"), "--out", folder / "s.json")
     assert (code, charges(folder)) in {(0, 2), (2, 1)}, said
 
 
@@ -510,7 +518,7 @@ def test_every_path_is_total(tmp_path: Path, path: str, rows: str) -> None:
         linkage=dpl.ELE(0.8, block="k", other=0.8), unit=dpl.PrivacyUnit(moves_block=True), levels={"g": ["a", "b"]},
         ledger=tmp_path / "b.db", **PATHS[path],
     )  # fmt: skip
-    Ledger.create(tmp_path / "b.db", "p", epsilon=2.0, delta=1e-5).register(table)
+    Ledger.create(tmp_path / "b.db", "p", epsilon=2.0, delta=1e-5).register(table, linkage=study.linkage)
     release = fit_study(study, table)
     assert all(np.isfinite(value) for value in release.coef.values())
     assert release.summary()
@@ -527,7 +535,7 @@ def test_changed_data_costs_nothing(folder: Path, run: Run) -> None:
     pq.write_table(cells("income", 1.0), folder / "linked.parquet")
     code, _, said = run("fit", folder / "study.toml", "--out", folder / "r.json")
     assert (code, charges(folder)) == (4, 0)
-    assert "not registered for the budget, or has changed since" in said
+    assert "not registered for the budget, or not at this place, or it has changed since" in said
     assert run("budget", "register", folder / "study.toml", folder / "linked.parquet")[0] == 0
     assert run("fit", folder / "study.toml", "--out", folder / "r.json")[0] == 0
 
@@ -648,9 +656,9 @@ def test_rows_that_cannot_be_read_after_the_charge_keep_it(
 
 
 def test_a_full_disk_for_the_output_costs_no_second_charge(folder: Path, run: Run) -> None:
-    code, _, said = run("fit", folder / "study.toml", "--out", "/dev/full", "--id", "a")
+    code, _, said = run("fit", folder / "study.toml", "--out", "/dev/full", "--id", "a", "--force")
     assert (code, charges(folder)) == (5, 1)
-    assert "run again with --id a, at no cost" in said
+    assert "run again with another --out, at no cost" in said
     assert run("fit", folder / "study.toml", "--out", folder / "r.json", "--id", "a")[0] == 0
     assert charges(folder) == 1
 
@@ -658,9 +666,9 @@ def test_a_full_disk_for_the_output_costs_no_second_charge(folder: Path, run: Ru
 def test_an_id_stands_for_one_request(folder: Path, run: Run) -> None:
     assert run("fit", folder / "study.toml", "--out", folder / "r.json", "--id", "a")[0] == 0
     first = (folder / "r.json").read_bytes()
-    assert run("fit", folder / "study.toml", "--out", folder / "r.json", "--id", "a")[0] == 0
-    assert (folder / "r.json").read_bytes() == first
-    code, _, said = run("fit", edit(folder, "epsilon = 1.0", "epsilon = 0.9"), "--out", folder / "r.json", "--id", "a")
+    assert run("fit", folder / "study.toml", "--out", folder / "s.json", "--id", "a")[0] == 0
+    assert (folder / "s.json").read_bytes() == first
+    code, _, said = run("fit", edit(folder, "epsilon = 1.0", "epsilon = 0.9"), "--out", folder / "t.json", "--id", "a")
     assert (code, charges(folder)) == (2, 1)
     assert "made from another request" in said
 
@@ -725,7 +733,7 @@ def pausing(call):
     return paused
 
 if where == "before":
-    Ledger.check_registered = pausing(Ledger.check_registered)
+    Ledger.check_content = pausing(Ledger.check_content)
 elif where == "after":
     passes = import_module("dplinked.sums.numpy.tables").TablePass
     passes.instrument_sums = pausing(passes.instrument_sums)
@@ -785,8 +793,9 @@ def test_killed_after_the_charge(folder: Path, run: Run) -> None:
 
 def test_two_at_once_with_budget_for_one(folder: Path) -> None:
     (folder / "budget.db").unlink()
-    Ledger.create(folder / "budget.db", "households", epsilon=1.1, delta=1e-6).register(folder / "linked.parquet")
-    both = [start(folder, "", "--out", folder / f"{k}.json") for k in range(2)]
+    Ledger.create(folder / "budget.db", "households", epsilon=1.1, delta=1e-6)
+    register(folder, folder / "linked.parquet")
+    both = [start(folder, "", "--out", folder / f"{k}.json", "--again") for k in range(2)]
     said = [process.communicate(timeout=60)[1] for process in both]
     assert sorted(process.returncode for process in both) == [0, 3], said
     assert charges(folder) == 1

@@ -11,7 +11,7 @@ from typing import Any
 
 from dplinked.data.fingerprint import source_state
 from dplinked.errors import DplinkedError, LedgerError, ReleaseError, StudyError, raise_alone
-from dplinked.ledger.ledger import Ledger
+from dplinked.ledger.ledger import REFUSED, Ledger
 from dplinked.linkage import ELE, UNSTATED, Linkage, PrivacyUnit
 from dplinked.methods import method_of
 from dplinked.privacy.calibration import round_up
@@ -46,7 +46,9 @@ def fit(
     intervals: bool = True,
     ledger: str | Path | None = None,
     population: str | None = None,
+    ledger_key: str | Path | None = None,
     release_id: str | None = None,
+    again: bool = False,
 ) -> Release:
     """Fit a linear regression on linked rows, with differential privacy.
 
@@ -89,9 +91,13 @@ def fit(
     large_epsilon
         Must be True for an epsilon above 10.
     ledger, population
-        Path or URL of a budget ledger, and the population in it whose budget is charged before rows are looked at.
+        Path or URL of a budget ledger, and the population in it whose budget is charged before rows are looked at. The data must be registered.
+    ledger_key
+        The file with the ledger's key; see :class:`Ledger`.
     release_id
-        Name of this release in the ledger: the same name with the same request returns the stored release free of charge.
+        Name of this release in the ledger.
+    again
+        Pay for a new release even if the ledger has seen the same request. By default that returns the stored release, free of charge.
 
     Returns
     -------
@@ -124,8 +130,9 @@ def fit(
         intervals=intervals,
         ledger=ledger,
         population=population,
+        ledger_key=ledger_key,
     )
-    return fit_study(study, data, release_id=release_id)
+    return fit_study(study, data, release_id=release_id, again=again)
 
 
 def fit_study(
@@ -136,54 +143,78 @@ def fit_study(
     `again` pays anew for a request that the ledger has seen.
     `progress` is called with a pass's title, the parts of the data that are done, and their number.
     """
-    source = resolve_source(data) if study.ledger is not None else data
-    before = source_state(source)
-    opened, rows = _open_rows(study, source, progress)
-    method = method_of(study)
-    if study.ledger is None:
-        with _quietly():
-            return method.run(study, rows, Spending(method.mu(study)))
-    ledger = Ledger(study.ledger, study.population)
-    fingerprints = _known_fingerprints(ledger, opened)
+    study.prepare()
+    if study.ledger is not None:
+        return _fit_charged(study, data, release_id, again, progress)
+    return _run(study, _find_rows(study, _open_source(study, data, progress)))
+
+
+def _fit_charged(study: Study, data: Any, release_id: str | None, again: bool, progress: Progress | None) -> Release:
+    """Charge a release of registered data to the ledger, and run it; or return the stored release of the same request.
+
+    The place of the data is checked before it is opened, its content before anything else is told about it, and both before the charge.
+    """
+    assert study.ledger is not None
+    ledger = Ledger(study.ledger, study.population, key=study.ledger_key)
+    allowed = ledger.check_place(data, study.unit, study.linkage)
+    source = _freeze(data)
+    before, fingerprint = source_state(source), ledger.check_content(source, allowed)
+    rows = _find_rows(study, _open_source(study, source, progress))
     if source_state(source) != before:
         raise LedgerError("The data changed while it was read. Nothing was spent. Try again.")
-    charge = ledger.reserve(release_id, study.request(fingerprints), method.mu(study))
+    charge = ledger.reserve(release_id, study.request([fingerprint]), release_mu(study), again=again)
     if charge.stored is not None:
+        charge.tell_if_seen(release_id)
         return Release.from_json(charge.stored)
-    with ledger.finishing(charge), _quietly():
-        release = replace(method.run(study, rows, Spending(method.mu(study))), ledger=charge.describe())
-        changed = opened.known_by_rows and ledger.fingerprint(opened) not in fingerprints
-        if source_state(source) != before or changed:
+    with ledger.finishing(charge):
+        release = replace(_run(study, rows), ledger=charge.describe())
+        if source_state(source) != before:
             raise ReleaseError("The data changed while it was read. The charge stays.")
         ledger.record(charge, release.to_json())  # only then may it be shown
     return release
 
 
-def _open_rows(study: Study, source: Any, progress: Progress | None) -> tuple[Source, LinkedRows]:
-    """Open the data and find its blocks or pairs, checking all that can be checked before anything is spent."""
-    design, _ = study.prepare()
-    keys = [name for name in (study.linkage.block, getattr(study.linkage, "id", None)) if name is not None]
+def _run(study: Study, rows: LinkedRows) -> Release:
+    """Make the release."""
+    method = method_of(study)
+    with _quietly():
+        return method.run(study, rows, Spending(method.mu(study)))
+
+
+def _freeze(data: Any) -> Any:
+    """The rows at a registered place, the same for fingerprint and sums. What cannot be found there is not what was registered."""
+    try:
+        with _quietly():
+            return resolve_source(data)
+    except DplinkedError:
+        raise_alone(LedgerError(REFUSED))
+
+
+def _open_source(study: Study, source: Any, progress: Progress | None) -> Source:
+    """Open the columns that the study needs."""
     once = not study.intervals and study.ranges == "declared"
-    opened = open_source(source, [*design.variables, *keys], once=once, progress=progress)
+    return open_source(source, [*study.prepare()[0].variables, *_keys(study)], once=once, progress=progress)
+
+
+def _keys(study: Study) -> list[str]:
+    """The columns of blocks and ids."""
+    return [name for name in (study.linkage.block, getattr(study.linkage, "id", None)) if name is not None]
+
+
+def _find_rows(study: Study, opened: Source) -> LinkedRows:
+    """Find the blocks or pairs, checking all that can be checked before anything is spent."""
+    design, _ = study.prepare()
     study.check_count(opened.count)
     opened.require(design.variables, numeric=list(design.bounds))
-    opened.require(keys)
+    opened.require(_keys(study))
     try:
         with _quietly():
             rows = opened.linked_rows(method_of(study).prepare(design), study.linkage, study.unit)
             _check_change(study, rows)
-            return opened, rows
+            return rows
     except ReleaseError as fault:
         if study.ledger is None:
             raise
-        raise_alone(StudyError(f"{fault} Nothing was spent."))
-
-
-def _known_fingerprints(ledger: Ledger, opened: Source) -> list[str]:
-    """Fingerprints of registered data; rows that cannot be read for them cost nothing."""
-    try:
-        return ledger.check_registered(opened)
-    except ReleaseError as fault:
         raise_alone(StudyError(f"{fault} Nothing was spent."))
 
 

@@ -187,7 +187,7 @@ def test_exact_and_descent_studies(folder: Path, run: Run) -> None:
     assert run("fit", folder / "study.toml", "--out", folder / "r.json").returncode == 0
     edit(folder, "[privacy]", "[descent]\niterations = 2\n\n[privacy]")
     edit(folder, "[bounds]", 'method = "ngd"\n\n[bounds]')
-    done = run("fit", folder / "study.toml", "--out", folder / "r.json")
+    done = run("fit", folder / "study.toml", "--out", folder / "r.json", "--force")
     assert done.returncode == 0, done.stderr
     assert dpl.Release.load(folder / "r.json").method == "ngd"
 

@@ -233,7 +233,8 @@ def planted() -> dict[str, tuple[str, bytes]]:
 def make_study(folder: Path, name: str, data: bytes, study: str = LEDGER_STUDY) -> Path:
     (folder / name).write_bytes(data)
     (folder / "study.toml").write_text(study.replace("linked.parquet", name), encoding="utf-8")
-    Ledger.create(folder / "budget.db", "households", epsilon=9.0, delta=1e-5).register(folder / name)
+    book = Ledger.create(folder / "budget.db", "households", epsilon=9.0, delta=1e-5)
+    book.register(folder / name, linkage=dpl.ELE(0.91, block="state"))
     return folder / "study.toml"
 
 
@@ -312,7 +313,7 @@ def test_tables_show_no_canary(watch: Watch) -> None:
         for path in (None, watch.folder / f"{number}.db"):
             if path is not None:
                 Ledger.create(path, "p", epsilon=5.0, delta=1e-5)
-                watch.call(lambda: Ledger(path).register(table))  # noqa: B023
+                watch.call(lambda: Ledger(path).register(table, linkage=dpl.ELE(0.9, block="k")))  # noqa: B023
             done = watch.call(
                 lambda: dpl.fit(
                     table, "y ~ x + C(g)", bounds={"x": (0, 1), "y": (0, 1)}, levels={"g": ["a", "b"]},  # noqa: B023
@@ -505,8 +506,7 @@ def test_no_canary_in_development_mode(tmp_path: Path, part: int) -> None:
 def test_logs_hold_no_key_and_no_fingerprint(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     study = dpl.Study.from_toml(make_study(tmp_path, "d.csv", csv_with("income", "1", 1)))
     book = Ledger(tmp_path / "budget.db")
-    with book._transaction() as connection:
-        key = book._locked(connection)["secret"]
+    key = (tmp_path / "budget.db.key").read_text(encoding="ascii").strip()
     mark = book.fingerprint(tmp_path / "d.csv")
     caplog.set_level(logging.DEBUG)
     caplog.clear()
@@ -518,7 +518,11 @@ def test_logs_hold_no_key_and_no_fingerprint(tmp_path: Path, caplog: pytest.LogC
 # --- random numbers ------------------------------------------------------------------------------------
 
 DOOR = {"dplinked.privacy.noise"}  # draws the noise, with OpenDP
-IDS = {"dplinked.ledger.ledger", "dplinked.ledger.events"}  # draws ids, nonces and keys, with `secrets`
+IDS = {
+    "dplinked.ledger.ledger",
+    "dplinked.ledger.events",
+    "dplinked.ledger.key",
+}  # draws ids, nonces and keys, with `secrets`
 STEWARD = ("dplinked.linkage", "dplinked.linker", "dplinked.not_private")
 
 

@@ -110,15 +110,22 @@ def test_accuracies_load() -> None:
 
 
 def test_a_ledger_knows_its_releases_again(tmp_path: Path) -> None:
-    """The same request under the same id returns the release that 0.1.0 stored, and costs nothing."""
+    """Its balance and chain hold. Its data is registered again, and then the release that 0.1.0 stored costs nothing."""
     for file in ("budget.db", "rows.csv", "study.toml"):
         shutil.copy(FOLDER / file, tmp_path)
     study = dpl.Study.from_toml(tmp_path / "study.toml")
     ledger = dpl.Ledger(study.ledger, study.population)
     before = ledger.verify()
+    with pytest.raises(dpl.LedgerError, match="not registered"):
+        dpl.fit_study(study, study.data, release_id="first")
+    ledger.register(study.data, linkage=study.linkage, unit=study.unit)
+    registered = ledger.verify(before.head)
     assert dpl.fit_study(study, study.data, release_id="first") == load("ssp_ledger")[0]
-    assert ledger.verify() == before
-    dpl.fit_study(study, study.data, release_id="second")
+    with pytest.warns(UserWarning, match="seen this request"):
+        assert dpl.fit_study(study, study.data) == load("ssp_ledger")[0]
+    assert ledger.verify() == registered
+    assert registered.spent == before.spent
+    dpl.fit_study(study, study.data, release_id="second", again=True)
     assert ledger.verify(before.head).spent == 2 * before.spent
 
 

@@ -122,7 +122,7 @@ def with_ledger(rows: dict[str, Any], folder: Path) -> dpl.Release:
 
     pq.write_table(pa.table(rows), folder / "rows.parquet")
     ledger = dpl.Ledger.create(folder / "budget.db", "<b>households</b>", epsilon=3.0, delta=1e-6)
-    ledger.register(folder / "rows.parquet")
+    ledger.register(folder / "rows.parquet", linkage=dpl.ELE(0.91))
     ledger.book(epsilon=1.0, delta=1e-6, note="elsewhere")
     path = folder / "rows.parquet"
     return dpl.fit(path, FORMULA, **DECLARED, epsilon=1.0, linkage=dpl.ELE(0.91), ledger=folder / "budget.db")

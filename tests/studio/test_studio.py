@@ -402,7 +402,7 @@ def test_a_release_is_written_before_it_is_shown(folder: Path) -> None:
     desk.start(study, "first")  # the ledger has it: nothing is spent, and nothing is written twice
     again = made_on(desk)[-1]
     assert (again.file, again.stored, again.release) == ("release-3.json", True, made.release)
-    desk.start(study, "second")
+    desk.start(study, "second", again=True)
     another = made_on(desk)[-1]
     assert (another.file, another.stored) == ("release-4.json", False)
 
@@ -477,7 +477,7 @@ def folder(tmp_path: Path) -> Path:
     pq.write_table(table, tmp_path / "linked.parquet")
     (tmp_path / "study.toml").write_text(LEDGER_STUDY, encoding="utf-8")
     ledger = dpl.Ledger.create(tmp_path / "budget.db", "households", epsilon=1.5, delta=1e-6)
-    ledger.register(tmp_path / "linked.parquet")
+    ledger.register(tmp_path / "linked.parquet", linkage=dpl.ELE(0.91, block="state"))
     return tmp_path
 
 

@@ -72,7 +72,7 @@ def test_files_are_known_by_their_bytes_whoever_reads_them(path: Path, tmp_path:
     ledger = dpl.Ledger.create(tmp_path / "ledger.db", "people", epsilon=3.0, delta=1e-5)
     with pytest.raises(dpl.LedgerError, match="not registered"):
         dpl.fit_study(declare(tmp_path), path)
-    ledger.register(path)
+    ledger.register(path, linkage=dpl.ELE(0.8, block="k"))
     assert dpl.fit_study(declare(tmp_path), path).count == N
     first = min(path.parent.glob(path.name))
     first.write_text(first.read_text(encoding="utf-8") + "\n", encoding="utf-8")
@@ -80,28 +80,28 @@ def test_files_are_known_by_their_bytes_whoever_reads_them(path: Path, tmp_path:
         dpl.fit_study(declare(tmp_path), path)
 
 
-@pytest.mark.parametrize("moment", ["check_registered", "reserve"])
+@pytest.mark.parametrize("moment", ["check_content", "reserve"])
 def test_files_that_change_while_they_are_read_stop_the_release(
     path: Path, tmp_path: Path, moment: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Before the charge or after it, even if the very same bytes are back."""
     ledger = dpl.Ledger.create(tmp_path / "ledger.db", "people", epsilon=3.0, delta=1e-5)
-    ledger.register(path)
+    ledger.register(path, linkage=dpl.ELE(0.8, block="k"))
     original = getattr(dpl.Ledger, moment)
 
-    def exchange(*arguments: object) -> object:
+    def exchange(*arguments: object, **named: object) -> object:
         first = min(path.parent.glob(path.name))
         content = first.read_bytes()
         first.unlink()
         first.write_bytes(content)
         os.utime(first, ns=(1, 1))
-        return original(*arguments)
+        return original(*arguments, **named)
 
     monkeypatch.setattr(dpl.Ledger, moment, exchange)
     with pytest.raises(dpl.DplinkedError) as fault:
         dpl.fit_study(declare(tmp_path), path)
     assert "changed while it was read" in str(fault.value) or "after it was charged" in str(fault.value)
-    assert (ledger.balance().spent == 0) == (moment == "check_registered")
+    assert (ledger.balance().spent == 0) == (moment == "check_content")
 
 
 def given(tmp_path: Path) -> dict[str, Any]:
@@ -165,6 +165,6 @@ def test_a_new_engine_takes_a_module_and_a_line(monkeypatch: pytest.MonkeyPatch,
     columns = {name: np.array([record[name] for record in records()]) for name in ("x", "y", "k")}
     data = pickle.dumps(columns)
     ledger = dpl.Ledger.create(tmp_path / "ledger.db", "people", epsilon=3.0, delta=1e-5)
-    ledger.register(data)
+    ledger.register(data, linkage=dpl.ELE(0.8, block="k"))
     assert dpl.fit_study(declare(tmp_path), data).count == N
     assert ledger.fingerprint(data) == ledger.fingerprint(columns)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -27,16 +28,17 @@ def init(
     delta: Annotated[float, typer.Option(help="Delta of the whole budget.")],
     register: Annotated[list[Path] | None, typer.Option(help="Further files about the same people; repeat.")] = None,
 ) -> None:
-    """Open a budget for the study's population, once, and register its data."""
+    """Open a budget for the study's population, once, and register its data with the study's links and unit."""
     from dplinked.ledger.ledger import Ledger
 
     url, declared = _read_study(study)
-    sources = [*([declared.data] if declared.data is not None else []), *(register or [])]
+    sources = [*_data_of(declared), *(register or [])]
     for source in sources:
         _check_readable(source)  # checked before, as a budget can be opened only once
-    opened = Ledger.create(url, declared.population or "everybody", epsilon=epsilon, delta=delta)
-    for source in sources:
-        opened.register(source)
+    opened = Ledger.create(
+        url, declared.population or "everybody", epsilon=epsilon, delta=delta, key=declared.ledger_key
+    )
+    _register(opened, declared, sources)
     typer.echo(
         f"Opened a budget of ({epsilon:g}, {delta:g}) for {opened.population!r}; {len(sources)} file(s) registered."
     )
@@ -44,13 +46,21 @@ def init(
 
 @app.command("register", rich_help_panel=_STEWARD)
 def register_files(
-    study: StudyFile, files: Annotated[list[Path], typer.Argument(help="Files about the same people.")]
+    study: StudyFile,
+    files: Annotated[
+        list[Path] | None, typer.Argument(help="Files about the same people; without any, the study's own data.")
+    ] = None,
 ) -> None:
-    """Register further files, or changed ones, about the study's population."""
-    ledger = _ledger_of(study)
-    for file in files:
-        ledger.register(file)
-    typer.echo(f"Registered {len(files)} file(s) for {ledger.population!r}: they draw on the same budget.")
+    """Register the study's data, or further files about its population, with the study's links and unit.
+
+    From then on, a study of the data may protect more than this study does, and never less.
+    """
+    ledger, (_, declared) = _ledger_of(study), _read_study(study)
+    sources = files or _data_of(declared)
+    if not sources:
+        raise StudyError("There is nothing to register: name files, or add [data] to the study.")
+    _register(ledger, declared, sources)
+    typer.echo(f"Registered {len(sources)} file(s) for {ledger.population!r}: they draw on the same budget.")
 
 
 @app.command(rich_help_panel=_STEWARD)
@@ -131,12 +141,23 @@ def _check_readable(source: Path | Query | SparkTable) -> None:
             raise_alone(StudyError(f"The file {path.name!r} cannot be read. Check its permissions."))
 
 
+def _data_of(study: Study) -> list[Path | Query | SparkTable]:
+    """The study's own data, if it names any."""
+    return [] if study.data is None else [study.data]
+
+
+def _register(ledger: Ledger, study: Study, sources: Sequence[Path | Query | SparkTable]) -> None:
+    """Register data with the links and the unit that a study states."""
+    for source in sources:
+        ledger.register(source, linkage=study.linkage, unit=study.unit)
+
+
 def _ledger_of(study: Path) -> Ledger:
     """Open the ledger that a study file names."""
     from dplinked.ledger.ledger import Ledger
 
     url, declared = _read_study(study)
-    return Ledger(url, declared.population)
+    return Ledger(url, declared.population, key=declared.ledger_key)
 
 
 def _show_balance(balance: Balance) -> None:

@@ -10,7 +10,16 @@ import typer
 
 from dplinked.cli import budget
 from dplinked.cli.demo import demo
-from dplinked.cli.terminal import StudyFile, check_folder, check_writable, progress, progress_bar, run_app, write_text
+from dplinked.cli.terminal import (
+    StudyFile,
+    check_folder,
+    check_writable,
+    progress,
+    progress_bar,
+    run_app,
+    told_warnings,
+    write_text,
+)
 from dplinked.errors import ReleaseError, StudyError, raise_alone
 from dplinked.report.files import HTML, check_ending
 
@@ -67,6 +76,10 @@ def link(
         str | None, typer.Option(help="Ledger to charge --release-accuracy to; both files are registered in it.")
     ] = None,
     population: Annotated[str | None, typer.Option(help="The population in the ledger.")] = None,
+    ledger_key: Annotated[
+        Path | None, typer.Option(help="The file with the ledger's key, if it is not beside it.")
+    ] = None,
+    again: Annotated[bool, typer.Option("--again", help="Pay anew for accuracies that the ledger has stored.")] = False,
 ) -> None:
     """Steward: link two files one to one, and say how good the links are. NOT FOR PUBLICATION."""
     import dplinked as dpl
@@ -80,7 +93,7 @@ def link(
     if clash := inputs & {(out / name).resolve() for name in WRITTEN}:
         raise StudyError(f"{clash.pop().name!r} is read and would be overwritten. Choose another folder with --out.")
     audit_sample = audit_sample if audited is None else None  # a new sample must not overwrite the answers
-    with progress.status("Linking …"):
+    with progress.status("Linking …"), told_warnings():
         linked = dpl.link(
             left, right, fields=[parse_field(text) for text in field] if field else None,
             id=None if id is None else (id, right_id or id), block=block or None, method=method, threshold=threshold,
@@ -91,8 +104,9 @@ def link(
         if release_accuracy is not None:
             unit = dpl.PrivacyUnit(displaced_links=displaced_links)
             paid = dpl.release_accuracy(
-                linked, epsilon=release_accuracy, delta=delta or 0.0, unit=unit, ledger=ledger, population=population
-            )
+                linked, epsilon=release_accuracy, delta=delta or 0.0, unit=unit, ledger=ledger, population=population,
+                ledger_key=ledger_key, again=again,
+            )  # fmt: skip
         written = linked.save(out, audit_sample=audit_sample, seed=seed, linkage=None if paid is None else paid.linkage)
         if paid is not None:
             paid.save(out / ACCURACY)
@@ -156,27 +170,32 @@ def plan(
 def fit(
     study: StudyFile,
     out: Annotated[Path, typer.Option(help="Where to write the release (JSON).")] = Path("release.json"),
-    id: Annotated[
-        str | None,
-        typer.Option(help="The release's name in the ledger; the same request under it again costs nothing."),
-    ] = None,
+    id: Annotated[str | None, typer.Option(help="The release's name in the ledger.")] = None,
+    again: Annotated[
+        bool, typer.Option("--again", help="Pay anew, even if the ledger has the release of the same request.")
+    ] = False,
+    force: Annotated[bool, typer.Option("--force", help="Overwrite a file that is there already.")] = False,
 ) -> None:
-    """Run a study: spend its budget and write the release."""
+    """Run a study: spend its budget and write the release. A request that the ledger has seen costs nothing."""
     from dplinked.fitting import fit_study
     from dplinked.study.study import Study
 
     declared = Study.from_toml(study)
-    if id is not None and declared.ledger is None:
-        raise StudyError("--id names a release in a ledger, and the study has no [ledger].")
+    if (id is not None or again) and declared.ledger is None:
+        raise StudyError("--id and --again concern a release in a ledger, and the study has no [ledger].")
     check_writable(out, study, declared.data, declared.ledger)
     check_ending(out, (".json",))  # `save` would refuse it, after the charge
-    with progress_bar("Fitting privately") as shown:
-        release = fit_study(declared, _data_of(declared), release_id=id, progress=shown)
+    if out.exists() and not force:
+        raise StudyError(
+            f"{str(out)!r} is there already, and may hold a release that was paid for. Choose another file with --out, or overwrite it with --force."
+        )
+    with progress_bar("Fitting privately") as shown, told_warnings():
+        release = fit_study(declared, _data_of(declared), release_id=id, again=again, progress=shown)
     try:
         release.save(out)
     except OSError:
-        again = "" if release.ledger is None else f" It is stored: run again with --id {release.ledger.id}, at no cost."
-        raise_alone(ReleaseError(f"The release was made, but {str(out)!r} could not be written.{again}"))
+        stored = "" if release.ledger is None else " It is stored: run again with another --out, at no cost."
+        raise_alone(ReleaseError(f"The release was made, but {str(out)!r} could not be written.{stored}"))
     typer.echo(release.summary())
     typer.echo(f"\nWritten to {out}. Next: dplinked report {out}")
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -30,6 +31,17 @@ def progress_bar(title: str) -> Iterator[Callable[[str, int, int], None]]:
     with Progress(*bars, console=progress, transient=True) as shown:
         task = shown.add_task(title, total=None)
         yield lambda part, done, total: shown.update(task, description=part, completed=done, total=total)
+
+
+@contextmanager
+def told_warnings() -> Iterator[None]:
+    """Print the library's own warnings as one line each, once the work is done."""
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always", UserWarning)
+        yield
+    for warning in said:
+        if warning.category is UserWarning:
+            typer.echo(f"dplinked: {warning.message}", err=True)
 
 
 def check_writable(path: Path, *read: Any) -> None:

@@ -1,8 +1,9 @@
-"""How data is recognised: by the state of its files, and by the bytes of its content."""
+"""How data is recognised: by its place, by the state of its files, and by the bytes of its content."""
 
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,10 +11,39 @@ from typing import TYPE_CHECKING, Any
 from dplinked.data.arrow import to_arrow
 from dplinked.data.files import Files
 from dplinked.data.keys import key_text, number
+from dplinked.data.sources import Query, SparkTable, is_path, is_stream
 from dplinked.errors import StudyError
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+NOT_KNOWN = "A stream cannot be known again. With a ledger, give a file, a table or a query."
+
+
+def source_place(data: Any) -> list[Any]:
+    """Where data is, so that a ledger can tell before anything is opened whether it was registered there.
+
+    That is a path with its symlinks resolved; a query with its attachments and the folder that its paths start from; the text of a Spark
+    table. What is in memory has no place of its own: it is known by its content alone.
+    """
+    match data:
+        case Query():
+            folder = Path(os.path.realpath(data.folder or Path()))
+            attached = {name: _database_place(folder, database) for name, database in data.attach.items()}
+            return ["query", data.query, attached, str(folder)]
+        case SparkTable():
+            return ["spark", data.table]
+        case Files():
+            named = (data.root,) if data.root is not None else data.paths
+            return ["path", *map(os.path.realpath, named)]
+    if is_stream(data):
+        raise StudyError(NOT_KNOWN)
+    return ["path", os.path.realpath(data)] if is_path(data) else ["memory"]
+
+
+def _database_place(folder: Path, database: str) -> str:
+    """The path of an attached file; the address of a server as it is."""
+    return database if database.startswith(("postgres:", "postgresql:")) else os.path.realpath(folder / database)
 
 
 def source_state(source: Any) -> tuple[Any, ...] | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -29,6 +30,8 @@ def connect(url: str | Path, *, create: bool = False) -> Any:
             raise LedgerError(
                 "The ledger's file has a second name (a hard link), under which it could be written unseen. Remove it."
             )
+        if create:
+            _create_private(path)
         engine = sa.create_engine(parsed, poolclass=sa.pool.NullPool)
         _prepare_sqlite(engine)
         return engine
@@ -38,6 +41,21 @@ def connect(url: str | Path, *, create: bool = False) -> Any:
         return sa.create_engine(parsed, poolclass=sa.pool.NullPool)
     except ImportError:
         raise_alone(StudyError("A ledger in PostgreSQL needs psycopg: pip install 'dplinked[postgres]'."))
+
+
+def sqlite_path(engine: Any) -> Path | None:
+    """The file of a SQLite database; None for another database."""
+    return Path(engine.url.database) if engine.dialect.name == "sqlite" else None
+
+
+def _create_private(path: Path) -> None:
+    """Create an empty file that only its owner can read, unless there is a file. SQLite gives the files beside it the same rights."""
+    try:
+        os.close(os.open(path, os.O_CREAT | os.O_EXCL, 0o600))
+    except FileExistsError:
+        return
+    except OSError:
+        raise_alone(StudyError(f"The ledger {path.name!r} cannot be written. Name a file in a folder of yours."))
 
 
 def _address(text: str) -> Any:

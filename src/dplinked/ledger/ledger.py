@@ -1,7 +1,7 @@
 """The budget ledger: what was spent on a population, append-only and hash-chained, in SQLite or PostgreSQL.
 
 A release is charged before it reads any rows. The order is: reserve (commit), compute, record (commit), show. If the process crashes in
-between, the charge stays. Costs are whole units of ρ = μ²/2, rounded up, since μ² adds for Gaussian releases. The balance is one row per
+between, the charge stays. A request that was answered before is answered by the stored release. Costs are whole units of ρ = μ²/2, rounded up, since μ² adds for Gaussian releases. The balance is one row per
 population. It is updated in the same transaction as the event that explains it, and sealed by a checksum over itself and the chain's head.
 """
 
@@ -16,11 +16,13 @@ import os
 import secrets as tokens
 import socket
 import time
+import warnings
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from dplinked.data.fingerprint import source_place
 from dplinked.errors import BudgetError, LedgerError, ReleaseError, StudyError, raise_alone
 from dplinked.ledger.database import (
     FAULT,
@@ -32,8 +34,11 @@ from dplinked.ledger.database import (
     is_intact,
     list_events,
     list_populations,
+    sqlite_path,
 )
 from dplinked.ledger.events import START, Event, LedgerEntry, canonical, chain_event, chained_again, seal_row
+from dplinked.ledger.key import create_key, key_path, read_key
+from dplinked.linkage import UNSTATED, Linkage, LinkageFloor, PrivacyUnit
 from dplinked.privacy.calibration import privacy_epsilon, privacy_mu, round_down
 from dplinked.study.budget import check_budget
 from dplinked.sums.engine import source_bytes
@@ -42,6 +47,10 @@ UNITS = 10**15  # units per ρ of 1: one unit is a ρ of 1e-15
 _LARGEST = 1000.0  # largest ε of a budget or a booking, so that sums of units stay within 64 bits
 _WAIT = 600.0  # seconds that a second request waits for the first one's result
 _POLL = 0.05
+REFUSED = (
+    "This data is not registered for the budget, or not at this place, or it has changed since. Nothing was spent. The steward registers the data "
+    "of a study with 'dplinked budget register'."
+)
 _ACTIVE: set[str] = set()  # charges whose release this process is computing now
 
 
@@ -77,6 +86,25 @@ class Charge:
         """What a release says of its charge."""
         left = self.balance
         return LedgerEntry(left.population, self.release, self.head, left.epsilon, left.delta, left.epsilon_left)
+
+    def tell_if_seen(self, release: str | None) -> None:
+        """Warn that a stored release is returned, unless it was asked for by its id."""
+        if release != self.release:
+            warnings.warn(
+                f"The ledger has seen this request: this is the release {self.release!r} that it stored, and nothing was charged. To pay for a "
+                "new one, ask again (again=True, --again).",
+                UserWarning,
+                stacklevel=3,
+            )
+
+
+@dataclass(frozen=True)
+class Registration:
+    """Data that was registered: the fingerprints of its place and of its content, and what was stated about its links."""
+
+    place: str
+    content: str
+    floor: LinkageFloor
 
 
 def cost(mu: float) -> int:
@@ -116,10 +144,22 @@ def pure_mu(epsilon: float) -> float:
 
 
 class Ledger:
-    """The budget of one population, in a ledger that exists already. :meth:`create` opens a new budget."""
+    """The budget of one population, in a ledger that exists already. :meth:`create` opens a new budget.
 
-    def __init__(self, url: str | Path, population: str | None = None) -> None:
+    Parameters
+    ----------
+    url
+        A path, ``sqlite:///path`` or ``postgresql://…``.
+    population
+        The population whose budget it is; not needed if the ledger holds only one.
+    key
+        The file with the key of the fingerprints. By default it stands beside a SQLite file, under its name and ``.key``. For PostgreSQL it must
+        be named, here or by the environment variable ``DPLINKED_LEDGER_KEY``.
+    """
+
+    def __init__(self, url: str | Path, population: str | None = None, *, key: str | Path | None = None) -> None:
         self._engine = connect(url)
+        self._key_path = key_path(sqlite_path(self._engine), key)
         with self._transaction() as connection:
             known = list_populations(connection)
         if population is None:
@@ -140,13 +180,19 @@ class Ledger:
     # --- for the steward -------------------------------------------------------------------------
 
     @classmethod
-    def create(cls, url: str | Path, population: str, *, epsilon: float, delta: float) -> Ledger:
-        """Open a budget for a population. A second one for the same population is refused."""
+    def create(
+        cls, url: str | Path, population: str, *, epsilon: float, delta: float, key: str | Path | None = None
+    ) -> Ledger:
+        """Open a budget for a population. A second one for the same population is refused.
+
+        The ledger's file and its key are made such that only their owner can read them.
+        """
         check_budget(epsilon, delta)
         _check_size(epsilon)
         _check_name(population, "A budget belongs to a population: give its name")
         total = budget_units(epsilon, delta)
         engine = connect(url, create=True)
+        create_key(key_path(sqlite_path(engine), key))
         with guarded(), engine.begin() as connection:
             create_tables(connection, engine.dialect.name)
             if population in list_populations(connection):
@@ -158,7 +204,7 @@ class Ledger:
             insert_event(connection, event)
             row = {
                 "population": population, "epsilon": repr(float(epsilon)), "delta": repr(float(delta)), "total": total, "spent": 0,
-                "seq": 1, "head": event.hash, "secret": tokens.token_hex(32),
+                "seq": 1, "head": event.hash, "secret": "",
             }  # fmt: skip
             execute(
                 connection,
@@ -166,15 +212,21 @@ class Ledger:
                 "VALUES (:population, :epsilon, :delta, :total, :spent, :seq, :head, :secret, :seal)",
                 {**row, "seal": seal_row(row)},
             )
-        return cls(url, population)
+        return cls(url, population, key=key)
 
-    def register(self, source: Any) -> None:
-        """Register a file or table about the population. From then on, releases from it are charged to this budget."""
-        fingerprint = self.fingerprint(source)
+    def register(self, source: Any, *, linkage: Linkage | None = None, unit: PrivacyUnit = UNSTATED) -> None:
+        """Register data about the population: where it is, what it holds, and how its rows were linked.
+
+        From then on, releases from it are charged to this budget. A study of the data may assume no less about the links than `linkage` and
+        `unit` state. Without `linkage`, the data is a file that is yet to be linked, from which only accuracies can be released.
+        """
+        floor = LinkageFloor.of(linkage, unit)
+        new = Registration(self._place(source), self.fingerprint(source), floor)
         with self._transaction() as connection:
             row = self._locked(connection)
-            if fingerprint not in self._registered(connection):
-                self._append(connection, row, "register", None, fingerprint, 0, canonical({}))
+            if new not in self._registrations(connection):
+                body = canonical({"place": new.place, "floor": floor})
+                self._append(connection, row, "register", None, new.content, 0, body)
 
     def book(self, *, epsilon: float, delta: float, note: str) -> None:
         """Book spending that happened outside the ledger. It may exceed what is left; then nothing is left.
@@ -222,9 +274,7 @@ class Ledger:
 
     def fingerprint(self, source: Any) -> str:
         """Fingerprint of a file's bytes or a table's content. It is keyed with a secret of the ledger, without which it tells nothing."""
-        with self._transaction() as connection:
-            secret = self._locked(connection)["secret"]
-        digest = hmac.new(bytes.fromhex(secret), digestmod=hashlib.sha256)
+        digest = self._digest()
         try:
             for piece in source_bytes(source):
                 digest.update(piece)
@@ -233,23 +283,47 @@ class Ledger:
             raise_alone(StudyError(f"The file{name} cannot be read. Nothing was spent. Check its permissions."))
         return digest.hexdigest()
 
-    def check_registered(self, *sources: Any) -> list[str]:
-        """Return the fingerprints of registered data. Data that is not registered is refused before anything is spent."""
-        fingerprints = [self.fingerprint(source) for source in sources]
-        with self._transaction() as connection:
-            known = self._registered(connection)
-        if not known.issuperset(fingerprints):
-            raise LedgerError(
-                "This data is not registered for the budget, or has changed since. Nothing was spent. The steward registers data with "
-                "'dplinked budget register'."
-            )
-        return fingerprints
+    def check_place(self, data: Any, unit: PrivacyUnit, linkage: Linkage | None = None) -> frozenset[str]:
+        """Fingerprints of what was registered at the place of the data. Nothing of the data is opened.
 
-    def reserve(self, release: str | None, request: Mapping[str, Any], mu: float) -> Charge:
+        Data elsewhere is refused, and so is a study that assumes less about the links than was registered.
+        """
+        place, study = self._place(data), LinkageFloor.of(linkage, unit)
+        with self._transaction() as connection:
+            here = [known for known in self._registrations(connection) if known.place == place]
+        if not here:
+            raise LedgerError(REFUSED)
+        allowed = frozenset(known.content for known in here if known.floor.undercut_by(study) is None)
+        if not allowed:
+            raise StudyError(
+                f"The study assumes less about the links than the steward registered with the data: {here[-1].floor.undercut_by(study)}. Nothing "
+                "was spent. State that, or have the data registered anew with what holds: 'dplinked budget register'."
+            )
+        return allowed
+
+    def check_content(self, source: Any, allowed: frozenset[str]) -> str:
+        """The fingerprint of data whose content was registered. Whatever else is found there is refused with one message."""
+        found = None
+        try:
+            found = self.fingerprint(source)
+        except LedgerError:
+            raise
+        except Exception:  # what cannot be read is not what was registered
+            raise_alone(LedgerError(REFUSED))
+        if found not in allowed:
+            raise LedgerError(REFUSED)
+        return found
+
+    def check_registered(self, *sources: Any, unit: PrivacyUnit = UNSTATED) -> list[str]:
+        """Return the fingerprints of registered data. Data that is not registered is refused before anything is spent."""
+        allowed = [self.check_place(source, unit) for source in sources]
+        return [self.check_content(source, known) for source, known in zip(sources, allowed, strict=True)]
+
+    def reserve(self, release: str | None, request: Mapping[str, Any], mu: float, *, again: bool = False) -> Charge:
         """Charge a release before it is computed, and commit; or return the stored release of the same request.
 
         If the id was charged for another request, this is an error. If the same request is being computed at this moment, its
-        result is waited for.
+        result is waited for. With `again`, the same request is charged anew.
         """
         name = release or tokens.token_hex(8)
         _check_name(name, "A release's id must be a text of at most 200 printable characters")
@@ -258,33 +332,46 @@ class Ledger:
         while True:
             with self._transaction() as connection:
                 row = self._locked(connection)
-                charged = self._find(connection, "charge", name)
+                charged = self._charged_before(connection, release, wanted, again)
                 if charged is None:
-                    left = row["total"] - row["spent"]
-                    if units > left:
-                        raise BudgetError(
-                            f"The budget of {self.population!r} does not allow this release: it has epsilon = "
-                            f"{round_down(_balance(row).epsilon_left)} left at delta = {float(row['delta']):g}. Nothing was spent."
-                        )
-                    owner = canonical({"host": socket.gethostname(), "process": os.getpid()})
-                    after = self._append(connection, row, "charge", name, wanted, units, owner)
-                    _ACTIVE.add(after["head"])
-                    return Charge(name, wanted, after["head"], _balance(after))
-                if charged.request != wanted:
-                    raise StudyError(
-                        f"A release called {name!r} was made from another request. Nothing was spent. Use another id."
-                    )
-                recorded = self._find(connection, "release", name)
+                    return self._charge(connection, row, name, wanted, units)
+                recorded = self._find(connection, "release", charged.release)
                 if recorded is not None:
-                    return Charge(name, wanted, charged.hash, _balance(row), recorded.body)
-                failed = self._find(connection, "failed", name) is not None
+                    return Charge(str(charged.release), wanted, charged.hash, _balance(row), recorded.body)
+                failed = self._find(connection, "failed", charged.release) is not None
                 # Asked while the row is locked, so that the other process cannot record its release and end in between.
                 alive = _alive(json.loads(charged.body), charged.hash)
             if failed or not alive or time.monotonic() > limit:
                 raise LedgerError(
-                    f"The release {name!r} was charged, but never finished. The charge stays; use another id for a new release."
+                    f"The release {charged.release!r} was charged, but never finished. The charge stays; use another id for a new release, or "
+                    "ask again (again=True, --again)."
                 )
             time.sleep(_POLL)
+
+    def _charged_before(self, connection: Any, release: str | None, wanted: str, again: bool) -> Event | None:
+        """The charge that answers a request: the one of its id, else one whose release was recorded, else, without an id, any."""
+        named = None if release is None else self._find(connection, "charge", release)
+        if named is not None:
+            if again or named.request != wanted:
+                raise StudyError(
+                    f"A release called {release!r} was made {'before' if again else 'from another request'}. Nothing was spent. Use another id."
+                )
+            return named
+        same = [] if again else self._events(connection, "charge", "request", wanted)
+        finished = [event for event in same if self._find(connection, "release", event.release) is not None]
+        return next(iter(finished), same[-1] if same and release is None else None)
+
+    def _charge(self, connection: Any, row: dict[str, Any], name: str, wanted: str, units: int) -> Charge:
+        """Charge a new release, unless the budget does not allow it."""
+        if units > row["total"] - row["spent"]:
+            raise BudgetError(
+                f"The budget of {self.population!r} does not allow this release: it has epsilon = "
+                f"{round_down(_balance(row).epsilon_left)} left at delta = {float(row['delta']):g}. Nothing was spent."
+            )
+        owner = canonical({"host": socket.gethostname(), "process": os.getpid()})
+        after = self._append(connection, row, "charge", name, wanted, units, owner)
+        _ACTIVE.add(after["head"])
+        return Charge(name, wanted, after["head"], _balance(after))
 
     def record(self, charge: Charge, release: str) -> None:
         """Store the finished release, and commit. Only then may it be shown."""
@@ -359,32 +446,50 @@ class Ledger:
             raise LedgerError(FAULT)
         return after
 
-    def _find(self, connection: Any, kind: str, release: str) -> Event | None:
-        """The event of a kind that belongs to a release, if there is one. Its hash is checked."""
-        found = execute(
-            connection,
-            "SELECT * FROM events WHERE population = :population AND kind = :kind AND release = :release",
-            {"population": self.population, "kind": kind, "release": release},
-        )
-        row = found.mappings().first()
-        if row is None:
-            return None
-        event = Event(**row)
-        if event != chained_again(event) or (event.kind, event.release) != (kind, release):
-            raise LedgerError("The ledger was changed: an event is not the one that was written.")
-        return event
+    def _find(self, connection: Any, kind: str, release: str | None) -> Event | None:
+        """The event of a kind that belongs to a release, if there is one."""
+        found = self._events(connection, kind, "release", release)
+        return found[0] if found else None
 
-    def _registered(self, connection: Any) -> set[str]:
-        """Fingerprints of all registered data."""
+    def _events(self, connection: Any, kind: str, column: str | None = None, value: str | None = None) -> list[Event]:
+        """The events of a kind, in order, or those of them that have a value in a column. Their hashes are checked."""
+        wanted = "" if column is None else f" AND {column} = :value"
         found = execute(
             connection,
-            "SELECT * FROM events WHERE population = :population AND kind = 'register'",
-            {"population": self.population},
+            f"SELECT * FROM events WHERE population = :population AND kind = :kind{wanted} ORDER BY seq",
+            {"population": self.population, "kind": kind} | ({} if column is None else {"value": value}),
         )
         events = [Event(**row) for row in found.mappings()]
         if any(event != chained_again(event) for event in events):
             raise LedgerError("The ledger was changed: an event is not the one that was written.")
-        return {str(event.request) for event in events}
+        return events
+
+    # --- data ------------------------------------------------------------------------------------
+
+    def _registrations(self, connection: Any) -> list[Registration]:
+        """All registered data. Versions before 0.2 wrote down neither place nor links: what they registered is registered anew."""
+        bodies = [(event.request, json.loads(event.body)) for event in self._events(connection, "register")]
+        return [
+            Registration(
+                body["place"], str(content), LinkageFloor(**{**body["floor"], "keys": tuple(body["floor"]["keys"])})
+            )
+            for content, body in bodies
+            if body
+        ]
+
+    def _place(self, data: Any) -> str:
+        """Fingerprint of the place of data."""
+        digest = self._digest()
+        digest.update(canonical(source_place(data)).encode())
+        return digest.hexdigest()
+
+    def _digest(self) -> hmac.HMAC:
+        """A digest with the ledger's key, begun with the population. Versions before 0.2 kept a key for each population in the ledger."""
+        with self._transaction() as connection:
+            kept = self._locked(connection)["secret"]
+        if kept:
+            return hmac.new(bytes.fromhex(kept), digestmod=hashlib.sha256)
+        return hmac.new(read_key(self._key_path), canonical([self.population]).encode(), hashlib.sha256)
 
 
 # --- checks and conversions ---------------------------------------------------------------------------

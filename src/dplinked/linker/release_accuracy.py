@@ -95,7 +95,7 @@ class ReleasedAccuracy:
 
 def release_accuracy(
     linked: Linked, *, epsilon: float, delta: float, unit: PrivacyUnit, ledger: str | Path | None = None,
-    population: str | None = None, release_id: str | None = None,
+    population: str | None = None, ledger_key: str | Path | None = None, release_id: str | None = None, again: bool = False,
 ) -> ReleasedAccuracy:  # fmt: skip
     """Release the accuracies that a clerical audit found, with differential privacy.
 
@@ -107,7 +107,7 @@ def release_accuracy(
         The privacy budget that this release spends. A fit that uses the accuracies spends its own budget in addition, and states the sum.
     unit
         What one individual can change. It must be the same as in the fit.
-    ledger, population, release_id
+    ledger, population, ledger_key, release_id, again
         As in :func:`dplinked.fit`. Both files must be registered, and must not have changed since they were linked.
 
     Privacy
@@ -132,17 +132,18 @@ def release_accuracy(
         raise StudyError("No links were checked.")
     if ledger is None:
         return _release(linked, linked.audit.checked, linked.audit.correct, epsilon, delta, unit)
-    book = Ledger(ledger, population)
+    book = Ledger(ledger, population, key=ledger_key)
     _check_unchanged(linked)
     # The ledger knows a request again by its fingerprint, so the key "right" stays as it was in version 0.1.
     answers = {"checked": linked.audit.checked.tolist(), "right": linked.audit.correct.tolist()}
     request = {
-        "accuracy": book.fingerprint(answers), "files": book.check_registered(*linked.sources), "groups": list(linked.strata.names),
+        "accuracy": book.fingerprint(answers), "files": book.check_registered(*linked.sources, unit=unit), "groups": list(linked.strata.names),
         "epsilon": epsilon, "delta": delta, "unit": asdict(unit),
     }  # fmt: skip
     _check_unchanged(linked)  # checked again: they must not have changed while they were fingerprinted either
-    charge = book.reserve(release_id, request, privacy_mu(epsilon, delta))
+    charge = book.reserve(release_id, request, privacy_mu(epsilon, delta), again=again)
     if charge.stored is not None:
+        charge.tell_if_seen(release_id)
         return ReleasedAccuracy.from_json(charge.stored)
     with book.finishing(charge):
         released = _release(linked, linked.audit.checked, linked.audit.correct, epsilon, delta, unit)

@@ -52,7 +52,7 @@ def _read(study: Study) -> tuple[Balance, list[Event]]:
         raise StudyError(
             "The study names no ledger, so nobody keeps count. Fill in ledger and population to have a budget."
         )
-    ledger = Ledger(study.ledger, study.population)
+    ledger = Ledger(study.ledger, study.population, key=study.ledger_key)
     return ledger.balance(), ledger.events()
 
 

@@ -182,7 +182,9 @@ def data_of(study: Study) -> Any:
 
 def _charged(study: Study) -> set[str | None]:
     """Names of the releases that the study's ledger has charged so far."""
-    return set() if study.ledger is None else {one.release for one in Ledger(study.ledger, study.population).events()}
+    if study.ledger is None:
+        return set()
+    return {event.release for event in Ledger(study.ledger, study.population, key=study.ledger_key).events()}
 
 
 def _write_new(path: Path, text: str) -> bool:

@@ -153,7 +153,7 @@ def describe_charge(study: Study) -> list[tuple[str, str]]:
             *facts,
             ("Charged to", "nobody's budget: the study names no ledger. Whoever makes several releases must add them."),
         ]
-    before = Ledger(study.ledger, study.population).balance()
+    before = Ledger(study.ledger, study.population, key=study.ledger_key).balance()
     after = replace(before, spent=before.spent + cost(mu))
     left = before.total - before.spent
     share = f"{100 * cost(mu) / left:.2f} % of what is left" if 0 < cost(mu) <= left else "more than is left"

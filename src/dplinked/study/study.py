@@ -50,6 +50,7 @@ class Study:
     data: Path | Query | SparkTable | None = None
     ledger: str | Path | None = field(default=None, repr=False)  # it may hold a password
     population: str | None = None
+    ledger_key: str | Path | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
         check_budget(self.epsilon, self.delta)
@@ -112,7 +113,7 @@ class Study:
 
     def request(self, fingerprints: Sequence[str]) -> dict[str, Any]:
         """All that decides what a release answers, to tell one request from another."""
-        skipped = ("data", "ledger", "population", "linkage")
+        skipped = ("data", "ledger", "population", "ledger_key", "linkage")
         settings = {name: getattr(self, name) for name in self.__dataclass_fields__ if name not in skipped}
         return {**settings, "linkage": self.linkage.identity(), "data": list(fingerprints)}
 

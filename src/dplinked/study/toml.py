@@ -35,7 +35,7 @@ SECTIONS: dict[str, tuple[str, ...]] = {
     "privacy": ("epsilon", "delta", "large_epsilon"),
     "descent": ("radius", "step", "iterations"),
     "paper": ("response_bound", "row_norm"),
-    "ledger": ("url", "population"),
+    "ledger": ("url", "population", "key"),
 }
 
 
@@ -66,6 +66,7 @@ def read_settings(text: str, folder: Path, name: str) -> dict[str, Any]:
         "data": _data_from(section("data"), folder),
         "ledger": _ledger_from(section("ledger", *(["url"] if "ledger" in declared else [])), folder),
         "population": section("ledger").get("population"),
+        "ledger_key": _key_from(section("ledger").get("key"), folder),
         **model,
         **privacy,
         **section("paper"),
@@ -113,6 +114,13 @@ def _ledger_from(declared: dict[str, Any], folder: Path) -> str | None:
     if "://" in url and not url.startswith("sqlite:///"):
         return url
     return str(folder / url.removeprefix("sqlite:///"))
+
+
+def _key_from(key: Any, folder: Path) -> Path | None:
+    """The file of the ledger's key; a relative path counts from the study's folder."""
+    if key is not None and not isinstance(key, str):
+        raise StudyError("The ledger's key must be a text: the path of the file that holds it.")
+    return None if key is None else folder / key
 
 
 def _linkage_from(declared: dict[str, Any]) -> Linkage:

@@ -35,14 +35,10 @@ class Source(ABC):
         Names of all columns.
     count
         Number of rows.
-    known_by_rows
-        Whether a ledger knows the rows by themselves, as those of a query, and not by the bytes of files or tables. Then only reading them
-        again tells whether they have changed.
     """
 
     columns: tuple[str, ...]
     count: int
-    known_by_rows: bool = False
 
     @abstractmethod
     def require(self, names: Sequence[str], *, numeric: Sequence[str] = ()) -> None:
@@ -73,7 +69,7 @@ class EngineModule(Protocol):
     """The functions that the module of an engine has."""
 
     def resolve_data(self, data: Any) -> Any:
-        """The same data for the fingerprint and for the sums: symlinks are resolved and lazy frames collected once."""
+        """The same data for the fingerprint and for the sums: symlinks are resolved, lazy frames collected and queries run, once."""
 
     def open_data(
         self, data: Any, columns: Sequence[str] | None = None, *, once: bool = False, progress: Progress | None = None
@@ -149,11 +145,13 @@ def open_source(
     progress
         Called with a title, what is done and what is to be done.
     """
+    if isinstance(data, Source):
+        return data
     return find_engine(data).load().open_data(data, columns, once=once, progress=progress)
 
 
 def resolve_source(data: Any) -> Any:
-    """The same data for the fingerprint and for the sums: symlinks are resolved and lazy frames collected once."""
+    """The same data for the fingerprint and for the sums: symlinks are resolved, lazy frames collected and queries run, once."""
     return find_engine(data).load().resolve_data(data)
 
 
@@ -162,8 +160,4 @@ def source_bytes(data: Any) -> Iterator[bytes]:
 
     That is the bytes of files, the columns of tables, and of a query's rows a digest that their order does not change.
     """
-    if isinstance(data, Source):
-        yield from data.content()
-    else:
-        module = find_engine(data).load()
-        yield from module.data_content(module.resolve_data(data))
+    yield from data.content() if isinstance(data, Source) else find_engine(data).load().data_content(data)

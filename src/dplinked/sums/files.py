@@ -43,6 +43,6 @@ def open_data(
     return DUCKDB.load().open_data(files, columns, once=once, progress=progress)
 
 
-def data_content(data: Files) -> Iterator[bytes]:
+def data_content(data: str | PathLike[str] | Files) -> Iterator[bytes]:
     """The bytes of the files, whichever engine reads them."""
-    return content_bytes(data)
+    return content_bytes(resolve_data(data))

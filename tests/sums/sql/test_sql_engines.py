@@ -52,7 +52,7 @@ def engine(request: pytest.FixtureRequest, tmp_path: Path) -> Open:
         named = list(zip(table.column_names, names or table.column_names, strict=True))
         if spark is None:
             quoted = ", ".join(f"{old} as {quote(new)}" for old, new in named)
-            return duckdb.open_query(f"select {quoted} from '{path}'")
+            return duckdb.open_query(dpl.Query(f"select {quoted} from '{path}'"))
         from dplinked.sums.sql import spark as spark_rows
 
         return spark_rows.open_frame(spark.read.parquet(str(path)).toDF(*(new for _, new in named)))
@@ -627,14 +627,14 @@ def test_queries_over_databases(tmp_path: Path) -> None:
         connection.register("given_table", table)
         connection.execute('create table "my rows" as select * from given_table')
     query = 'select x, w, y, g, s, k from base."my rows" where true -- all of them\n;'
-    source = duckdb.open_query(query, {"base": "rows.db"}, folder=tmp_path)
+    source = duckdb.open_query(dpl.Query(query, {"base": "rows.db"}, tmp_path))
     expected = all_sums(open_source(table), "y ~ x + C(g)", dpl.ELE(0.8, block="k"))
     assert_equal_sums(expected, all_sums(source, "y ~ x + C(g)", dpl.ELE(0.8, block="k")))
 
 
 @pytest.mark.parametrize("end", ["", ";", " ;; ", "; -- 'all'", "-- all; of them", "/* ; */;\n-- é;\n", ' -- "'])
 def test_queries_end_as_they_like(end: str) -> None:
-    source = duckdb.open_query(f"select i as x, ';é' as g from range(9) t(i){end}")
+    source = duckdb.open_query(dpl.Query(f"select i as x, ';é' as g from range(9) t(i){end}"))
     assert (source.count, source.columns) == (9, ("x", "g"))
 
 
@@ -644,8 +644,8 @@ def test_queries_in_folders_of_any_name(tmp_path: Path, name: str) -> None:
     folder.mkdir()
     for part in range(2):
         pq.write_table(make_table(part), folder / f"part-{part}.parquet")
-    assert duckdb.open_query("select * from 'part-*.parquet'", folder=folder).count == 2 * N
-    assert duckdb.open_query("select * from 'part-1.parquet'", folder=folder).count == N
+    assert duckdb.open_query(dpl.Query("select * from 'part-*.parquet'", folder=folder)).count == 2 * N
+    assert duckdb.open_query(dpl.Query("select * from 'part-1.parquet'", folder=folder)).count == N
 
 
 @pytest.mark.parametrize(
@@ -661,16 +661,16 @@ def test_queries_in_folders_of_any_name(tmp_path: Path, name: str) -> None:
 )
 def test_queries_that_are_refused(query: str, message: str) -> None:
     with pytest.raises(dpl.StudyError, match=message) as fault:
-        duckdb.open_query(query)
+        duckdb.open_query(dpl.Query(query))
     assert "secret" not in str(fault.value)
 
 
 def test_databases_that_cannot_be_attached(tmp_path: Path) -> None:
     with pytest.raises(dpl.StudyError, match=r"no database 'x\.db'"):
-        duckdb.open_query("select 1", {"base": str(tmp_path / "x.db")})
+        duckdb.open_query(dpl.Query("select 1", {"base": str(tmp_path / "x.db")}))
     (tmp_path / "y.db").write_text("no database", encoding="utf-8")
     with pytest.raises(dpl.StudyError, match="'base' cannot be opened"):
-        duckdb.open_query("select 1", {"base": str(tmp_path / "y.db")})
+        duckdb.open_query(dpl.Query("select 1", {"base": str(tmp_path / "y.db")}))
     connection = sqlite3.connect(tmp_path / "z.db")
     connection.execute("create table t (x)")
     connection.commit()
@@ -678,7 +678,7 @@ def test_databases_that_cannot_be_attached(tmp_path: Path) -> None:
     installed = ddb.sql("select installed from duckdb_extensions() where extension_name like 'sqlite%'").fetchall()
     if not installed[0][0]:
         with pytest.raises(dpl.StudyError, match="extension 'sqlite'"):
-            duckdb.open_query("select * from base.t", {"base": str(tmp_path / "z.db")})
+            duckdb.open_query(dpl.Query("select * from base.t", {"base": str(tmp_path / "z.db")}))
 
 
 def test_a_relation_is_fitted() -> None:
@@ -761,17 +761,20 @@ def test_cells_that_duckdb_refuses_cost_nothing(tmp_path: Path, name: str) -> No
         levels={"g": ["a", "b"]},
         ledger=tmp_path / "l.db",
     )
-    with pytest.raises(dpl.StudyError, match=r"Nothing was spent\.$"):
+    with pytest.raises(dpl.StudyError, match="cannot be read"):
+        ledger.register(dpl.Query("select * from 'a.parquet'", folder=tmp_path), linkage=study.linkage)
+    with pytest.raises(dpl.LedgerError, match=r"Nothing was spent\."):
         dpl.fit_study(study, dpl.Query("select * from 'a.parquet'", folder=tmp_path))
     assert ledger.balance().spent == 0
 
 
 def test_engine_errors_tell_nothing_of_rows() -> None:
+    """A relation is the caller's own: what fails in it is told without the engine's words, which quote cells."""
     query = (
         "select case when i = 7 then cast('secret' || i as double) else i end as x, i as y, i as k from range(9) t(i)"
     )
     for block in (None, "k"):  # blocks are totalled when they are found, before anything is spent
-        source, linkage = duckdb.open_query(query), dpl.ELE(0.8, block=block)
+        source, linkage = duckdb.open_relation(ddb.connect().sql(query)), dpl.ELE(0.8, block=block)
         with pytest.raises(dpl.ReleaseError) as fault:
             source.open(build_design("y ~ x", BOUNDS), linkage, dpl.PrivacyUnit(moves_block=True)).instrument_sums()
         assert str(fault.value) == dialect.FAILED
@@ -828,45 +831,10 @@ def test_queries_that_guess_types_from_cells_are_refused(tmp_path: Path, query: 
     base.close()
     attach = {"b": "b.db"} if "seen" in query else {}
     with pytest.raises(dpl.StudyError, match="guess types"):
-        duckdb.open_query(query.replace("seen", "b.seen"), attach, folder=tmp_path)
+        duckdb.open_query(dpl.Query(query.replace("seen", "b.seen"), attach, tmp_path))
     relation = engine.connect().sql(f"select * from '{tmp_path / 'a.csv'}'")
     with pytest.raises(dpl.StudyError, match="guess types"):
         open_source(relation)
-
-
-def test_a_query_is_known_by_the_rows_that_are_summed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Files exchanged after the charge, and queries that answer otherwise while tables of ours are there."""
-    table = make_table(1)
-    pq.write_table(table, tmp_path / "a.parquet")
-    ledger = dpl.Ledger.create(tmp_path / "l.db", "people", epsilon=3.0, delta=1e-5)
-    honest = dpl.Query("select * from 'a.parquet'", folder=tmp_path)
-    ledger.register(honest)
-    study = dpl.Study(
-        formula="y ~ x",
-        bounds={"x": (-1, 1), "y": (-3, 3)},
-        epsilon=0.5,
-        delta=1e-6,
-        linkage=dpl.ELE(0.8, block="k", other=0.8),
-        ledger=tmp_path / "l.db",
-    )
-    assert dpl.fit_study(study, honest).count == table.num_rows
-    sly = dpl.Query(
-        "select * replace (case when (select count(*) from duckdb_tables() where table_name like 'dplinked%') > 0 then -y else y end as y) "
-        "from 'a.parquet'",
-        folder=tmp_path,
-    )
-    ledger.register(sly)
-    with pytest.raises(dpl.LedgerError, match="not registered"):
-        dpl.fit_study(study, sly)
-    reserve = dpl.Ledger.reserve
-
-    def exchange(*arguments: object) -> object:
-        pq.write_table(make_table(2), tmp_path / "a.parquet")
-        return reserve(*arguments)
-
-    monkeypatch.setattr(dpl.Ledger, "reserve", exchange)
-    with pytest.raises(dpl.ReleaseError):
-        dpl.fit_study(study, honest)
 
 
 def test_folders_with_equal_signs_are_no_columns_of_csv_files(tmp_path: Path) -> None:

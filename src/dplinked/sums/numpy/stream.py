@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from dplinked.data.encoding import encode_part
+from dplinked.data.fingerprint import NOT_KNOWN
 from dplinked.data.sizes import PART
 from dplinked.data.sources import Progress, Stream
 from dplinked.data.stream import spill
@@ -25,7 +26,6 @@ from dplinked.sums.numpy.tables import Tables
 from dplinked.sums.types import CellFacts, PrivateSums
 
 NOT_CONTIGUOUS = "The stream's blocks do not follow each other: a block's rows were split. Leave out contiguous=True."
-_NOT_KNOWN = "A stream cannot be known again. With a ledger, give a file, a table or a query."
 _NEEDS_MORE = "A stream that is read once gives sums only. Leave out contiguous=True, or write the data to a file."
 
 
@@ -52,7 +52,7 @@ class StreamRows(Source):
 
     def content(self) -> Iterator[bytes]:
         """Refused: what comes once cannot be known again."""
-        raise StudyError(_NOT_KNOWN)
+        raise StudyError(NOT_KNOWN)
 
     def open(self, design: Design, linkage: Linkage, unit: PrivacyUnit) -> StreamPass:
         """Begin the one pass. The blocks are found on the way, so nothing is checked beforehand."""
@@ -147,7 +147,7 @@ class StreamPass:
 
 def resolve_data(data: Any) -> Any:
     """Refused: what comes once cannot be known again."""
-    raise StudyError(_NOT_KNOWN)
+    raise StudyError(NOT_KNOWN)
 
 
 def open_data(
@@ -160,4 +160,4 @@ def open_data(
 
 def data_content(data: Any) -> Iterator[bytes]:
     """Refused: what comes once cannot be known again."""
-    raise StudyError(_NOT_KNOWN)
+    raise StudyError(NOT_KNOWN)

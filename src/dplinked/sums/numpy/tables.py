@@ -141,4 +141,4 @@ def open_data(
 
 def data_content(data: Any) -> Iterator[bytes]:
     """The columns of the table, as Arrow writes them."""
-    return content_bytes(data)
+    return content_bytes(resolve_data(data))

@@ -35,14 +35,20 @@ class SqlRows(Source):
         The columns of the source.
     files
         The files that the rows come from, by whose bytes a ledger knows them again. Rows of a query or table are known by themselves.
+    known
+        Names of all columns, if the source has only some of them.
     """
 
     def __init__(
-        self, engine: SqlEngine, source: str, columns: Sequence[SqlColumn], files: Files | None = None
+        self,
+        engine: SqlEngine,
+        source: str,
+        columns: Sequence[SqlColumn],
+        files: Files | None = None,
+        known: Sequence[str] | None = None,
     ) -> None:
         self._engine, self._source, self._files = engine, source, files
-        self.known_by_rows = files is None
-        self.columns = tuple(column.name for column in columns)
+        self.columns = tuple(known or (column.name for column in columns))
         self._stored = {column.name: column for column in columns}
         if len(self._stored) != len(columns):
             raise StudyError("The data has two columns of the same name. Rename one.")

@@ -35,6 +35,7 @@ _KINDS = {
     "timestamp_ntz": "timestamp",
 }
 _TEXTS = re.compile(r"string( collate \w+)?|(var)?char\(\d+\)( collate \w+)?")
+_ANSI = "spark.sql.ansi.enabled"
 _NAME = re.compile(r"(\w+|`[^`]+`)(\.(\w+|`[^`]+`))*")
 
 
@@ -211,8 +212,15 @@ class SparkRows(SqlRows):
 
 
 def resolve_data(data: Any) -> Any:
-    """The data as it is: a frame is known by its rows."""
-    return data
+    """The rows as they are now: Spark keeps them on its workers and forgets where they came from."""
+    frame = find_frame(data.table) if isinstance(data, SparkTable) else data
+    frozen = None
+    try:
+        with _quiet():
+            frozen = frame.localCheckpoint(eager=True)
+    except Exception:
+        raise_alone(StudyError(UNREADABLE))
+    return frozen
 
 
 def open_data(
@@ -234,18 +242,30 @@ def open_frame(frame: Any) -> SparkRows:
 
 def open_table(table: str, session: Any = None) -> SparkRows:
     """Rows of a table, by its name, or those that a SELECT gives."""
+    return SparkRows(find_frame(table, session))
+
+
+def find_frame(table: str, session: Any = None) -> Any:
+    """The frame of a table, by its name, or of a SELECT, in the session at work.
+
+    Expressions of the SELECT have a value for all cells: outside of ANSI mode, a cast that fails is null, and whole numbers wrap around.
+    """
     if session is None:
         from pyspark.sql import SparkSession
 
         session = SparkSession.getActiveSession() or SparkSession.builder.getOrCreate()
-    frame = None
+    frame, ansi = None, session.conf.get(_ANSI)
     try:
+        session.conf.set(_ANSI, "false")
         # in parentheses nothing but a query can be read, and nothing but that is run
         frame = (
             session.table(table) if _NAME.fullmatch(table.strip()) else session.sql(f"select * from ({table}\n) query")
         )
+        assert frame.schema is not None  # analysed now, outside of ANSI mode
     except Exception:
         raise_alone(
             StudyError("Spark finds no such table, or a fault in the SELECT. Give a table's name or one SELECT.")
         )
-    return SparkRows(frame)
+    finally:
+        session.conf.set(_ANSI, ansi)
+    return frame

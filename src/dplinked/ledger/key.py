@@ -1,0 +1,55 @@
+"""The key of a ledger's fingerprints, in a file of its own: without it, fingerprints tell nothing about the data."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import stat
+from pathlib import Path
+
+from dplinked.errors import LedgerError, StudyError, raise_alone
+
+NAMED_BY = "DPLINKED_LEDGER_KEY"  # environment variable that names the key file of a ledger in PostgreSQL
+
+
+def key_path(database: Path | None, key: str | Path | None) -> Path | None:
+    """Where the key is: in the file that was named, or beside a SQLite file, whose path is `database`. None if no file was named."""
+    if key is not None:
+        if not isinstance(key, (str, os.PathLike)):
+            raise StudyError("The ledger's key must be the path of a file.")
+        return Path(key)
+    if database is not None:
+        return database.with_name(database.name + ".key")
+    return Path(os.environ[NAMED_BY]) if os.environ.get(NAMED_BY) else None
+
+
+def create_key(path: Path | None) -> None:
+    """Write a new key that only its owner can read. A key that is there already stays."""
+    if path is None:
+        raise StudyError(
+            "A ledger in PostgreSQL keeps its key in a file outside the database. Name it: key = 'budget.key' in [ledger], or key=…."
+        )
+    try:
+        with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="ascii") as file:
+            file.write(secrets.token_hex(32) + "\n")
+    except FileExistsError:
+        read_key(path)
+    except OSError:
+        raise_alone(StudyError(f"The ledger's key {path.name!r} cannot be written. Name a file in an existing folder."))
+
+
+def read_key(path: Path | None) -> bytes:
+    """Read the key. One that others may read is refused, since it would tell them fingerprints from guesses."""
+    if path is None:
+        raise StudyError("Name the ledger's key: key = 'budget.key' in [ledger], or key=….")
+    found = b""
+    try:
+        open_to_others = os.name == "posix" and path.stat().st_mode & (stat.S_IRWXG | stat.S_IRWXO)
+        found = bytes.fromhex(path.read_text(encoding="ascii"))
+    except (OSError, ValueError):
+        raise_alone(LedgerError(f"The ledger's key {path.name!r} is missing or cannot be read. Nothing was spent."))
+    if open_to_others:
+        raise LedgerError(f"The ledger's key {path.name!r} can be read by others. Nothing was spent. Run: chmod 600.")
+    if len(found) != 32:
+        raise LedgerError(f"The file {path.name!r} holds no ledger's key. Nothing was spent.")
+    return found

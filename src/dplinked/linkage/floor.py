@@ -1,0 +1,68 @@
+"""The least that a study may assume about the links of registered data."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from dplinked.linkage.exact import Exact
+from dplinked.linkage.unit import PrivacyUnit
+
+if TYPE_CHECKING:
+    from dplinked.linkage import Linkage
+
+
+@dataclass(frozen=True)
+class LinkageFloor:
+    """What the steward states about links when data is registered. A study of the data may protect more than this, never less.
+
+    Attributes
+    ----------
+    linked
+        Whether the data is linked rows at all. Files that are only linked later have links that nobody can state yet.
+    exact
+        Whether rows were joined on a unique key.
+    keys
+        Columns of blocks and ids. Their cells are public, unless the unit says otherwise, so no other column may serve as one.
+    carriers
+        How many rows may hold one person's response.
+    moves_block, displaced_links, linkage_change
+        As in :class:`~dplinked.PrivacyUnit`.
+    """
+
+    linked: bool
+    exact: bool
+    keys: tuple[str, ...]
+    carriers: int
+    moves_block: bool
+    displaced_links: int
+    linkage_change: float
+
+    @classmethod
+    def of(cls, linkage: Linkage | None, unit: PrivacyUnit) -> LinkageFloor:
+        """What a linkage model and a unit state. Without a linkage model, the data is a file that is yet to be linked."""
+        named = (getattr(linkage, "block", None), getattr(linkage, "id", None))
+        return cls(
+            linked=linkage is not None,
+            exact=isinstance(linkage, Exact),
+            keys=tuple(name for name in named if name is not None),
+            carriers=getattr(linkage, "carriers", 1),
+            moves_block=unit.moves_block,
+            displaced_links=unit.displaced_links or 0,
+            linkage_change=unit.linkage_change or 0.0,
+        )
+
+    def undercut_by(self, study: LinkageFloor) -> str | None:
+        """Say what a study must state that assumes less than was registered; None for a study that does not."""
+        if not study.linked:
+            study = replace(study, exact=self.exact, carriers=self.carriers)
+        rules = {
+            "moves_block must be true": study.moves_block >= self.moves_block,
+            f"displaced_links must be at least {self.displaced_links}": study.displaced_links >= self.displaced_links,
+            f"linkage_change must be at least {self.linkage_change:g}": study.linkage_change >= self.linkage_change,
+            "the data was registered without its links": self.linked or not study.linked,
+            "the links can be wrong, so they are not exact": self.exact or not study.exact,
+            f"no columns but {list(self.keys)} hold blocks or ids": set(study.keys) <= set(self.keys),
+            f"carriers must be at least {self.carriers}": study.carriers >= self.carriers,
+        }
+        return next((rule for rule, holds in rules.items() if not holds), None)
