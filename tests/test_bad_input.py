@@ -241,6 +241,12 @@ def test_output_that_cannot_be_written_costs_nothing(folder: Path, run: Run, out
     assert "cannot be written" in said
 
 
+def test_an_output_named_for_another_format_costs_nothing(folder: Path, run: Run) -> None:
+    code, _, said = run("fit", folder / "study.toml", "--out", folder / "release.pdf")
+    assert (code, charges(folder)) == (2, 0)
+    assert "Choose a name that ends in .json" in said
+
+
 @pytest.mark.parametrize("out", ["budget.db", "linked.parquet", "study.toml"])
 @pytest.mark.parametrize("command", ["fit", "budget export"])
 def test_an_output_never_overwrites_what_the_study_reads(folder: Path, run: Run, command: str, out: str) -> None:

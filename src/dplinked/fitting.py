@@ -140,6 +140,7 @@ def fit_study(
 ) -> Release:
     """Run a study on data. What can be wrong with the study, schema or ledger is found before any row counts or budget is spent.
 
+    `again` pays anew for a request that the ledger has seen.
     `progress` is called with a pass's title, the parts of the data that are done, and their number.
     """
     study.prepare()

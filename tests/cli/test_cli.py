@@ -77,6 +77,29 @@ def test_fit_then_report(folder: Path, run: Run) -> None:
         assert (folder / f"report{suffix}").read_text(encoding="utf-8").startswith(begins)
 
 
+@pytest.mark.parametrize("name", ["report.pdf", "report.xlsx", "report.docx", "report.json", "report.HTML.png"])
+def test_no_format_is_written_under_anothers_name(folder: Path, run: Run, name: str) -> None:
+    assert run("fit", folder / "study.toml", "--out", folder / "release.json").returncode == 0
+    for command in (["report", folder / "release.json"], ["plan", folder / "study.toml", "--rows", 2000]):
+        done = run(*command, "--out", folder / name)
+        assert (done.returncode, (folder / name).exists()) == (2, False)
+        assert f"{name!r} ends in" in done.stderr
+        assert "Choose a name that ends in .html, .htm" in done.stderr
+    done = run("report", folder / "release.json", "--out", folder / name)
+    assert ".html, .htm, .md, .tex, .csv, .txt." in done.stderr
+
+
+def test_markdown_is_not_written_as_a_page(folder: Path, run: Run) -> None:
+    assert run("fit", folder / "study.toml", "--out", folder / "release.json").returncode == 0
+    done = run("report", folder / "release.json", "--markdown", "--out", folder / "report.html")
+    assert (done.returncode, (folder / "report.html").exists()) == (2, False)
+    for name, begins in (("report.txt", "# Private"), ("REPORT.MD", "# Private")):
+        assert run("report", folder / "release.json", "--markdown", "--out", folder / name).returncode == 0
+        assert (folder / name).read_text(encoding="utf-8").startswith(begins)
+    assert run("report", folder / "release.json", "--out", folder / "report").returncode == 0
+    assert (folder / "report").read_text(encoding="utf-8") == run("report", folder / "release.json").stdout
+
+
 def test_csv_works_too(folder: Path, run: Run) -> None:
     import pyarrow.csv
 

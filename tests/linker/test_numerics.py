@@ -17,6 +17,7 @@ import dplinked as dpl
 from dplinked.linker import quality
 from dplinked.linker.assignment import Candidates, assign_sparse, match_probabilities, matching_matrix
 from dplinked.linker.fields import Field, guess_kind, make_comparer, parse_field, read_fields
+from dplinked.linker.release_accuracy import shrink_accuracies
 from dplinked.linker.rules import LAST, UNLINKED, Links, estimate_evidence, link_by_rules
 
 
@@ -234,18 +235,65 @@ def test_evidence_recovers_the_model_that_made_the_patterns() -> None:
 # --- quality -----------------------------------------------------------------------------------------
 
 
-def test_audits_are_drawn_in_proportion_and_a_few_of_each() -> None:
-    blocks = np.array(["a"] * 900 + ["b"] * 90 + ["c"] * 3, dtype=object)
-    strata = quality.make_strata(blocks)
-    none = np.zeros(0, dtype=np.int64)
-    links = Links(np.arange(993), np.zeros(993), blocks, Candidates(none, none, np.zeros(0), np.zeros(0), 993, 993))
-    rows = quality.draw_audit(links, strata, 200, seed=3)
-    counts = np.bincount(strata.of_row[rows])
-    assert counts[2] == 3
-    assert 175 <= counts[0] <= 185
-    assert len(set(rows.tolist())) == rows.size
-    with pytest.raises(dpl.StudyError, match="too small"):
-        quality.draw_audit(links, strata, 5, seed=3)
+def drawn(blocks: list[str], right: np.ndarray | None = None, size: int = 200, seed: int = 3) -> np.ndarray:
+    """Rows that an audit draws."""
+    names, none = np.array(blocks, dtype=object), np.zeros(0, dtype=np.int64)
+    n = len(blocks)
+    links = Links(
+        np.arange(n) if right is None else right, np.zeros(n), names, Candidates(none, none, np.zeros(0), np.zeros(0), n, n),
+    )  # fmt: skip
+    return quality.draw_audit(links, quality.make_strata(names), size, seed)
+
+
+BLOCKS = ["a"] * 900 + ["b"] * 90 + ["c"] * 3
+
+
+def test_audits_have_about_the_size_asked_for() -> None:
+    """Binomial counts of 60 seeds: a mean beyond 4 standard errors has chance 6e-5, with seeds fixed (0 to 59)."""
+    sizes = [drawn(BLOCKS, seed=seed).size for seed in range(60)]
+    assert abs(np.mean(sizes) - 200) < 4 * np.sqrt(200 * (1 - 200 / 993) / 60)
+    assert len({tuple(drawn(BLOCKS, seed=seed)) for seed in range(60)}) == 60
+    assert drawn(BLOCKS, size=993).tolist() == drawn(BLOCKS, size=5000).tolist() == list(range(993))
+    with pytest.raises(dpl.StudyError, match=r"too small for 3 groups"):
+        drawn(BLOCKS, size=14)
+
+
+def test_every_row_is_drawn_as_often_as_any_other() -> None:
+    often = np.zeros(993)
+    for seed in range(400):
+        often[drawn(BLOCKS, seed=seed)] += 1
+    spread = np.sqrt(400 * 0.2 * 0.8)
+    assert np.abs(often - 400 * 200 / 993).max() < 5 * spread  # 993 rows, 6e-7 each
+
+
+def test_links_and_groups_do_not_tell_who_is_checked() -> None:
+    """Another group or another partner of some rows changes no row's part in the sample; a lost partner takes out that row alone."""
+    before = drawn(BLOCKS)
+    assert np.array_equal(drawn(["b"] * 50 + BLOCKS[50:]), before)
+    assert np.array_equal(drawn(BLOCKS, np.roll(np.arange(993), 1)), before)
+    lost = np.arange(993)
+    lost[before[7]] = -1
+    assert np.array_equal(drawn(BLOCKS, lost), np.delete(before, 7))
+
+
+def test_groups_without_checked_links_are_not_called_wrong() -> None:
+    """A small block gets the others' accuracy, rows linked last get one half, and both say that they are not known."""
+    strata = quality.make_strata(np.array(["a"] * 500 + ["b"] * 3 + [LAST] * 4 + [UNLINKED] * 5, dtype=object))
+    rows = np.arange(100)
+    found = quality.estimate_from_audit(strata, rows, rows >= 10)
+    by_name = dict(zip(strata.names, found.accuracy, strict=True))
+    assert by_name["b"] == pytest.approx(0.9, abs=0.01)
+    assert (by_name[LAST], by_name[UNLINKED]) == (0.5, 0.2)
+    accuracy, error = shrink_accuracies(np.array([90.0, 0, 0]), np.array([100.0, 0, 0]), 2.0, [False, False, True])
+    assert accuracy == pytest.approx([0.9, 0.9, 0.5])
+    assert error == pytest.approx([error[0], error[0], np.sqrt(1 / 12)])
+    alone, error = shrink_accuracies(np.array([0.0, 30]), np.array([0.0, 100]), 2.0, [False, True])
+    assert alone[0] == 0.5
+    assert error[0] == pytest.approx(np.sqrt(1 / 12))
+    one, error = shrink_accuracies(np.array([30.0]), np.array([100.0]), 2.0, [True])
+    v = 0.302 * 0.698 / 100 + 0.02**2
+    assert one[0] == pytest.approx(0.3, abs=0.01)
+    assert error[0] == pytest.approx(np.sqrt(v / 12 / (1 / 12 + v)), rel=1e-3)
 
 
 def test_exact_intervals_are_clopper_and_pearsons() -> None:

@@ -408,6 +408,10 @@ def test_files_are_written(releases: dict[str, dpl.Release], plans: dict[str, dp
         assert (tmp_path / read).read_bytes() == write().encode()
     with pytest.raises(dpl.StudyError, match="cannot be written"):
         release.to_html(tmp_path / "missing" / "a.html")
+    for write in (release.to_html, release.to_csv, release.to_latex, release.save, plans["plan"].to_html):
+        with pytest.raises(dpl.StudyError, match=r"'a\.pdf' ends in '\.pdf', .* Choose a name that ends in \.\w+"):
+            write(tmp_path / "a.pdf")
+    assert not (tmp_path / "a.pdf").exists()
 
 
 # --- numbers and charts ------------------------------------------------------------------------------

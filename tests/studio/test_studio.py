@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import json
+import os
 import re
 import shutil
 import socket
@@ -11,11 +13,15 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from http.cookiejar import CookieJar
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.error import HTTPError
+from urllib.parse import urljoin, urlsplit
+from urllib.request import HTTPCookieProcessor, Request, build_opener, url2pathname, urlopen
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -23,10 +29,10 @@ import pytest
 
 import dplinked as dpl
 from dplinked.simulate import linked_households
-from dplinked.studio.desk import Desk, Fault, Job, attempt
+from dplinked.studio.desk import Desk, Fault, Job, Made, attempt
 from dplinked.studio.draft import BLANK, Draft, formula_columns, list_from, table_from
 from dplinked.studio.guard import Guard
-from dplinked.studio.serve import run_studio
+from dplinked.studio.serve import run_studio, write_redirect
 from studies import LEDGER_STUDY, STUDY
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
@@ -80,8 +86,10 @@ class Host:
         got = {name.decode(): value.decode() for name, value in sent[0]["headers"]}
         return Answer(sent[0]["status"], got, sent[1]["body"].decode())
 
-    def cookie(self) -> str:
-        return self.ask(self.token).headers["set-cookie"].split(";")[0]
+    def enter(self) -> tuple[str, str]:
+        """Use the address: the cookie, and the folder that it is for."""
+        cookie, *options = self.ask(self.token).headers["set-cookie"].split("; ")
+        return cookie, next(one.removeprefix("Path=") for one in options if one.startswith("Path="))
 
 
 @pytest.fixture
@@ -92,8 +100,11 @@ def host() -> Host:
 def test_the_address_works_once(host: Host) -> None:
     first = host.ask(host.token)
     assert first.status == 200
-    assert first.headers["refresh"] == "0; url=/"
-    assert {"HttpOnly", "SameSite=Strict", "Path=/"} <= set(first.headers["set-cookie"].split("; "))
+    folder = first.headers["refresh"].removeprefix("0; url=")
+    assert re.fullmatch(r"/[\w-]{43}/", folder)
+    assert {"HttpOnly", "SameSite=Strict", f"Path={folder}"} <= set(first.headers["set-cookie"].split("; "))
+    assert folder.strip("/") not in first.headers["set-cookie"].split(";")[0]
+    assert first.headers["referrer-policy"] == "no-referrer"
     assert host.token.removeprefix("token=") not in first.headers["set-cookie"] + first.body
     again = host.ask(host.token)
     assert again.status == 403
@@ -112,33 +123,185 @@ def test_a_wrong_token_is_refused_and_uses_up_nothing(host: Host, query: str) ->
     assert host.ask(host.token).status == 200
 
 
-def test_the_cookie_opens_everything(host: Host) -> None:
-    cookie = host.cookie()
-    inside = host.ask(path="/session/1/download/x", cookie=f"other=1; {cookie}")
+def test_the_cookie_opens_everything_in_its_folder(host: Host) -> None:
+    cookie, folder = host.enter()
+    inside = host.ask(path=f"{folder}session/1/download/x", cookie=f"other=1; {cookie}")
     assert (inside.status, inside.body) == (200, "inside")
     assert "default-src 'none'" in inside.headers["content-security-policy"]
-    assert host.ask(host.token, cookie=cookie).status == 200  # the same browser, at the same address
+    assert inside.headers["referrer-policy"] == "no-referrer"
+    assert host.ask(host.token, cookie=cookie).status == 403  # the address works once, in the same browser too
     for wrong in (cookie[:-1], cookie + "x", cookie.replace("1234", "1235"), "=", "a=\x01"):
-        assert host.ask(cookie=wrong).status == 403
-    assert host.ask().status == 403
+        assert host.ask(cookie=wrong, path=folder).status == 403
+    assert host.ask(path=folder).status == 403
+
+
+def test_the_cookie_opens_nothing_elsewhere(host: Host) -> None:
+    """Whoever got the cookie, as servers on other ports could, does not get in without the folder's name."""
+    cookie, folder = host.enter()
+    wrong = folder.translate(str.maketrans("ab", "ba")).swapcase()
+    for path in (
+        "/",
+        "",
+        "/websocket/",
+        "/session/1/download/x",
+        "/lib/a.js",
+        folder[:-1],
+        folder[1:],
+        wrong,
+        f"/{folder}",
+        f"/x{folder}",
+    ):
+        assert host.ask(path=path, cookie=cookie).status == 403
+        assert host.ask(path=path, cookie=cookie, kind="websocket", origin="http://127.0.0.1:1234").status == 403
+    assert host.passed == 0
+    assert host.ask(path=folder, cookie=cookie).status == 200
 
 
 @pytest.mark.parametrize("name", ["evil.example", "127.0.0.1", "127.0.0.1:99", "evil.example:1234", ""])
 def test_other_hosts_names_are_refused(host: Host, name: str) -> None:
-    cookie = host.cookie()
-    assert host.ask(cookie=cookie, host=name).status == 403
-    assert host.ask(cookie=cookie, kind="websocket", host=name, origin="http://127.0.0.1:1234").status == 403
-    assert host.ask(cookie=cookie, host="localhost:1234").status == 200
+    cookie, folder = host.enter()
+    assert host.ask(cookie=cookie, path=folder, host=name).status == 403
+    origin = "http://127.0.0.1:1234"
+    assert host.ask(cookie=cookie, path=folder, kind="websocket", host=name, origin=origin).status == 403
+    assert host.ask(cookie=cookie, path=folder, host="localhost:1234").status == 200
 
 
 def test_the_socket_is_for_our_own_page(host: Host) -> None:
-    cookie, ours = host.cookie(), "http://127.0.0.1:1234"
-    assert host.ask(kind="websocket", cookie=cookie, origin=ours).status == 200
-    assert host.ask(kind="websocket", origin=ours).status == 403
-    assert host.ask(kind="websocket", cookie=cookie).status == 403
+    (cookie, folder), ours = host.enter(), "http://127.0.0.1:1234"
+    socket = f"{folder}websocket/"
+    assert host.ask(kind="websocket", path=socket, cookie=cookie, origin=ours).status == 200
+    assert host.ask(kind="websocket", path=socket, origin=ours).status == 403
+    assert host.ask(kind="websocket", path=socket, cookie=cookie).status == 403
     for origin in ("http://evil.example", "http://127.0.0.1:99", "https://127.0.0.1:1234", "null"):
-        assert host.ask(kind="websocket", cookie=cookie, origin=origin).status == 403
-        assert host.ask(method="POST", cookie=cookie, origin=origin).status == 403
+        assert host.ask(kind="websocket", path=socket, cookie=cookie, origin=origin).status == 403
+        assert host.ask(method="POST", path=folder, cookie=cookie, origin=origin).status == 403
+
+
+class Harvester(ThreadingHTTPServer):
+    """Another user's server on this machine: it remembers whatever is sent to it."""
+
+    def __init__(self) -> None:
+        self.paths: list[str] = []
+        self.cookies: list[str] = []
+        super().__init__(("127.0.0.1", 0), Harvest)
+        self.port = int(self.server_address[1])
+        threading.Thread(target=self.serve_forever, daemon=True).start()
+
+
+class Harvest(BaseHTTPRequestHandler):
+    def do_GET(self) -> None:
+        assert isinstance(self.server, Harvester)
+        self.server.paths.append(self.path)
+        self.server.cookies += self.headers.get_all("cookie", [])
+        self.send_response(200)
+        self.send_header("content-type", "text/html")
+        self.end_headers()
+        self.wfile.write(b"<title>harvest</title>")
+
+    def log_message(self, *_: Any) -> None:
+        """Say nothing."""
+
+
+@pytest.fixture
+def harvester() -> Iterator[Harvester]:
+    with Harvester() as server:
+        yield server
+        server.shutdown()
+
+
+@pytest.fixture
+def served() -> Iterator[Guard]:
+    """A guard on a port of this machine, with an app behind it that says where it was asked."""
+    uvicorn = pytest.importorskip("uvicorn")
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.body", "body": scope["path"].removeprefix(scope["root_path"]).encode()})
+
+    with socket.socket() as listening:
+        listening.bind(("127.0.0.1", 0))
+        listening.listen()
+        guard = Guard(listening.getsockname()[1], app)
+        server = uvicorn.Server(uvicorn.Config(guard, log_config=None, lifespan="off"))
+        serving = threading.Thread(target=server.run, args=([listening],))
+        serving.start()
+        yield guard
+        server.should_exit = True
+        serving.join(10)
+
+
+def test_a_server_on_another_port_gets_nothing_of_use(served: Guard, harvester: Harvester) -> None:
+    """Like browsers, Python's cookie jar sends a host's cookies to all its ports."""
+    jar = CookieJar()
+    client = build_opener(HTTPCookieProcessor(jar))
+    with client.open(served.address) as first:
+        studio = urljoin(served.address, first.headers["refresh"].removeprefix("0; url="))
+    with client.open(f"{studio}session/1") as inside:
+        assert inside.read() == b"/session/1"
+    for path in ("", "session/1", "websocket/", "?token=1"):
+        with client.open(f"http://127.0.0.1:{harvester.port}/{path}"):
+            pass
+    assert len(harvester.paths) == 4
+    assert harvester.cookies == []
+
+    # even one that has the cookie does not get in without the folder's name
+    (cookie,) = jar
+    for path in ("/", "/session/1", "/websocket/"):
+        request = Request(urljoin(served.address, path), headers={"Cookie": f"{cookie.name}={cookie.value}"})
+        with pytest.raises(HTTPError) as refused:
+            urlopen(request)
+        assert refused.value.code == 403
+        refused.value.close()
+
+
+# --- the way into the browser ------------------------------------------------------------------------
+
+
+def test_the_browsers_command_line_does_not_hold_the_token(folder: Path) -> None:
+    """The browser is started with a page that only its owner can read, and that is removed as soon as it was used."""
+    pytest.importorskip("shiny", reason="the studio needs Shiny: pip install 'dplinked[studio]'")
+    seen = folder / "seen"
+    browser = folder / "browser.sh"
+    browser.write_text(f'#!/bin/sh\necho "$@" > {seen}.new\nmv {seen}.new {seen}\n')
+    browser.chmod(0o755)
+    command = [sys.executable, "-m", "dplinked.cli", "studio"]
+    with (folder / "stderr.txt").open("w") as errors, subprocess.Popen(
+        command, cwd=folder, stdout=subprocess.PIPE, stderr=errors, text=True, env={**os.environ, "BROWSER": f"{browser} %s"}
+    ) as process:  # fmt: skip
+        try:
+            assert process.stdout is not None
+            address = next(line.strip() for line in process.stdout if "token=" in line)
+            wait_for(seen.exists)
+            started = seen.read_text().strip()
+            assert "token" not in started
+            assert urlsplit(address).query.removeprefix("token=") not in started
+            page = Path(url2pathname(urlsplit(started).path))
+            assert (page.stat().st_mode & 0o777, page.parent.stat().st_mode & 0o777) == (0o600, 0o700)
+            assert f'content="0; url={address}"' in page.read_text(encoding="utf-8")
+            with urlopen(address) as first:
+                assert "set-cookie" in first.headers
+            wait_for(lambda: not page.parent.exists())
+        finally:
+            process.send_signal(2)
+        assert process.wait(20) == 0
+    assert (folder / "stderr.txt").read_text() == ""
+
+
+def test_an_address_that_nobody_used_leaves_no_file(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    opened: list[str] = []
+    monkeypatch.setattr("webbrowser.open", opened.append)
+    monkeypatch.setattr("uvicorn.Server.run", lambda *_: wait_for(lambda: bool(opened)))
+    run_studio(folder / "study.toml", say=lambda _: None)
+    page = Path(url2pathname(urlsplit(opened[0]).path))
+    wait_for(lambda: not page.parent.exists())
+
+
+def wait_for(done: Callable[[], bool], seconds: float = 30.0) -> None:
+    """Wait until something is so."""
+    end = time.monotonic() + seconds
+    while not done():
+        assert time.monotonic() < end
+        time.sleep(0.02)
 
 
 # --- studies as text, and the desk -------------------------------------------------------------------
@@ -214,10 +377,76 @@ def test_one_release_at_a_time(folder: Path, monkeypatch: pytest.MonkeyPatch) ->
     with pytest.raises(dpl.StudyError, match="is running already"):
         desk.start(study, None)
     going.set()
-    while desk.job is not None and desk.job.running:
-        time.sleep(0.01)
+    made_on(desk)
     assert len(begun) == 1
     assert desk.job == Job(running=False, fault=Fault("No."))
+
+
+def made_on(desk: Desk) -> tuple[Made, ...]:
+    """What was made, as soon as nothing is running any more."""
+    wait_for(lambda: desk.job is not None and not desk.job.running)
+    return desk.made
+
+
+def test_a_release_is_written_before_it_is_shown(folder: Path) -> None:
+    (folder / "release.json").write_text("mine")
+    (folder / "release-2.json").symlink_to(folder / "nowhere")
+    desk, study = Desk(folder), dpl.Study.from_toml(folder / "study.toml")
+    desk.start(study, "first")
+    (made,) = made_on(desk)
+    assert (made.file, made.stored) == ("release-3.json", False)
+    assert dpl.Release.load(folder / "release-3.json") == made.release
+    assert (folder / "release.json").read_text() == "mine"
+    assert not (folder / "nowhere").exists()
+
+    desk.start(study, "first")  # the ledger has it: nothing is spent, and nothing is written twice
+    again = made_on(desk)[-1]
+    assert (again.file, again.stored, again.release) == ("release-3.json", True, made.release)
+    desk.start(study, "second", again=True)
+    another = made_on(desk)[-1]
+    assert (another.file, another.stored) == ("release-4.json", False)
+
+
+def test_a_release_that_cannot_be_written_is_kept(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A disk that is full leaves no file that looks like a release, and the page keeps it."""
+
+    class Full(io.StringIO):
+        def write(self, _: str) -> int:
+            raise OSError(28, "No space left on device")
+
+    def open_full(path: Path, mode: str = "r", *rest: Any, **options: Any) -> Any:
+        opened = whole(path, mode, *rest, **options)
+        if mode != "x":
+            return opened
+        opened.close()
+        return Full()
+
+    desk, study = Desk(folder), dpl.Study.from_toml(folder / "study.toml")
+    whole = Path.open
+    monkeypatch.setattr(Path, "open", open_full)
+    desk.start(study, None)
+    (made,) = made_on(desk)
+    assert {path for path in folder.iterdir() if path.suffix == ".json"} == set()
+    assert isinstance(made.file, Fault)
+    assert "could not be written to the study's folder" in made.file.text
+    assert made.release.count == 2000
+    assert desk.job == Job(running=False)
+
+
+def test_paying_anew_is_asked_for(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[bool] = []
+
+    def refuse(*_: Any, again: bool, **__: Any) -> Any:
+        asked.append(again)
+        raise dpl.BudgetError("No.")
+
+    monkeypatch.setattr("dplinked.studio.desk.fit_study", refuse)
+    desk, study = Desk(folder), dpl.Study.from_toml(folder / "study.toml")
+    desk.start(study, None)
+    made_on(desk)
+    desk.start(study, None, again=True)
+    made_on(desk)
+    assert asked == [False, True]
 
 
 def test_it_says_why_it_cannot_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -279,8 +508,8 @@ class Studio:
         self.asked: list[str] = []
         self.logged: list[str] = []
 
-    def open(self, width: int = 1280, scheme: str = "light") -> Any:
-        """A window of a browser of its own at the printed address."""
+    def open(self, width: int = 1280, scheme: str = "light", address: str | None = None) -> Any:
+        """A window of a browser of its own at the printed address, or at another one."""
         context = self._browser.new_context(viewport={"width": width, "height": 900}, color_scheme=scheme)
         context.set_default_timeout(20_000)
         self._contexts.append(context)
@@ -289,7 +518,7 @@ class Studio:
         page.on("websocket", lambda socket: self.asked.append(socket.url.replace("ws://", "http://")))
         page.on("console", lambda message: self.logged.append(message.text) if message.type == "error" else None)
         page.on("pageerror", lambda error: self.logged.append(str(error)))
-        page.goto(self.address)
+        page.goto(address or self.address)
         return page
 
     def close(self) -> None:
@@ -332,12 +561,13 @@ def see(page: Any, text: str | re.Pattern[str], kind: str = ".note") -> None:
 def settle(page: Any) -> None:
     """Wait until the server has nothing more to say."""
     page.wait_for_timeout(300)
-    page.wait_for_function("!document.documentElement.classList.contains('shiny-busy')")
+    page.locator("html:not(.shiny-busy)").wait_for(state="attached")
 
 
-def release(page: Any, name: str = "") -> None:
+def release(page: Any, name: str = "", *, anew: bool = False) -> None:
     go(page, "release")
     page.get_by_label("Name of this release").fill(name)
+    page.get_by_label("Pay anew").set_checked(anew)
     page.get_by_role("button", name="Release …").click()
     page.get_by_role("button", name="Spend it and release").click()
 
@@ -426,29 +656,34 @@ def test_the_whole_path(start: Any, folder: Path) -> None:
     assert rest < whole
     see(page, "first", "td")
     go(page, "release")
+    see(page, "Written to 'release.json' in the study's folder.", ".good")
     name, text = fetch(page, "Download release")
+    assert (folder / "release.json").read_text(encoding="utf-8") == text
     made = dpl.Release.from_json(text)
     assert (name, made.count, made.ledger.id) == ("release.json", 2000, "first")
     name, text = fetch(page, "Download report")
     assert name == "report.html"
     assert "differentially private" in text
 
-    # the same name again costs nothing; another one is more than is left
+    # the same name again costs nothing; a third one, paid anew, is more than is left
     release(page, "first")
     page.get_by_label("Releases since the studio was started").wait_for()
+    see(page, "The ledger had this release already")
+    see(page, "Written to 'release.json'", ".good")
     assert left(page) == rest
-    release(page, "second")
+    release(page, "second", anew=True)
     page.get_by_label("Releases since the studio was started").locator("option", has_text="3. ").wait_for(
         state="attached"
     )
     go(page, "release")
     see(page, "more than is left", "td")
-    release(page)
+    release(page, anew=True)
     see(page, "The budget of 'households' does not allow this release")
     assert len(dpl.Ledger(folder / "budget.db").events()) == 6  # opened, registered, two charges with their releases
     page.reload()
     go(page, "release")
     page.locator("iframe.report").wait_for()  # what was paid for is not lost with a window
+    see(page, "Written to 'release-2.json'", ".good")
 
 
 @pytest.mark.slow
@@ -456,13 +691,17 @@ def test_refusals(start: Any, folder: Path) -> None:
     studio = start(folder / "study.toml")
     page = studio.open()
     see(page, "The study is complete")
-    assert studio.address != page.url == f"{studio.origin}/"
+    assert re.fullmatch(re.escape(studio.origin) + r"/[\w-]{43}/", page.url)
 
     other = studio.open()
     assert "The studio's address works once" in other.inner_text("main")
     assert other.goto(f"{studio.origin}/?token=wrong").status == 403
     assert other.goto(f"{studio.origin}/lib/shiny-1/shiny.min.js").status == 403
-    assert page.goto(studio.address).status == 200  # the browser that is in, at the old address
+    assert other.goto(page.url).status == 403  # the address that the first browser shows
+    assert page.goto(studio.address).status == 403  # the browser that is in, at the old address
+    page.go_back()
+    see(page, "The study is complete")
+    page.reload()
     see(page, "The study is complete")
 
     for label, value, told in (
@@ -496,6 +735,46 @@ def test_refusals(start: Any, folder: Path) -> None:
     go(page, "check")
     page.get_by_role("button", name="Look at the data").click()
     see(page, "no file", "li")
+
+
+@pytest.mark.slow
+def test_another_port_gets_neither_cookie_nor_page(start: Any, folder: Path, harvester: Harvester) -> None:
+    studio = start(folder / "study.toml")
+    page = studio.open()
+    see(page, "The study is complete")
+    visit = page.context.new_page()
+    visit.goto(f"http://127.0.0.1:{harvester.port}/")
+    told = visit.evaluate(
+        """async studio => {
+            const socket = new Promise(done => {
+                const one = new WebSocket(studio.replace('http', 'ws') + '/websocket/');
+                one.onopen = () => done('open');
+                one.onerror = () => done('refused');
+            });
+            const own = await fetch('/websocket/').then(answer => answer.status);
+            return [await socket, own, document.cookie];
+        }""",
+        studio.origin,
+    )
+    assert told == ["refused", 200, ""]
+    assert "/websocket/" in harvester.paths
+    assert harvester.cookies == []
+
+    # with the cookie, but without the folder's name, nobody gets in
+    (cookie,) = page.context.cookies(page.url)
+    for path in ("/", "/websocket/", "/session/1/download/x"):
+        request = Request(studio.origin + path, headers={"Cookie": f"{cookie['name']}={cookie['value']}"})
+        with pytest.raises(HTTPError, match="403"):
+            urlopen(request)
+
+
+@pytest.mark.slow
+def test_the_redirecting_page_leads_in(start: Any, folder: Path) -> None:
+    """From a file, in a browser: the strict cookie is sent all the same."""
+    studio = start(folder / "study.toml")
+    page = studio.open(address=write_redirect(folder, studio.address).as_uri())
+    see(page, "The study is complete")
+    studio.asked = [url for url in studio.asked if not url.startswith("file:")]
 
 
 OVERLAPS = """() => {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -20,6 +21,7 @@ from dplinked.cli.terminal import (
     write_text,
 )
 from dplinked.errors import ReleaseError, StudyError, raise_alone
+from dplinked.report.files import HTML, check_ending
 
 if TYPE_CHECKING:
     from dplinked.data.sources import Query, SparkTable
@@ -60,7 +62,7 @@ def link(
     memory: Annotated[float, typer.Option(help="Gigabytes that the pairs of one block may take.")] = 2.0,
     seed: Annotated[int, typer.Option(help="Of ties, random links and samples.")] = 0,
     audit_sample: Annotated[
-        int | None, typer.Option(min=1, help="Write this many links to check into audit.csv.")
+        int | None, typer.Option(min=1, help="Write about this many links to check into audit.csv.")
     ] = None,
     audited: Annotated[Path | None, typer.Option(help="The checked audit.csv, its column 'correct' filled in.")] = None,
     release_accuracy: Annotated[
@@ -149,6 +151,7 @@ def plan(
 
     if out is not None:
         check_writable(out, study)
+        check_ending(out, HTML)
     wanted = {}
     for text in half_width or []:
         name, _, value = text.rpartition("=")
@@ -181,6 +184,7 @@ def fit(
     if (id is not None or again) and declared.ledger is None:
         raise StudyError("--id and --again concern a release in a ledger, and the study has no [ledger].")
     check_writable(out, study, declared.data, declared.ledger)
+    check_ending(out, (".json",))  # `save` would refuse it, after the charge
     if out.exists() and not force:
         raise StudyError(
             f"{str(out)!r} is there already, and may hold a release that was paid for. Choose another file with --out, or overwrite it with --force."
@@ -200,7 +204,7 @@ def fit(
 def report(
     release: Annotated[Path, typer.Argument(help="A release (JSON).")],
     out: Annotated[
-        Path | None, typer.Option("--out", "-o", help="Write to a file: .html, .md, .tex, .csv or .txt.")
+        Path | None, typer.Option("--out", "-o", help="Write to a file: .html, .htm, .md, .tex, .csv or .txt.")
     ] = None,
     markdown: Annotated[bool, typer.Option("--markdown", help="Markdown instead of text.")] = False,
 ) -> None:
@@ -208,11 +212,14 @@ def report(
     from dplinked.release.release import Release
 
     loaded = Release.load(release)
-    kinds = {".html": loaded.to_html, ".htm": loaded.to_html, ".tex": loaded.to_latex, ".csv": loaded.to_csv}
-    kind = ".md" if markdown else "" if out is None else out.suffix.lower()
+    kinds: dict[str, Callable[[], str]] = {
+        ".html": loaded.to_html, ".htm": loaded.to_html, ".md": lambda: loaded.to_markdown() + "\n", ".tex": loaded.to_latex,
+        ".csv": loaded.to_csv, ".txt": lambda: loaded.summary() + "\n",
+    }  # fmt: skip
     if out is not None:
         check_writable(out, release)
-    text = kinds[kind]() if kind in kinds else (loaded.to_markdown() if kind == ".md" else loaded.summary()) + "\n"
+        check_ending(out, [".md", ".txt"] if markdown else list(kinds))
+    text = kinds[".md" if markdown else (out.suffix.lower() if out else "") or ".txt"]()
     if out is None:
         typer.echo(text, nl=False)
     else:

@@ -21,6 +21,7 @@ from dplinked.linker.fields import Field
 from dplinked.linker.files import linkage_section, save_linked
 from dplinked.linker.rules import LAST, UNLINKED, Links
 from dplinked.report.document import Document
+from dplinked.report.files import HTML, check_ending
 from dplinked.report.html import write_page
 from dplinked.report.text import write_text
 
@@ -179,7 +180,11 @@ class Linked:
         )
 
     def audit_sample(self, size: int = 400, seed: int = 0) -> pa.Table:
-        """Draw links for a person to check. Both records stand side by side; the answer, yes or no, goes into the column ``correct``."""
+        """Draw about `size` links for a person to check. Both records stand side by side; the answer, yes or no, goes into the column ``correct``.
+
+        Every row of the left file is drawn with the same chance, which follows from its position, the seed, the size and the number of
+        rows alone, so who is checked does not depend on the links. Drawn rows without a partner are left out: there is no link to check.
+        """
         import pyarrow as pa
 
         rows = quality.draw_audit(self.links, self.strata, size, seed)
@@ -232,6 +237,7 @@ class Linked:
         """The quality report as an HTML page, also written to a file if a path is given."""
         page = write_page(self._document())
         if path is not None:
+            check_ending(path, HTML)
             Path(path).write_text(page, encoding="utf-8")
         return page
 
@@ -248,7 +254,7 @@ class Linked:
     ) -> list[str]:
         """Write linked.parquet, linkage.toml, quality.txt and quality.html into a folder: all of them, or none if one fails.
 
-        With `audit_sample`, so many links to check are written to audit.csv, drawn with `seed`. `linkage` is the model for
+        With `audit_sample`, about so many links to check are written to audit.csv, drawn with `seed`. `linkage` is the model for
         linkage.toml, for instance with released accuracies; by default the one estimated from the files. Returns the names of the files.
         """
         return save_linked(self, Path(folder), audit_sample=audit_sample, seed=seed, linkage=linkage)

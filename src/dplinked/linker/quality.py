@@ -24,7 +24,8 @@ LEVEL = 0.95
 ANSWER = "correct"  # the column of an audit in which the reviewer answers
 _OLD_ANSWER = "right"  # its name before version 0.2
 _MOST_STRATA = 50  # if there are more blocks than this, they share one accuracy
-_LEAST_CHECKED = 5  # an audit checks at least this many links of each stratum, or all it has
+_LEAST_CHECKED = 5  # an audit asks for at least this many links per stratum, or for all links
+_AUDIT_STREAM = 1  # beside the seed: linking draws ties from the seed alone, and the sample must not depend on them
 _REGULAR = "(linked)"  # the stratum of all blocks together, if there are many
 
 
@@ -94,21 +95,21 @@ def make_strata(blocks: NDArray[np.object_]) -> Strata:
 
 
 def draw_audit(links: Links, strata: Strata, size: int, seed: int) -> Integers:
-    """Draw rows whose links a person should check, in proportion to the strata's sizes but at least a few of each."""
-    rng = np.random.default_rng(seed)
-    available = np.bincount(strata.of_row[links.right >= 0], minlength=len(strata.names))
-    least = np.minimum(available, _LEAST_CHECKED)
-    if size < least.sum():
+    """Draw about `size` rows whose links a person should check, each with the same chance, whatever the links are.
+
+    Notes
+    -----
+    Row i is drawn if the i-th of n random numbers, which follow from the seed alone, is below size/n. No row's group and no row's link
+    takes part, so another name for one person changes who is checked in one way only: a drawn row without a partner has no link to
+    check and is left out. The number of rows is therefore random; its standard deviation is below the root of `size`.
+    """
+    groups, n = sum(name != UNLINKED for name in strata.names), links.right.size
+    if size < min(_LEAST_CHECKED * groups, n):
         raise StudyError(
-            f"An audit of {size} links is too small for {len(strata.names)} blocks: check at least {least.sum()}."
+            f"An audit of {size} links is too small for {groups} groups of links: ask for {_LEAST_CHECKED} for each of them or more."
         )
-    share = available / max(available.sum(), 1)
-    wanted = np.minimum(available, np.maximum(least, np.floor(share * size).astype(np.int64)))
-    chosen = [
-        rng.choice(np.flatnonzero((strata.of_row == k) & (links.right >= 0)), int(count), replace=False)
-        for k, count in enumerate(wanted)
-    ]
-    return np.sort(np.concatenate(chosen))
+    drawn = np.random.default_rng([seed, _AUDIT_STREAM]).random(n) < size / max(n, 1)
+    return np.flatnonzero(drawn & (links.right >= 0))
 
 
 def estimate_from_audit(strata: Strata, rows: Integers, answers: NDArray[np.bool_]) -> AccuracyEstimate:
@@ -118,15 +119,15 @@ def estimate_from_audit(strata: Strata, rows: Integers, answers: NDArray[np.bool
     -----
     Intervals are exact (Clopper and Pearson). Estimates are posterior means under a beta prior that is fitted to all blocks, so
     those of small blocks are shrunk towards the others. Rows linked across blocks are a population of their own, and their
-    estimate is not shrunk.
+    estimate is not shrunk; it is one half if none of them was checked.
     """
     checked = np.bincount(strata.of_row[rows], minlength=len(strata.names))
     good = np.bincount(strata.of_row[rows], answers.astype(np.float64), minlength=len(strata.names)).astype(np.int64)
     ordinary = np.array([name not in (LAST, UNLINKED) for name in strata.names])
     mean, weight = _beta_prior(good[ordinary], checked[ordinary])
-    accuracy = np.where(
-        ordinary, (good + weight * mean) / np.maximum(checked + weight, 1e-12), good / np.maximum(checked, 1)
-    )
+    unknown = (np.array(strata.names) == LAST) & (checked == 0)  # it is drawn towards no other group
+    apart = np.where(unknown, 0.5, good / np.maximum(checked, 1))
+    accuracy = np.where(ordinary, (good + weight * mean) / np.maximum(checked + weight, 1e-12), apart)
     low, high = _exact_interval(good, checked)
     share = strata.rows / strata.rows.sum()
     overall = float(share @ accuracy)
@@ -137,7 +138,7 @@ def estimate_from_audit(strata: Strata, rows: Integers, answers: NDArray[np.bool
     return AccuracyEstimate(
         "audit", _within(accuracy, strata), low, high,
         (overall, max(0.0, overall - 1.96 * error), min(1.0, overall + 1.96 * error)),
-        "that the reviewer's answers are right, and that the checked links were drawn at random within blocks", checked, good,
+        "that the reviewer's answers are right, and that the checked links were drawn at random", checked, good,
     )  # fmt: skip
 
 

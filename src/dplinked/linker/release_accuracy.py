@@ -167,17 +167,20 @@ def _release(
     unit: PrivacyUnit,
 ) -> ReleasedAccuracy:
     strata, groups = linked.strata, np.flatnonzero(checked > 0)
+    linkable = np.flatnonzero(np.array(strata.names) != UNLINKED)
     exposure = ELE(0.5, BLOCK).exposure(unit)
     spending = Spending(privacy_mu(epsilon, delta))
     noisy = release_right_links(RightLinks(correct[groups], int(checked.sum()), exposure), spending)
     scale, mu = spending.parts[0].scale, spending.spent
     names = [strata.names[k] for k in groups]
+    counts = np.zeros(len(strata.names))
+    counts[groups] = noisy
     accuracy, error = shrink_accuracies(
-        noisy, checked[groups].astype(np.float64), scale, [name in (LAST, UNLINKED) for name in names]
+        counts[linkable], checked[linkable].astype(np.float64), scale, [strata.names[k] == LAST for k in linkable]
     )
-    # A group without checked links gets the accuracy of random links.
+    # Rows without a partner have the accuracy of random links.
     whole, errors = 1.0 / np.maximum(strata.rows, 1), np.zeros(len(strata.names))
-    whole[groups], errors[groups] = np.clip(accuracy, whole[groups], 1.0), np.minimum(error, 0.49)
+    whole[linkable], errors[linkable] = np.clip(accuracy, whole[linkable], 1.0), np.minimum(error, 0.49)
     table, other = accuracy_table(strata, whole)
     listed = {name: float(value) for name, value in zip(strata.names, errors, strict=True)}
     spread: Any = listed if strata.per_block else max(float(value) for value in errors)
@@ -209,21 +212,23 @@ def _release(
 def shrink_accuracies(correct: Floats, checked: Floats, scale: float, apart: list[bool]) -> tuple[Floats, Floats]:
     """Estimate accuracies and their standard errors from the noisy counts alone, shrunk towards their common mean.
 
-    The model is ``γ̃_b ~ N(γ_b, v_b)`` and ``γ_b ~ N(mean, τ²)``, where v_b comes from sampling and noise. Ordinary groups share a mean
-    and a τ², which are estimated from them. The groups marked in `apart`, which were linked across blocks, have the mean and variance of a
-    uniform distribution instead.
+    The model is ``γ̃_b ~ N(γ_b, v_b)`` and ``γ_b ~ N(mean, τ²)``, where v_b comes from sampling and noise and is infinite for a group
+    without checked links. Ordinary groups share a mean and a τ², which are estimated from them. The groups marked in `apart`, which were
+    linked across blocks, have the mean and variance of a uniform distribution instead.
     """
-    ordinary, y = ~np.array(apart), correct / checked
+    ordinary, seen = ~np.array(apart), checked > 0
+    told, most = ordinary & seen, np.maximum(checked, 1.0)
+    y = correct / most
     pooled = np.clip((correct[ordinary].sum() + 0.5) / (checked[ordinary].sum() + 1.0), 0.01, 0.99)
     typical = np.where(ordinary, pooled, np.clip((correct + 0.5) / (checked + 1.0), 0.05, 0.95))
-    v = typical * (1.0 - typical) / checked + (scale / checked) ** 2
+    v = np.where(seen, typical * (1.0 - typical) / most + (scale / most) ** 2, np.inf)
     mean, spread, doubt = np.full(y.size, 0.5), np.full(y.size, 1.0 / 12.0), np.zeros(y.size)
-    if ordinary.any():
-        weight = 1.0 / v[ordinary]
-        mean[ordinary] = np.average(y[ordinary], weights=weight)
+    if told.any():
+        weight = 1.0 / v[told]
+        mean[ordinary] = np.average(y[told], weights=weight)
         doubt[ordinary] = 1.0 / weight.sum()
-        found = np.average((y[ordinary] - mean[ordinary]) ** 2 - v[ordinary], weights=weight)
+        found = np.average((y[told] - mean[told]) ** 2 - v[told], weights=weight)
         spread[ordinary] = max(0.0, float(found))
     keep = spread / (spread + v)
     accuracy = np.clip(keep * y + (1.0 - keep) * mean, 0.0, 1.0)
-    return accuracy, np.sqrt(keep * v + (1.0 - keep) ** 2 * doubt)
+    return accuracy, np.sqrt((1.0 - keep) * spread + (1.0 - keep) ** 2 * doubt)

@@ -18,7 +18,7 @@ from dplinked.plan.expected import expected_noise, expected_sampling
 from dplinked.privacy.calibration import privacy_mu
 from dplinked.privacy.quantities.instrument import plan_sums
 from dplinked.privacy.spending import VARIANCE
-from dplinked.report.files import write_or_return
+from dplinked.report.files import HTML, write_or_return
 from dplinked.study.budget import LARGE_EPSILON
 from dplinked.study.design import Design
 from dplinked.study.formula import Interval
@@ -49,7 +49,7 @@ class Plan(Expectations):
         from dplinked.plan.document import report_document
         from dplinked.report.html import write_page
 
-        return write_or_return(write_page(report_document(self)), path)
+        return write_or_return(write_page(report_document(self)), path, HTML)
 
     def _repr_html_(self) -> str:
         """The plan in a notebook."""

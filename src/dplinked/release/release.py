@@ -9,7 +9,7 @@ from typing import overload
 from dplinked.errors import StudyError, raise_alone
 from dplinked.release.json import read_json, write_json
 from dplinked.release.result import Result
-from dplinked.report.files import write_or_return
+from dplinked.report.files import HTML, check_ending, write_or_return
 
 
 @dataclass(frozen=True)
@@ -77,7 +77,7 @@ class Release(Result):
         from dplinked.release.document import report_document
         from dplinked.report.html import write_page
 
-        return write_or_return(write_page(report_document(self)), path)
+        return write_or_return(write_page(report_document(self)), path, HTML)
 
     def _repr_html_(self) -> str:
         """The release in a notebook."""
@@ -94,7 +94,7 @@ class Release(Result):
         """Write the coefficients as CSV, or return it: name, coef, std_err, low, high, sampling, linkage, privacy."""
         from dplinked.release.coefficients import coefficients_csv
 
-        return write_or_return(coefficients_csv(self), path)
+        return write_or_return(coefficients_csv(self), path, (".csv",))
 
     @overload
     def to_latex(self, path: None = None) -> str: ...
@@ -104,7 +104,7 @@ class Release(Result):
         """Write the coefficients as a LaTeX table (booktabs), or return it."""
         from dplinked.release.coefficients import coefficients_latex
 
-        return write_or_return(coefficients_latex(self), path)
+        return write_or_return(coefficients_latex(self), path, (".tex",))
 
     def to_json(self) -> str:
         """Return the result as JSON text."""
@@ -122,6 +122,7 @@ class Release(Result):
 
     def save(self, path: str | Path) -> None:
         """Write the release to a JSON file."""
+        check_ending(path, (".json",))
         Path(path).write_text(self.to_json() + "\n", encoding="utf-8")
 
     @classmethod

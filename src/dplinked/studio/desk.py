@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from itertools import count
 from pathlib import Path
 from typing import Any, TypeVar
 
 from dplinked.errors import DplinkedError, StudyError, raise_alone
 from dplinked.fitting import fit_study
+from dplinked.ledger.ledger import Ledger
 from dplinked.release.release import Release
 from dplinked.study.study import Study
 
@@ -44,16 +47,36 @@ class Job:
     fault: Fault | None = None
 
 
+@dataclass(frozen=True)
+class Made:
+    """A release, and what became of it.
+
+    Attributes
+    ----------
+    release
+        The release.
+    file
+        Name of the file that holds it, or why it could not be written.
+    stored
+        Whether the ledger had it already, so that nothing was spent.
+    """
+
+    release: Release
+    file: str | Fault
+    stored: bool = False
+
+
 class Desk:
     """A folder with study files, and the releases made since the studio was started.
 
-    A release was paid for, so it outlives the window that asked for it: a window that is opened later shows it too.
+    A release was paid for, so it is written to a file before it is shown, and it outlives the window that asked for it: a window that is
+    opened later shows it too.
     """
 
     def __init__(self, folder: Path, opened: str | None = None) -> None:
         self.folder, self.opened = folder, opened
         self.job: Job | None = None
-        self.made: tuple[Release, ...] = ()
+        self.made: tuple[Made, ...] = ()
         self._lock = threading.Lock()
 
     @classmethod
@@ -105,22 +128,45 @@ class Desk:
 
     # --- the one release -------------------------------------------------------------------------
 
-    def start(self, study: Study, release_id: str | None) -> None:
-        """Run a release in a thread of its own. This is refused while another one is running."""
+    def start(self, study: Study, release_id: str | None, *, again: bool = False) -> None:
+        """Run a release in a thread of its own. This is refused while another one is running.
+
+        With `again`, a request that the ledger has seen is computed and paid for anew.
+        """
         data = data_of(study)
         with self._lock:
             if self.job is not None and self.job.running:
                 raise StudyError("A release is running already. Nothing more was spent. Wait until it is done.")
             self.job = Job()
-        threading.Thread(target=self._run, args=(study, data, release_id)).start()
+        threading.Thread(target=self._run, args=(study, data, release_id, again)).start()
 
-    def _run(self, study: Study, data: Any, release_id: str | None) -> None:
-        found = attempt(lambda: fit_study(study, data, release_id=release_id, progress=self._report))
+    def _run(self, study: Study, data: Any, release_id: str | None, again: bool) -> None:
+        found = attempt(lambda: self._make(study, data, release_id, again))
         if isinstance(found, Fault):
             self.job = Job(running=False, fault=found)
         else:
             self.made = (*self.made, found)
             self.job = Job(running=False)
+
+    def _make(self, study: Study, data: Any, release_id: str | None, again: bool) -> Made:
+        """Make a release and write it to a file."""
+        charged = _charged(study)
+        release = fit_study(study, data, release_id=release_id, again=again, progress=self._report)
+        stored = release.ledger is not None and release.ledger.id in charged
+        return Made(release, attempt(lambda: self.keep(release)), stored)
+
+    def keep(self, release: Release) -> str:
+        """Write a release to a file of the folder and return its name. No file is overwritten, and none is written twice."""
+        text = release.to_json() + "\n"
+        names = ("release.json" if k == 1 else f"release-{k}.json" for k in count(1))
+        try:
+            return next(name for name in names if _write_new(self.folder / name, text))
+        except OSError:
+            raise_alone(
+                StudyError(
+                    "The release could not be written to the study's folder. Check its permissions and the space on its disk."
+                )
+            )
 
     def _report(self, title: str, done: int, total: int) -> None:
         if self.job is not None:
@@ -132,3 +178,25 @@ def data_of(study: Study) -> Any:
     if study.data is None:
         raise StudyError("The study names no data. Fill in the data file.")
     return study.data
+
+
+def _charged(study: Study) -> set[str | None]:
+    """Names of the releases that the study's ledger has charged so far."""
+    if study.ledger is None:
+        return set()
+    return {event.release for event in Ledger(study.ledger, study.population, key=study.ledger_key).events()}
+
+
+def _write_new(path: Path, text: str) -> bool:
+    """Write a file that does not exist yet, whole or not at all. Returns False if another one has this name and does not hold the text."""
+    try:
+        file = path.open("x", encoding="utf-8", newline="\n")
+    except FileExistsError:
+        return path.is_file() and os.access(path, os.R_OK) and path.read_bytes() == text.encode()
+    try:
+        with file:
+            file.write(text)
+    except OSError:
+        path.unlink()
+        raise
+    return True

@@ -13,7 +13,7 @@ from dplinked.fitting import release_mu
 from dplinked.ledger.ledger import Ledger, cost
 from dplinked.privacy.calibration import round_down, round_up
 from dplinked.release.release import Release
-from dplinked.studio.desk import Desk, Fault, Job, attempt
+from dplinked.studio.desk import Desk, Fault, Job, Made, attempt
 from dplinked.studio.look import ask, panel, rows, say, section, show
 from dplinked.studio.study_page import Room
 from dplinked.study.study import Study
@@ -55,17 +55,20 @@ def serve(input: Inputs, desk: Desk, room: Room, job: reactive.Value[Job | None]
         return TagList(
             rows((), facts, "Charge"),
             ui.input_text("release_id", "Name of this release in the ledger (optional)", spellcheck="false"),
+            ui.input_checkbox("pay_anew", "Pay anew, even if the ledger has seen this very request", width="100%"),
             tags.div(ui.input_action_button("ask_release", "Release …", class_="btn-primary"), class_="buttons"),
         )
 
     @reactive.effect
     @reactive.event(input.ask_release)
     def _ask() -> None:
-        facts = charge()
-        if isinstance(facts, Fault):
+        facts, study = charge(), room.study()
+        if isinstance(facts, Fault) or isinstance(study, Fault):
             return
         yes = ui.input_action_button("do_release", "Spend it and release", class_="btn-primary")
-        reminder = tags.p("What is spent is spent, whatever the result looks like.")
+        reminder = tags.p(
+            f"What is spent is spent, whatever the result looks like. {_repeated(study, input.pay_anew())}"
+        )
         ask("Make this release?", rows((), facts, "Charge"), reminder, yes=yes)
 
     @reactive.effect
@@ -76,7 +79,7 @@ def serve(input: Inputs, desk: Desk, room: Room, job: reactive.Value[Job | None]
         refused = (
             study
             if isinstance(study, Fault)
-            else attempt(lambda: desk.start(study, input.release_id().strip() or None))
+            else attempt(lambda: desk.start(study, input.release_id().strip() or None, again=bool(input.pay_anew())))
         )
         fault.set(refused)
         job.set(desk.job)
@@ -90,7 +93,7 @@ def serve(input: Inputs, desk: Desk, room: Room, job: reactive.Value[Job | None]
         return None if refused is None else say(refused.text, "bad")
 
     @reactive.calc
-    def chosen() -> Release:
+    def chosen() -> Made:
         running()
         made = desk.made
         k = int(input.which_release()) if input.which_release.is_set() else len(made) - 1
@@ -100,13 +103,14 @@ def serve(input: Inputs, desk: Desk, room: Room, job: reactive.Value[Job | None]
     def release_made() -> TagList | None:
         if running() or not desk.made:
             return None
-        names = {str(k): f"{k + 1}. {_name(release)}" for k, release in enumerate(desk.made)}
+        names = {str(k): f"{k + 1}. {_name(made.release)}" for k, made in enumerate(desk.made)}
         last = str(len(desk.made) - 1)
         return TagList(
             section(
                 "Report",
                 ui.input_select("which_release", "Releases since the studio was started", names, selected=last)
                 if len(names) > 1 else None,
+                ui.output_ui("release_kept"),
                 tags.div(
                     ui.download_button("download_release", "Download release (JSON)"),
                     ui.download_button("download_report", "Download report"),
@@ -117,20 +121,23 @@ def serve(input: Inputs, desk: Desk, room: Room, job: reactive.Value[Job | None]
         )  # fmt: skip
 
     @render.ui
+    def release_kept() -> TagList:
+        return _describe(chosen())
+
+    @render.ui
     def release_report() -> Tag:
-        release = chosen()
-        page = attempt(release.to_html)
+        page = attempt(chosen().release.to_html)
         if isinstance(page, Fault):
             return say(page.text, "bad")
         return tags.iframe(srcdoc=page, sandbox="", title="Report of the release", class_="report")
 
     @render.download_button(filename="release.json", media_type="application/json")
     def download_release() -> Iterator[str]:
-        yield chosen().to_json() + "\n"
+        yield chosen().release.to_json() + "\n"
 
     @render.download_button(filename="report.html", media_type="text/html")
     def download_report() -> Iterator[str]:
-        yield chosen().to_html()
+        yield chosen().release.to_html()
 
 
 def describe_charge(study: Study) -> list[tuple[str, str]]:
@@ -156,6 +163,31 @@ def describe_charge(study: Study) -> list[tuple[str, str]]:
         ("Left before", f"epsilon = {round_down(before.epsilon_left)} at delta = {before.delta:g}"),
         ("Left after", f"epsilon = {round_down(after.epsilon_left)} at delta = {after.delta:g}"),
     ]
+
+
+def _repeated(study: Study, anew: bool) -> str:
+    """What happens to a request that the ledger has seen."""
+    if study.ledger is None:
+        return ""
+    if anew:
+        return "It is spent even if the ledger has seen this very request."
+    return "If the ledger has seen this very request, its release is shown again and nothing is spent."
+
+
+def _describe(made: Made) -> TagList:
+    """Where a release is kept, and whether it was paid for now."""
+    stored = (
+        "The ledger had this release already, so it is shown again and nothing was spent. "
+        "To have it computed and paid for again, tick 'Pay anew' before you release."
+    )
+    return TagList(say(stored) if made.stored else None, _describe_file(made))
+
+
+def _describe_file(made: Made) -> Tag:
+    if isinstance(made.file, str):
+        return say(f"Written to {made.file!r} in the study's folder.", "good")
+    elsewhere = "The ledger keeps it." if made.release.ledger else "Nothing but this page holds it."
+    return say(f"{made.file.text} {elsewhere} Download it before you stop the studio.", "bad")
 
 
 def _name(release: Release) -> str:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import os
 import socket
+import tempfile
 import threading
+import warnings
 from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
 
 from dplinked.errors import StudyError, raise_alone
+from dplinked.report.page import page, paragraph, to_html
 from dplinked.studio.desk import Desk
 from dplinked.studio.guard import Guard
 
@@ -34,9 +37,11 @@ def run_studio(study: Path | None, *, port: int = 0, browser: bool = True, say: 
         raise StudyError("The studio needs Shiny: pip install 'dplinked[studio]'.")
     desk, listening = Desk.open(study), _listen(port)
     guard = Guard(listening.getsockname()[1])
-    say(f"The studio runs at\n\n    {guard.address}\n\nThe address works once. Stop the studio with Ctrl-C.")
+    opened = " Your browser should open it now; if it does not, open it yourself." if browser else ""
+    say(f"The studio runs at\n\n    {guard.address}\n\nThe address works once.{opened} Stop the studio with Ctrl-C.")
+    opening = threading.Thread(target=_open_browser, args=(guard,), daemon=True)
     if browser:  # this takes a while, so the rest is loaded meanwhile
-        threading.Thread(target=_open_browser, args=(guard.address,), daemon=True).start()
+        opening.start()
     import uvicorn
 
     from dplinked.studio.app import build_app
@@ -53,9 +58,16 @@ def run_studio(study: Path | None, *, port: int = 0, browser: bool = True, say: 
     )
     threading.Thread(target=_warm_up, daemon=True).start()
     try:
-        uvicorn.Server(settings).run([listening])
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # what is to be known stands on the pages
+            uvicorn.Server(settings).run([listening])
     except KeyboardInterrupt:  # the way to stop the studio; a running release is finished first
         say("Stopped.")
+    finally:
+        listening.close()
+        guard.entered.set()  # the redirecting page, if it is still there, is of no more use
+        if browser:
+            opening.join(1.0)
 
 
 def _listen(port: int) -> socket.socket:
@@ -77,7 +89,22 @@ def _warm_up() -> None:
     import formulaic  # noqa: F401
 
 
-def _open_browser(address: str) -> None:
+def _open_browser(guard: Guard) -> None:
+    """Open the studio in the user's browser by a page that leads to its address, and remove that page when it was used.
+
+    Command lines can be read by all users of a machine, so the browser's must not hold the address. The page is for its owner's eyes.
+    """
     import webbrowser
 
-    webbrowser.open(address)
+    with tempfile.TemporaryDirectory(prefix="dplinked-", ignore_cleanup_errors=True) as folder:  # a folder of mode 0700
+        webbrowser.open(write_redirect(Path(folder), guard.address).as_uri())
+        guard.entered.wait()
+
+
+def write_redirect(folder: Path, address: str) -> Path:
+    """Write a page that leads to an address and that nobody but its owner can read. Returns its path."""
+    path, shown = folder / "studio.html", to_html(address)
+    lead = f'<meta http-equiv="refresh" content="0; url={shown}">\n{paragraph("Opening …")}\n<p><a href="{shown}">Open the studio</a></p>'
+    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as file:
+        file.write(page("dplinked studio", lead))
+    return path
