@@ -212,7 +212,7 @@ def test_fewer_carriers_than_registered_are_refused() -> None:
 
 
 def test_exact_links_and_smaller_units_cost_nothing(folder: Path, run: Callable[..., tuple[int, str]]) -> None:
-    for linkage, k in (("model = 'exact'", 0), ('accuracy = 0.91\nblock = "income"', 0)):
+    for linkage, k in (("model = 'exact'", 0), ('accuracy = 0.91\nblock = "region"', 0)):
         write_study(WHOLE, linkage, k)
         code, said = run("fit", "study.toml")
         assert code == 2

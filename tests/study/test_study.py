@@ -27,7 +27,7 @@ def test_positions_still_work_and_warn() -> None:
 def test_fit_passes_every_setting_on() -> None:
     """`fit` takes all that a study takes, but for where its rows are, and with the same defaults or none."""
     study, fit = (inspect.signature(one).parameters for one in (dpl.Study, dpl.fit))
-    assert set(fit) - {"data", "release_id"} == set(study) - {"data"}
+    assert set(fit) - {"data", "release_id", "again"} == set(study) - {"data"}
 
 
 # --- what may not be a variable ------------------------------------------------------------------------
@@ -104,12 +104,9 @@ def test_an_accuracy_from_checked_links_says_where_they_were(known, tmp_path) ->
     assert dpl.ELE(0.9, "state", source="public", **known).source == "public"
     assert dpl.ELE(0.9, "state").source == "public"  # nothing was checked: known from elsewhere
     ((name, value),) = known.items()
-    with pytest.warns(FutureWarning, match="needs its source"):  # written for 0.1.0, and known again by a ledger
-        old = dpl.Study.from_text(f"{STUDY}{name} = {value}\n", tmp_path)
-    new = dpl.Study.from_text(f'{STUDY}{name} = {value}\nsource = "public"\n', tmp_path)
-    assert old.request([]) == new.request([])
     with pytest.raises(dpl.StudyError, match="needs its source"):
-        dpl.Study.from_text(f'{STUDY}{name} = {value}\nblock = "link_block"\n', tmp_path)
+        dpl.Study.from_text(f"{STUDY}{name} = {value}\n", tmp_path)
+    assert dpl.Study.from_text(f'{STUDY}{name} = {value}\nsource = "public"\n', tmp_path).linkage.source == "public"
 
 
 def test_carriers_are_declared_shown_and_promised(tmp_path) -> None:

@@ -5,6 +5,7 @@ Everything here is computed from the two files without noise. It is for the stew
 
 from __future__ import annotations
 
+import hashlib
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -25,7 +26,6 @@ ANSWER = "correct"  # the column of an audit in which the reviewer answers
 _OLD_ANSWER = "right"  # its name before version 0.2
 _MOST_STRATA = 50  # if there are more blocks than this, they share one accuracy
 _LEAST_CHECKED = 5  # an audit asks for at least this many links per stratum, or for all links
-_AUDIT_STREAM = 1  # beside the seed: linking draws ties from the seed alone, and the sample must not depend on them
 _REGULAR = "(linked)"  # the stratum of all blocks together, if there are many
 
 
@@ -99,7 +99,7 @@ def draw_audit(links: Links, strata: Strata, size: int, seed: int) -> Integers:
 
     Notes
     -----
-    Row i is drawn if the i-th of n random numbers, which follow from the seed alone, is below size/n. No row's group and no row's link
+    Row i is drawn if a hash of i, keyed with the seed, is below size/n of its range. No row's group and no row's link
     takes part, so another name for one person changes who is checked in one way only: a drawn row without a partner has no link to
     check and is left out. The number of rows is therefore random; its standard deviation is below the root of `size`.
     """
@@ -108,8 +108,15 @@ def draw_audit(links: Links, strata: Strata, size: int, seed: int) -> Integers:
         raise StudyError(
             f"An audit of {size} links is too small for {groups} groups of links: ask for {_LEAST_CHECKED} for each of them or more."
         )
-    drawn = np.random.default_rng([seed, _AUDIT_STREAM]).random(n) < size / max(n, 1)
+    drawn = _position_hashes(n, seed) < size / max(n, 1)
     return np.flatnonzero(drawn & (links.right >= 0))
+
+
+def _position_hashes(n: int, seed: int) -> Floats:
+    """A number in [0, 1) for each of n positions, by a hash of the position that is keyed with the seed."""
+    key = hashlib.sha256(str(seed).encode()).digest()
+    digests = (hashlib.blake2b(i.to_bytes(8, "little"), key=key, digest_size=8).digest() for i in range(n))
+    return np.frombuffer(b"".join(digests), "<u8") / 2.0**64
 
 
 def estimate_from_audit(strata: Strata, rows: Integers, answers: NDArray[np.bool_]) -> AccuracyEstimate:

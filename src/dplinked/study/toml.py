@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import tomllib
-import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -11,7 +10,6 @@ from typing import Any
 from dplinked.data.sources import Query, SparkTable
 from dplinked.errors import StudyError, suggest
 from dplinked.linkage import ELE, UNSTATED, Exact, Linkage, PrivacyUnit
-from dplinked.linkage.ele import LINK_BLOCK, SAY_SOURCE
 from dplinked.study.descent import Descent
 
 SECTIONS: dict[str, tuple[str, ...]] = {
@@ -136,8 +134,4 @@ def _linkage_from(declared: dict[str, Any]) -> Linkage:
         raise StudyError(f"[linkage] model must be 'ele' or 'exact', not {kind!r}.")
     if "accuracy" not in declared:
         raise StudyError("The study lacks 'accuracy' in [linkage]. For a join on a unique key, write model = 'exact'.")
-    if "source" in declared or not {"checked", "accuracy_error"} & set(declared) or declared.get("block") == LINK_BLOCK:
-        return ELE(**declared)
-    linkage = ELE(**declared, source="public")  # as study files of version 0.1.0 mean it
-    warnings.warn(f"{SAY_SOURCE} In [linkage] of a study file it is taken as 'public' until 0.3.", FutureWarning, 2)
-    return linkage
+    return ELE(**declared)
