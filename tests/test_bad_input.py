@@ -7,6 +7,7 @@ their cells hold, the release succeeds and is charged once. What fails after the
 from __future__ import annotations
 
 import contextlib
+import json
 import re
 import shutil
 import signal
@@ -111,6 +112,10 @@ def as_csv(table: pa.Table) -> list[list[str]]:
 
 def csv_bytes(lines: list[list[str]], delimiter: str = ",", encoding: str = "utf-8") -> bytes:
     return "\n".join(delimiter.join(line) for line in [*lines, []]).encode(encoding)
+
+
+def json_bytes(records: list[Any], *, lines: bool = False) -> bytes:
+    return ("\n".join(map(json.dumps, records)) if lines else json.dumps(records)).encode()
 
 
 # --- faults of the study: exit 2, nothing spent ---------------------------------------------------------
@@ -304,7 +309,6 @@ def schema_faults() -> dict[str, tuple[str, bytes | pa.Table, str]]:
         "ragged, one short": ("d.csv", csv_bytes([*lines[:9], lines[9][:2], *lines[10:]]), "cannot be read"),
         "ragged, one long": ("d.csv", csv_bytes([*lines[:9], [*lines[9], "x"], *lines[10:]]), "cannot be read"),
         "no parquet": ("d.parquet", csv_bytes(lines), "cannot be read"),
-        "text column": ("d.parquet", households(income=[str(v) for v in table["income"].to_pylist()]), "not numbers"),
         "dates for numbers": ("d.parquet", households(income=np.arange(300).astype("M8[D]")), "not numbers"),
     }  # fmt: skip
 
@@ -418,6 +422,17 @@ def row_faults() -> dict[str, tuple[str, bytes | pa.Table]]:
         "single precision": ("d.parquet", households(income=pa.array(income, pa.float32()))),
         "decimals": ("d.parquet", households(income=pa.array([1, None, 3] * 100).cast(pa.decimal128(30, 2)))),
         "null column": ("d.parquet", households(income=pa.nulls(300))),
+        "text column": ("d.parquet", households(income=[str(v) for v in income])),
+        "a word in a text column": ("d.parquet", households(income=["word", *map(str, income[1:])])),
+        "only words": ("d.parquet", households(income=["word"] * 300, consumption=["word"] * 300)),
+        "categories of numbers": ("d.parquet", households(income=pa.array(map(str, income)).dictionary_encode())),
+        "json": ("d.json", json_bytes(table.to_pylist())),
+        "json by lines": ("d.jsonl", json_bytes(table.to_pylist(), lines=True)),
+        "json with a key of one record": ("d.json", json_bytes([{**table.to_pylist()[0], "secret": 1}, *table.to_pylist()[1:]])),
+        "json without a key": ("d.json", json_bytes([{}, *table.to_pylist()[1:]])),
+        "json that never has a key": ("d.json", json_bytes(table.drop_columns(["income"]).to_pylist())),
+        "json of records and others": ("d.jsonl", b"5\nnull\n[1]\n" + json_bytes(table.to_pylist()[3:], lines=True)),
+        "json with a broken line": ("d.jsonl", b'{"income": [}\n' + json_bytes(table.to_pylist()[1:], lines=True)),
     }  # fmt: skip
 
 

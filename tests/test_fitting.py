@@ -171,7 +171,6 @@ def test_noise_standard_errors_are_right(households: pd.DataFrame) -> None:
         ({"calibration": "paper", "row_norm": -1.0}, "above 0"),
         ({"calibration": "paper", "epsilon": 9.0}, "would not be private"),
         ({"formula": "consumption ~ wealth", "bounds": {**BOUNDS, "wealth": (0, 1)}}, "not in the data"),
-        ({"formula": "consumption ~ state", "bounds": {**BOUNDS, "state": (0, 1)}}, "not numbers"),
     ],
 )  # fmt: skip
 def test_faults_are_found_before_noise(

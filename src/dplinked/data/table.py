@@ -1,7 +1,8 @@
 """Linked rows in memory, given as a pandas, polars or Arrow table, a mapping of arrays, or a file.
 
 What a cell means depends on that cell alone. Where there is a schema, types are taken from it. Where types would have to be inferred
-from the cells (in lists, object columns and CSV files), each cell is read on its own instead.
+from the cells (in lists, object columns and CSV files), each cell is read on its own instead. So is each cell of a column of texts that
+is used as numbers: one word among its numbers is what made it a column of texts.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from numpy.typing import NDArray
 from dplinked.data.arrow import text_columns
 from dplinked.data.encoding import Keys, cell_texts, dense_codes, dense_range, encode_part, guarded, is_dense, widened
 from dplinked.data.files import read_file
-from dplinked.data.keys import number
+from dplinked.data.keys import FALSE, NUMBER, TRUE, number
 from dplinked.data.sizes import PART
 from dplinked.errors import ReleaseError, StudyError, raise_alone, suggest
 
@@ -29,7 +30,6 @@ Floats = NDArray[np.float64]
 Codes = NDArray[np.int32]
 
 _PIECE = 1 << 20  # rows whose codes are counted at once
-_NUMBER = r"^[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?$"
 
 
 class Rows:
@@ -64,7 +64,7 @@ class Rows:
         check_columns(names, self.columns, secret=bool(self._text))
         for name in numeric:
             kind = _kind(self._columns[name])
-            if not (kind == "number" or kind == "object" or name in self._text):
+            if kind not in ("number", "text", "object"):
                 raise StudyError(f"Column {name!r} holds {kind}, not numbers. Convert it before fitting.")
         for name in names:
             if name not in numeric:
@@ -78,8 +78,8 @@ class Rows:
         import pyarrow as pa
 
         def read() -> Any:
-            values = _arrow(column[start:stop])
-            if name in self._text:
+            values = widened(_arrow(column[start:stop]))
+            if pa.types.is_large_string(values.type):
                 values = _parse_numbers(values)
             return values if values.type == pa.float64() else values.cast(pa.float64(), safe=False)
 
@@ -95,7 +95,7 @@ class Rows:
         import pyarrow as pa
 
         column = self._columns[name]
-        if _kind(column) == "number" or name in self._text:
+        if name in self._text or _kind(column) == "number":
             return guarded(lambda: _arrow(column))
         if not self._comparable(name):
             return pa.nulls(self.count)
@@ -209,17 +209,20 @@ def _open_array(values: Any) -> Any:
 
 
 def _kind(column: Any) -> str:
-    """Return ``"number"``, ``"object"`` or the name of a type that holds no numbers. Cells are not read."""
+    """Return ``"number"``, ``"text"``, ``"object"`` or the name of a type that holds no numbers. Cells are not read."""
     if isinstance(column, np.ndarray):
         return "object"
     import pyarrow as pa
 
+    def texts() -> bool:
+        return bool(pa.types.is_large_string(widened(_arrow(column[:0])).type))
+
     def numbers() -> bool:
-        empty, types = _arrow(column[:0]), pa.types
+        empty, types = widened(_arrow(column[:0])), pa.types
         tests = (types.is_integer, types.is_floating, types.is_decimal, types.is_boolean, types.is_null)
         return any(test(empty.type) for test in tests) and len(empty.cast(pa.float64())) == 0
 
-    return "number" if _works(numbers) else _type(column)
+    return "text" if _works(texts) else "number" if _works(numbers) else _type(column)
 
 
 def _type(column: Any) -> str:
@@ -255,12 +258,15 @@ def _arrow(column: Any) -> pa.Array:
     return pa.concat_arrays(map(widened, chunks)) if chunks else pa.nulls(0, values.type)
 
 
-def _parse_numbers(values: pa.Array) -> pa.Array:
-    """Read each text as a number; a text that is none becomes null."""
+def _parse_numbers(texts: pa.Array) -> pa.Array:
+    """Read each text as a number, as :func:`dplinked.data.keys.number` does; a text that is none becomes null."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    trimmed = pc.ascii_trim_whitespace(values)
-    return pc.if_else(pc.match_substring_regex(trimmed, _NUMBER), trimmed, pa.scalar(None, trimmed.type)).cast(
-        pa.float64()
-    )
+    def among(words: tuple[str, ...]) -> Any:
+        return pc.is_in(trimmed, value_set=pa.array(words, trimmed.type))
+
+    trimmed, none = pc.ascii_trim_whitespace(texts), pa.scalar(None, pa.float64())
+    decimal = pc.match_substring_regex(trimmed, f"^(?:{NUMBER})$")
+    numbers = pc.if_else(decimal, trimmed, pa.scalar(None, trimmed.type)).cast(pa.float64())
+    return pc.coalesce(numbers, pc.if_else(among(TRUE), 1.0, pc.if_else(among(FALSE), 0.0, none)))

@@ -68,7 +68,7 @@ class SqlRows(Source):
         for name in numeric:
             column = self._stored[name]
             if not column.numeric:
-                kind = {"text": "String", "date": "Date"}.get(column.kind, column.type)
+                kind = "Date" if column.kind == "date" else column.type
                 raise StudyError(f"Column {name!r} holds {kind}, not numbers. Convert it before fitting.")
         for name in set(names) - set(numeric):
             if not self._stored[name].comparable:
