@@ -3,17 +3,25 @@
 from __future__ import annotations
 
 import re
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Self
 
 import numpy as np
+from narwhals.dependencies import is_into_dataframe
 from numpy.typing import NDArray
 from sklearn.base import BaseEstimator, RegressorMixin
-from sklearn.utils.validation import check_consistent_length, check_is_fitted, column_or_1d, validate_data
+from sklearn.utils.validation import (
+    check_array,
+    check_consistent_length,
+    check_is_fitted,
+    column_or_1d,
+    validate_data,
+)
 
-from dplinked.data.keys import number
-from dplinked.errors import StudyError, raise_alone, suggest
+from dplinked.data.table import read_matrix
+from dplinked.errors import DplinkedError, StudyError, raise_alone, suggest
 from dplinked.fitting import fit_study
 from dplinked.linkage import UNSTATED, Linkage, PrivacyUnit
 from dplinked.release.contents import Declared
@@ -120,8 +128,9 @@ class LinkedRegression(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         Parameters
         ----------
         X
-            Features of the linked rows: array-like or DataFrame. Null and non-finite cells get the middle of
-            their bounds, here and in `y`.
+            Features of the linked rows: array-like or DataFrame. Lists, texts and objects are read cell by cell. Null and non-finite cells, and
+            those that hold no number, get the middle of their bounds, here and in `y`. In a list of rows, a row of another length than most
+            has no cells.
         y
             Linked responses.
         blocks
@@ -131,7 +140,7 @@ class LinkedRegression(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         -------
         One (ε, δ)-differentially private release; see the class.
         """
-        X, y = _read_numbers(self, X, y)
+        X, y = _read_rows(self, X, y)
         labels = [str(label) for label in getattr(self, "feature_names_in_", [f"x{k}" for k in range(X.shape[1])])]
         if len({"Intercept", *labels}) <= len(labels):
             raise StudyError("Feature names must differ from each other and from 'Intercept'. Rename the columns.")
@@ -157,7 +166,7 @@ class LinkedRegression(RegressorMixin, BaseEstimator):  # type: ignore[misc]
     def predict(self, X: Any) -> Floats:
         """Return ``X @ coef_ + intercept_``. Nothing is clipped, and a row with NaN gives NaN."""
         check_is_fitted(self)
-        X = validate_data(self, X, reset=False, **_NUMBERS)
+        X = _read_features(self, X, reset=False)
         return np.asarray(X @ self.coef_ + self.intercept_)
 
     def __sklearn_tags__(self) -> Any:
@@ -203,26 +212,37 @@ class LinkedRegression(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         )
 
 
-def _read_numbers(model: LinkedRegression, X: Any, y: Any) -> tuple[Floats, Floats]:
-    """Check shapes and read feature names. Error messages are cut off at a colon, since they quote cells after it."""
-    X, y = _plain_numbers(X), _plain_numbers(y)
+def _read_features(model: LinkedRegression, X: Any, y: Any = "no_validation", *, reset: bool) -> Floats:
+    """Read the features, each cell on its own; check their shape and their names."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # a warning about a number is a message about rows
+        cells = read_matrix(X)
+    cells = check_array(cells, input_name="X", estimator=model, **_NUMBERS)
+    validate_data(model, X if is_into_dataframe(X) else cells, y, reset=reset, skip_check_array=True)
+    return cells  # type: ignore[no-any-return]
+
+
+def _read_response(model: LinkedRegression, y: Any) -> Floats:
+    """Read the responses, each cell on its own; check their shape."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        cells = read_matrix(y)
+    return column_or_1d(  # type: ignore[no-any-return]
+        check_array(cells, input_name="y", estimator=model, ensure_2d=False, **_NUMBERS), warn=True
+    )
+
+
+def _read_rows(model: LinkedRegression, X: Any, y: Any) -> tuple[Floats, Floats]:
+    """Read features and responses. Error messages are cut off at a colon, since they quote cells after it."""
     try:
-        X, y = validate_data(model, X, y, validate_separately=(_NUMBERS, {**_NUMBERS, "ensure_2d": False}))
-        y = column_or_1d(y, warn=True)
-        check_consistent_length(X, y)
+        features, response = _read_features(model, X, y, reset=True), _read_response(model, y)
+        check_consistent_length(features, response)
+        return features, response
+    except DplinkedError:
+        raise
     except (TypeError, ValueError, OverflowError) as fault:
         kind = TypeError if isinstance(fault, TypeError) else StudyError
         raise_alone(kind(re.split(r":|\n", str(fault))[0]))
-    return X, y
-
-
-def _plain_numbers(cells: Any) -> Any:
-    """Convert objects to numbers, each cell on its own; cells that hold no number become NaN. Typed arrays stay as they are."""
-    if isinstance(cells, np.ndarray) and cells.dtype == object:
-        return np.array([number(cell) for cell in cells.ravel()], dtype=float).reshape(cells.shape)
-    if hasattr(cells, "iloc") and any(str(kind) == "object" for kind in np.atleast_1d(getattr(cells, "dtypes", []))):
-        return cells.map(number)
-    return cells
 
 
 def _read_blocks(block: str | None, blocks: Any, count: int) -> dict[str, Any]:
@@ -241,6 +261,8 @@ def _read_blocks(block: str | None, blocks: Any, count: int) -> dict[str, Any]:
         keys = keys[:, 0] if keys.ndim == 2 and keys.shape[1] == 1 else keys
         if keys.ndim != 1:
             raise StudyError("blocks must be one key per row.")
+    if isinstance(keys, (str, Mapping)) or not hasattr(keys, "__len__"):
+        raise StudyError("blocks must be one key per row.")
     if len(keys) != count:
         raise StudyError(f"blocks has {len(keys)} keys for {count} rows. Give one key per row.")
     return {block: keys}

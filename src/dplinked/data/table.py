@@ -7,6 +7,7 @@ is used as numbers: one word among its numbers is what made it a column of texts
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from copy import copy
@@ -144,6 +145,66 @@ def empty_rows(schema: pa.Schema) -> Rows:
     import pyarrow as pa
 
     return Rows(pa.table([pa.nulls(0, field.type) for field in schema], schema=schema))
+
+
+def read_matrix(data: Any) -> Any:
+    """The numbers of a table, an array or nested lists as an array of floats, each cell read on its own; NaN where a cell holds no number.
+
+    What holds no cells, like a number or a mapping, is returned as it is; so are arrays of complex numbers and of records.
+    """
+    import narwhals as nw
+    import pyarrow as pa
+
+    if isinstance(data, np.ndarray):
+        return _read_array(data)
+    if isinstance(data, pa.Array):
+        data = pa.chunked_array([data])
+    if nw.dependencies.is_into_series(data):
+        return _read_table(nw.from_native(data, series_only=True).to_frame())[:, 0]
+    if nw.dependencies.is_into_dataframe(data):
+        return _read_table(data)
+    if isinstance(data, (list, tuple, range)):
+        return _read_nested(data)
+    return _read_array(np.asarray(data)) if hasattr(data, "__array__") else data
+
+
+def _read_array(data: NDArray[Any]) -> NDArray[Any]:
+    """An array as floats. Its type is public, but one of objects tells nothing about its cells."""
+    kind = data.dtype.kind
+    if kind in "biuf":
+        with np.errstate(all="ignore"):  # a long float may be too large for a double
+            return data.astype(np.float64, copy=False)
+    if kind in "mM":
+        raise StudyError("An array of dates or durations holds no numbers. Convert it before fitting.")
+    if kind == "O" and data.ndim == 1:
+        return _read_nested(data.tolist())
+    return np.fromiter(map(number, data.flat), np.float64, data.size).reshape(data.shape) if kind in "OUS" else data
+
+
+def _read_table(data: Any) -> Floats:
+    """All columns of a table, side by side."""
+    rows = Rows(data)
+    rows.require(rows.columns, numeric=rows.columns)
+    columns = [rows.numbers(name, 0, rows.count) for name in rows.columns]
+    return np.column_stack(columns) if columns else np.empty((rows.count, 0))
+
+
+def _read_nested(rows: Sequence[Any]) -> Floats:
+    """A list of rows, or of numbers. Its width is that of most rows: a row of another width is one person's, and its cells are missing."""
+    widths = [_width(row) for row in rows]
+    width = max(Counter(widths).items(), key=lambda item: item[1], default=(None, 0))[0]
+    if width is None:
+        return np.fromiter(map(number, rows), np.float64, len(rows))
+    cells = np.full((len(rows), width), np.nan)
+    for place, (row, found) in enumerate(zip(rows, widths, strict=True)):
+        if found == width:
+            cells[place] = [number(cell) for cell in row]
+    return cells
+
+
+def _width(row: Any) -> int | None:
+    """Number of cells of a row; None for what is no row."""
+    return len(row) if isinstance(row, (list, tuple, range)) or getattr(row, "ndim", 0) == 1 else None
 
 
 def check_columns(names: Sequence[str], columns: Sequence[str], *, secret: bool = False) -> None:
