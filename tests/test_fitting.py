@@ -393,7 +393,7 @@ def test_rounding_at_a_bound_cannot_stop_a_release(formula: str) -> None:
 
 def test_errors_hold_no_cells() -> None:
     """Neither in their text nor in the chain behind them."""
-    data = {"x": pd.Series(["SECRET"] * 10, dtype="string"), "y": np.zeros(10)}
+    data = {"x": pd.Series([["SECRET"]] * 10, dtype=pd.ArrowDtype(pa.list_(pa.string()))), "y": np.zeros(10)}
     with pytest.raises(dpl.DplinkedError) as caught:
         dpl.fit(
             pd.DataFrame(data), "y ~ x", bounds={"x": (0, 1), "y": (0, 1)}, linkage=dpl.Exact(), epsilon=1.0, delta=1e-3

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import html
+import inspect
 import re
 import warnings
 from collections.abc import Mapping, Sequence
@@ -21,7 +23,7 @@ from sklearn.utils.validation import (
 )
 
 from dplinked.data.table import read_matrix
-from dplinked.errors import DplinkedError, StudyError, raise_alone, suggest
+from dplinked.errors import DplinkedError, StudyError, plain_faults, raise_alone, shown, suggest
 from dplinked.fitting import fit_study
 from dplinked.linkage import UNSTATED, Linkage, PrivacyUnit
 from dplinked.release.contents import Declared
@@ -146,7 +148,7 @@ class LinkedRegression(RegressorMixin, BaseEstimator):  # type: ignore[misc]
             raise StudyError("Feature names must differ from each other and from 'Intercept'. Rename the columns.")
         # Feature names may be any text, but names in a formula may not, so columns get names of their own here. They are longer than the
         # block column's name, and so differ from it.
-        block = getattr(self.linkage, "block", None)
+        block = self.linkage.block if isinstance(self.linkage, Linkage) else None
         tail = "_" * len(block or "")
         names = {f"x{k}{tail}": label for k, label in enumerate(labels)}
         cells = {
@@ -156,8 +158,8 @@ class LinkedRegression(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         try:
             release = fit_study(study, cells | _read_blocks(block, blocks, len(y)))
         except StudyError as fault:
-            shown = names | {f"y{tail}": "y"}
-            raise_alone(type(fault)(re.sub(r"'(\w+)'", lambda name: repr(shown.get(name[1], name[1])), str(fault))))
+            labelled = names | {f"y{tail}": "y"}
+            raise_alone(type(fault)(re.sub(r"'(\w+)'", lambda name: repr(labelled.get(name[1], name[1])), str(fault))))
         self.release_ = _rename(release, names)
         self.coef_ = np.array([self.release_.coef[label] for label in labels])
         self.intercept_ = self.release_.coef.get("Intercept", 0.0)
@@ -169,6 +171,20 @@ class LinkedRegression(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         X = _read_features(self, X, reset=False)
         return np.asarray(X @ self.coef_ + self.intercept_)
 
+    def __repr__(self, N_CHAR_MAX: int = 700) -> str:
+        """The parameters that are not the default ones; scikit-learn would show tables and arrays among them."""
+        defaults = {name: p.default for name, p in inspect.signature(type(self)).parameters.items()}
+        given = {name: value for name, value in self.get_params(deep=False).items() if value is not defaults[name]}
+        listed = (f"{name}={_shown_parameter(value)}" for name, value in given.items())
+        return f"LinkedRegression({', '.join(listed)})"
+
+    def _repr_html_(self) -> str:
+        """The same in a notebook."""
+        return f"<pre>{html.escape(repr(self))}</pre>"
+
+    def _repr_mimebundle_(self, **_: Any) -> dict[str, str]:
+        return {"text/plain": repr(self), "text/html": self._repr_html_()}
+
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
         tags.input_tags.allow_nan = True  # no cell may make a release fail, NaN included
@@ -176,12 +192,13 @@ class LinkedRegression(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         tags.regressor_tags.poor_score = True  # scikit-learn's own checks use 200 rows, where the noise hides the model
         return tags
 
+    @plain_faults
     def _declare(self, response: str, names: Mapping[str, str]) -> Study:
         """The study that the parameters declare. `names` maps the formula's column names to feature names."""
         bounds, typical = _by_column(self.bounds, names), _by_column(self.typical, names)
         missing = [label for name, label in names.items() if name not in bounds]
         if missing:
-            hint = suggest(missing[0], map(str, self.bounds)) if isinstance(self.bounds, Mapping) else ""
+            hint = suggest(missing[0], self.bounds) if isinstance(self.bounds, Mapping) else ""
             raise StudyError(
                 f"Feature {missing[0]!r} has no declared bounds.{hint} Bounds are public and never read from the data: "
                 f"declare bounds={{{missing[0]!r}: (low, high)}}, or one pair for all features."
@@ -189,9 +206,7 @@ class LinkedRegression(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         if self.response_bounds is None:
             raise StudyError("The response has no declared bounds. Declare response_bounds=(low, high), public too.")
         if isinstance(self.typical, Mapping) and len(typical) < len(self.typical):
-            raise StudyError(
-                f"typical must name features, each once ({list(names.values())}), not {list(self.typical)}."
-            )
+            raise StudyError(f"typical must name features, each once: {list(names.values())}.")
         shared = (
             "epsilon",
             "delta",
@@ -207,9 +222,14 @@ class LinkedRegression(RegressorMixin, BaseEstimator):  # type: ignore[misc]
             formula=" + ".join([f"{response} ~ {'1' if self.fit_intercept else '0'}", *names]),
             bounds={response: self.response_bounds, **bounds},
             typical=typical,
-            unit=self.unit or UNSTATED,
+            unit=UNSTATED if self.unit is None else self.unit,
             **{setting: getattr(self, setting) for setting in shared},
         )
+
+
+def _shown_parameter(value: Any) -> str:
+    """A parameter in the estimator's repr: settings as they are, what may hold data by its type."""
+    return repr(value) if isinstance(value, (Linkage, PrivacyUnit, Descent)) else shown(value)
 
 
 def _read_features(model: LinkedRegression, X: Any, y: Any = "no_validation", *, reset: bool) -> Floats:

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from dplinked.errors import BudgetError, LedgerError, ReleaseError, StudyError, raise_alone
+from dplinked.errors import BudgetError, LedgerError, ReleaseError, StudyError, plain_faults, raise_alone
 from dplinked.ledger.database import (
     FAULT,
     connect,
@@ -118,6 +118,7 @@ def pure_mu(epsilon: float) -> float:
 class Ledger:
     """The budget of one population, in a ledger that exists already. :meth:`create` opens a new budget."""
 
+    @plain_faults
     def __init__(self, url: str | Path, population: str | None = None) -> None:
         self._engine = connect(url)
         with self._transaction() as connection:
@@ -140,6 +141,7 @@ class Ledger:
     # --- for the steward -------------------------------------------------------------------------
 
     @classmethod
+    @plain_faults
     def create(cls, url: str | Path, population: str, *, epsilon: float, delta: float) -> Ledger:
         """Open a budget for a population. A second one for the same population is refused."""
         check_budget(epsilon, delta)
@@ -168,6 +170,7 @@ class Ledger:
             )
         return cls(url, population)
 
+    @plain_faults
     def register(self, source: Any) -> None:
         """Register a file or table about the population. From then on, releases from it are charged to this budget."""
         fingerprint = self.fingerprint(source)
@@ -176,6 +179,7 @@ class Ledger:
             if fingerprint not in self._registered(connection):
                 self._append(connection, row, "register", None, fingerprint, 0, canonical({}))
 
+    @plain_faults
     def book(self, *, epsilon: float, delta: float, note: str) -> None:
         """Book spending that happened outside the ledger. It may exceed what is left; then nothing is left.
 

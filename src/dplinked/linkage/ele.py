@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dplinked.data.keys import key_text
-from dplinked.errors import StudyError
+from dplinked.data.keys import key_text, number
+from dplinked.errors import StudyError, plain_faults, plain_number, raise_alone, shown
 from dplinked.linkage.declared import DeclaredLinkage
 from dplinked.linkage.unit import LinkageExposure, PrivacyUnit
 
@@ -24,13 +24,10 @@ LINK_BLOCK = "link_block"  # column of the groups that linking found: a result o
 
 def _checked_accuracy(value: Any, what: str) -> float:
     """Return an accuracy as a number in (0, 1]; `what` names it in the error."""
-    try:
-        number = float(value)
-    except (TypeError, ValueError, OverflowError):
-        raise StudyError(f"{what} must be a number in (0, 1], not {value!r}.") from None
-    if not 0.0 < number <= 1.0:
-        raise StudyError(f"{what} must lie in (0, 1], not {number!r}.")
-    return number
+    accuracy = plain_number(value)
+    if not 0.0 < accuracy <= 1.0:
+        raise StudyError(f"{what} must lie in (0, 1], not {shown(value)}.")
+    return accuracy
 
 
 def _checked_per_block(value: Any, what: str, low: float, high: float) -> float | dict[str, float] | None:
@@ -38,7 +35,7 @@ def _checked_per_block(value: Any, what: str, low: float, high: float) -> float 
     if value is None:
         return None
     listed = value.values() if isinstance(value, Mapping) else [value]
-    if not all(isinstance(number, (int, float)) and low <= number < high for number in listed):
+    if not all(isinstance(v, (int, float)) and low <= v < high for v in listed):
         raise StudyError(
             f"{what} must be a number from {low:g}{'' if high == math.inf else f' to below {high:g}'}, or one per block."
         )
@@ -58,10 +55,12 @@ def _checked_accuracies(accuracy: Any, block: str | None) -> float | dict[str, f
     for key, value in table.items():
         text = key_text(key)
         if text is None or text in declared:
-            raise StudyError(
-                f"The accuracy table names block {key!r} twice, or not by a key: use other=… for null keys."
-            )
-        declared[text] = _checked_accuracy(value, f"accuracy of block {key!r}")
+            raise StudyError("The accuracy table names a block twice, or not by a key: use other=… for null keys.")
+        declared[text] = number(value)
+    if not all(
+        0.0 < accuracy <= 1.0 for accuracy in declared.values()
+    ):  # which one is not told: rows may stand in their place
+        raise StudyError("The accuracy of every block must be a number in (0, 1].")
     return declared
 
 
@@ -69,7 +68,13 @@ def _accuracy_from_table(table: Any, block: str) -> dict[Hashable, float]:
     """Read ``{block: accuracy}`` from any table with the block column and a column ``accuracy``."""
     import narwhals as nw
 
-    frame = nw.from_native(table, eager_only=True)
+    frame = None
+    try:
+        frame = nw.from_native(table, eager_only=True)
+    except TypeError:
+        raise_alone(
+            StudyError(f"accuracy must be a number in (0, 1], a mapping or a table of accuracies, not {shown(table)}.")
+        )
     missing = [name for name in (block, "accuracy") if name not in frame.columns]
     if missing:
         raise StudyError(f"The accuracy table needs the columns {block!r} and 'accuracy'; missing: {missing}.")
@@ -124,6 +129,7 @@ class ELE:
     paid: float | None
     displaced_links: int | None
 
+    @plain_faults
     def __init__(
         self,
         accuracy: Any,
@@ -138,7 +144,7 @@ class ELE:
         displaced_links: int | None = None,
     ) -> None:
         if block is not None and not isinstance(block, str):
-            raise StudyError(f"block must be a column's name, not {block!r}.")
+            raise StudyError(f"block must be a column's name, not {shown(block)}.")
         other = None if other is None else _checked_accuracy(other, "accuracy of other blocks")
         object.__setattr__(self, "accuracy", _checked_accuracies(accuracy, block))
         object.__setattr__(self, "block", block)
@@ -163,7 +169,7 @@ class ELE:
         if source is None:
             source = UNSTATED_SOURCE if self.block == LINK_BLOCK else "public"
         elif source not in SOURCES:
-            raise StudyError(f"The accuracy's source must be one of {list(SOURCES)}, not {source!r}.")
+            raise StudyError(f"The accuracy's source must be one of {list(SOURCES)}, not {shown(source)}.")
         if accuracy_min is not None:
             accuracy_min = _checked_accuracy(accuracy_min, "accuracy_min")
             if source != "estimated":
@@ -176,11 +182,12 @@ class ELE:
     def _set_payment(self, paid: float | None, displaced_links: int | None) -> None:
         """Set what released accuracies cost, and for which unit; only these have a cost."""
         released = self.source == "released"
-        if (paid is not None) != released or (paid is not None and not (math.isfinite(paid) and paid > 0)):
+        if (paid is not None) != released or (paid is not None and not 0.0 < plain_number(paid) < math.inf):
             raise StudyError(
                 "source='released' needs paid=…, what the release of the accuracies cost, and only it takes one."
             )
-        if (displaced_links is not None) != released or isinstance(displaced_links, bool):
+        whole = isinstance(displaced_links, int) and not isinstance(displaced_links, bool)
+        if whole != released or (displaced_links is not None) != released:
             raise StudyError(
                 "source='released' needs displaced_links=…, which its release was paid for, and only it takes one."
             )
@@ -188,8 +195,11 @@ class ELE:
         object.__setattr__(self, "displaced_links", displaced_links)
 
     def __repr__(self) -> str:
-        shown = "withheld" if self.source == "estimated" else repr(self.accuracy)
-        return f"ELE(accuracy={shown}, block={self.block!r}, source={self.source!r})"
+        if self.source == "estimated":
+            accuracy = "withheld"
+        else:
+            accuracy = f"of {len(self.accuracy)} blocks" if isinstance(self.accuracy, Mapping) else f"{self.accuracy!r}"
+        return f"ELE(accuracy={accuracy}, block={shown(self.block)}, source={self.source!r})"
 
     @property
     def public(self) -> ELE:

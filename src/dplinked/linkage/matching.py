@@ -14,7 +14,7 @@ from dplinked.data.arrow import column_texts, to_arrow
 from dplinked.data.fingerprint import content_bytes
 from dplinked.data.keys import key_text
 from dplinked.data.sources import is_spark
-from dplinked.errors import StudyError, raise_alone
+from dplinked.errors import StudyError, plain_faults, plain_number, raise_alone, shown
 from dplinked.linkage.declared import DeclaredLinkage
 from dplinked.linkage.unit import LinkageExposure, PrivacyUnit
 
@@ -74,6 +74,7 @@ class Matching:
     pairs: Any
     block: None
 
+    @plain_faults
     def __init__(
         self,
         pairs: Any,
@@ -83,17 +84,17 @@ class Matching:
         accuracy_min: float = 0.0,
         carriers: int | None = None,
     ) -> None:
-        if not (math.isfinite(column_sum) and column_sum >= 1.0):
-            raise StudyError(f"column_sum must be a finite number, 1 or more, not {column_sum!r}.")
-        if not 0.0 <= accuracy_min <= 1.0:
-            raise StudyError(f"accuracy_min must lie in [0, 1], not {accuracy_min!r}.")
+        if not 1.0 <= plain_number(column_sum) < math.inf:
+            raise StudyError(f"column_sum must be a finite number, 1 or more, not {shown(column_sum)}.")
+        if not 0.0 <= plain_number(accuracy_min) <= 1.0:
+            raise StudyError(f"accuracy_min must lie in [0, 1], not {shown(accuracy_min)}.")
         if carriers is None and column_sum > 1.0:
             raise StudyError(
                 "One-to-many links (column_sum above 1) need carriers=…: how many rows may hold one response."
             )
         carriers = 1 if carriers is None else carriers
         if isinstance(carriers, bool) or not isinstance(carriers, int) or carriers < 1:
-            raise StudyError(f"carriers must be a whole number, 1 or more, not {carriers!r}.")
+            raise StudyError(f"carriers must be a whole number, 1 or more, not {shown(carriers)}.")
         if id is not None and (not isinstance(id, str) or sp_matrix(pairs)):
             raise StudyError("id names the data's id column, for pairs given as a table of ids.")
         object.__setattr__(self, "column_sum", float(column_sum))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from dplinked.errors import StudyError
+from dplinked.errors import StudyError, shown
 
 
 def write_or_return(text: str, path: str | Path | None) -> str | None:
@@ -14,5 +14,5 @@ def write_or_return(text: str, path: str | Path | None) -> str | None:
     try:
         Path(path).write_text(text, encoding="utf-8", newline="\n")
     except (OSError, ValueError):
-        raise StudyError(f"{Path(path).name!r} cannot be written. Choose a file in an existing folder.") from None
+        raise StudyError(f"{shown(Path(path).name)} cannot be written. Choose a file in an existing folder.") from None
     return None

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dplinked.data.keys import key_text
-from dplinked.errors import StudyError, suggest
+from dplinked.errors import StudyError, plain_number, raise_alone, shown, suggest
 from dplinked.study.formula import Factor, Interval, ParsedFormula, evaluate, interval_of, parse_formula
 from dplinked.study.scaling import ColumnScaling, Scaling
 
@@ -247,7 +247,7 @@ def build_design(
     fill: Mapping[str, float] | None = None,
 ) -> Design:
     """Turn declarations into a design, or say which declaration is missing or wrong."""
-    declared_levels = {name: _checked_levels(name, values) for name, values in (levels or {}).items()}
+    declared_levels = {name: _checked_levels(name, values, formula) for name, values in (levels or {}).items()}
     parsed = parse_formula(formula, [name for name in declared_levels if name not in bounds])
     factors = [parsed.response, *itertools.chain.from_iterable(parsed.terms)]
     for factor in factors[1:]:
@@ -373,7 +373,7 @@ def _typical_middles(
     middles = {}
     for name in typical:
         if name not in bounds:
-            raise StudyError(f"typical names {name!r}, which is not a numeric column here.{suggest(name, bounds)}")
+            raise StudyError(f"typical names {_misnamed(name, bounds)}")
     narrowed = {name: _checked_typical(name, typical, bounds) for name in bounds}
     for group in design.groups:
         column = design.columns[group.start]
@@ -406,27 +406,35 @@ def _checked_bounds(name: str, bounds: Mapping[str, Sequence[float]]) -> Interva
 
 
 def _interval(values: Sequence[float], what: str) -> Interval:
+    low = high = math.nan
     try:
         low, high = (float(value) for value in values)
-    except (TypeError, ValueError):
-        raise StudyError(f"The {what} must be two numbers, not {values!r}.") from None
+    except Exception:  # whatever stands there, its own errors may quote it
+        raise_alone(StudyError(f"The {what} must be two numbers, low and high."))
     if not (math.isfinite(low) and math.isfinite(high)):
-        raise StudyError(f"The {what} must be finite, not {values!r}.")
+        raise StudyError(f"The {what} must be finite, not ({low:g}, {high:g}).")
     return low, high
 
 
-def _checked_levels(name: str, values: Sequence[Any]) -> tuple[str | None, ...]:
+def _misnamed(name: Any, columns: Mapping[str, Interval]) -> str:
+    """What is wrong with a name. It is shown if it is like that of a column: rows may stand in the place of a mapping."""
+    hint = suggest(name, columns)
+    return f"{shown(name) if hint else 'something'}, which is not a numeric column here.{hint}"
+
+
+def _checked_levels(name: str, values: Sequence[Any], formula: str) -> tuple[str | None, ...]:
     """Levels as their texts, the reference first."""
     listed = (values,) if isinstance(values, str) else tuple(values)
     if len({key_text(level) for level in listed} - {None}) != len(listed) or len(listed) < 2:
-        raise StudyError(f"The levels of {name!r} must be at least two different values.")
+        known = shown(name) if str(name) in formula else "a column"
+        raise StudyError(f"The levels of {known} must be at least two different values.")
     return tuple(key_text(level) for level in listed)
 
 
 def _checked_fill(fill: Mapping[str, float], bounds: Mapping[str, Interval]) -> dict[str, float]:
     for name, value in fill.items():
         if name not in bounds:
-            raise StudyError(f"fill names {name!r}, which is not a numeric column here.{suggest(name, bounds)}")
-        if not bounds[name][0] <= value <= bounds[name][1]:
+            raise StudyError(f"fill names {_misnamed(name, bounds)}")
+        if not bounds[name][0] <= plain_number(value) <= bounds[name][1]:
             raise StudyError(f"The fill value of {name!r} must lie within its bounds {bounds[name]}.")
     return {name: float(fill.get(name, low + (high - low) / 2.0)) for name, (low, high) in bounds.items()}

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import re
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from dplinked.data.sources import Query, SparkTable
-from dplinked.errors import StudyError, suggest
+from dplinked.errors import StudyError, raise_alone, shown, suggest
 from dplinked.linkage import ELE, UNSTATED, Exact, Linkage, PrivacyUnit
 from dplinked.study.descent import Descent
 
@@ -44,7 +45,10 @@ def read_settings(text: str, folder: Path, name: str) -> dict[str, Any]:
     try:
         declared = tomllib.loads(text)
     except tomllib.TOMLDecodeError as fault:
-        raise StudyError(f"The study file {name!r} is not valid TOML: {fault}.") from None
+        place = re.search(r"\(at (.*)\)$", str(fault))  # the rest may quote the file, which may be the data's
+        raise_alone(
+            StudyError(f"The study file {shown(name)} is not valid TOML: see {place[1] if place else 'its end'}.")
+        )
     _check_names(declared)
 
     def section(name: str, *required: str) -> dict[str, Any]:
@@ -76,12 +80,12 @@ def _check_names(declared: Mapping[str, Any]) -> None:
     """Refuse sections and keys that a study does not have."""
     for heading, values in declared.items():
         if heading not in SECTIONS:
-            raise StudyError(f"The study has an unknown section [{heading}].{suggest(heading, SECTIONS)}")
+            raise StudyError(f"The study has an unknown section {shown(heading)}.{suggest(heading, SECTIONS)}")
         if not isinstance(values, dict):
-            raise StudyError(f"The study's {heading!r} must be a section: write [{heading}].")
+            raise StudyError(f"The study's {shown(heading)} must be a section: write [{heading}].")
         for key in values if SECTIONS[heading] else ():
             if key not in SECTIONS[heading]:
-                raise StudyError(f"[{heading}] has an unknown key {key!r}.{suggest(key, SECTIONS[heading])}")
+                raise StudyError(f"[{heading}] has an unknown key {shown(key)}.{suggest(key, SECTIONS[heading])}")
 
 
 def _data_from(declared: dict[str, Any], folder: Path) -> Path | Query | SparkTable | None:
@@ -119,10 +123,10 @@ def _linkage_from(declared: dict[str, Any]) -> Linkage:
     kind = declared.pop("model", "ele")
     if kind == "exact":
         if declared:
-            raise StudyError(f"[linkage] model = 'exact' takes no {sorted(declared)}.")
+            raise StudyError("[linkage] model = 'exact' takes no other settings.")
         return Exact()
     if kind != "ele":
-        raise StudyError(f"[linkage] model must be 'ele' or 'exact', not {kind!r}.")
+        raise StudyError(f"[linkage] model must be 'ele' or 'exact', not {shown(kind)}.")
     if "accuracy" not in declared:
         raise StudyError("The study lacks 'accuracy' in [linkage]. For a join on a unique key, write model = 'exact'.")
     return ELE(**declared)
