@@ -66,7 +66,7 @@ def raise_alone(error: Exception) -> NoReturn:
 
 def plain_faults(call: Callable[P, R]) -> Callable[P, R]:
     """Let a public function raise errors of this package only. Others may quote what stands in the place of an argument, which may be data."""
-    name = call.__qualname__.removesuffix(".__init__").removesuffix(".__post_init__")
+    name = call.__qualname__.partition("._")[0]
 
     @functools.wraps(call)
     def guarded(*arguments: P.args, **named: P.kwargs) -> R:

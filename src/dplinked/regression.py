@@ -13,6 +13,7 @@ from typing import Any, Self
 import numpy as np
 from narwhals.dependencies import is_into_dataframe
 from numpy.typing import NDArray
+from scipy.sparse import issparse
 from sklearn.base import BaseEstimator, RegressorMixin
 from sklearn.utils.validation import (
     check_array,
@@ -26,6 +27,7 @@ from dplinked.data.table import read_matrix
 from dplinked.errors import DplinkedError, StudyError, plain_faults, raise_alone, shown, suggest
 from dplinked.fitting import fit_study
 from dplinked.linkage import UNSTATED, Linkage, PrivacyUnit
+from dplinked.records import shown_setting
 from dplinked.release.contents import Declared
 from dplinked.release.release import Release
 from dplinked.study.descent import Descent
@@ -156,7 +158,7 @@ class LinkedRegression(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         }
         study = self._declare(f"y{tail}", names)
         try:
-            release = fit_study(study, cells | _read_blocks(block, blocks, len(y)))
+            release = fit_study(study, cells | self._read_blocks(block, blocks, len(y)))
         except StudyError as fault:
             labelled = names | {f"y{tail}": "y"}
             raise_alone(type(fault)(re.sub(r"'(\w+)'", lambda name: repr(labelled.get(name[1], name[1])), str(fault))))
@@ -175,7 +177,7 @@ class LinkedRegression(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         """The parameters that are not the default ones; scikit-learn would show tables and arrays among them."""
         defaults = {name: p.default for name, p in inspect.signature(type(self)).parameters.items()}
         given = {name: value for name, value in self.get_params(deep=False).items() if value is not defaults[name]}
-        listed = (f"{name}={_shown_parameter(value)}" for name, value in given.items())
+        listed = (f"{name}={shown_setting(value)}" for name, value in given.items())
         return f"LinkedRegression({', '.join(listed)})"
 
     def _repr_html_(self) -> str:
@@ -226,30 +228,58 @@ class LinkedRegression(RegressorMixin, BaseEstimator):  # type: ignore[misc]
             **{setting: getattr(self, setting) for setting in shared},
         )
 
+    @staticmethod
+    @plain_faults
+    def _read_blocks(block: str | None, blocks: Any, count: int) -> dict[str, Any]:
+        """The block column by its name; empty if the linkage has none."""
+        if block is None and blocks is None:
+            return {}
+        if block is None:
+            raise StudyError("blocks are given, but the linkage has no block column: ELE(accuracy=…, block='…').")
+        if blocks is None:
+            raise StudyError(f"The linkage has the block column {block!r}. Pass its keys: fit(X, y, blocks=…).")
+        # Keys are listed one by one: as an array, a column of integers with a single null would become floats.
+        keys = blocks.iloc[:, 0] if hasattr(blocks, "iloc") and getattr(blocks, "ndim", 1) == 2 else blocks
+        for listed in ("to_pylist", "to_list"):
+            keys = getattr(keys, listed)() if hasattr(keys, listed) else keys
+        if isinstance(keys, np.ndarray):
+            keys = keys[:, 0] if keys.ndim == 2 and keys.shape[1] == 1 else keys
+            if keys.ndim != 1:
+                raise StudyError("blocks must be one key per row.")
+        if isinstance(keys, (str, bytes, Mapping)) or not hasattr(keys, "__len__"):
+            raise StudyError("blocks must be one key per row.")
+        if len(keys) != count:
+            raise StudyError(f"blocks has {len(keys)} keys for {count} rows. Give one key per row.")
+        return {block: keys}
 
-def _shown_parameter(value: Any) -> str:
-    """A parameter in the estimator's repr: settings as they are, what may hold data by its type."""
-    return repr(value) if isinstance(value, (Linkage, PrivacyUnit, Descent)) else shown(value)
+
+def _read_cells(data: Any, name: str) -> Any:
+    """An array of numbers, each cell read on its own. What is no array, table or list is refused; sparse matrices are left to scikit-learn."""
+    cells = None
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # a warning about a number is a message about rows
+            cells = read_matrix(data)
+    except DplinkedError:
+        raise
+    except Exception:  # its text may quote cells
+        raise_alone(StudyError(f"{name} cannot be read. Give an array, a table or a list of rows."))
+    if not (isinstance(cells, np.ndarray) and cells.ndim) and not issparse(cells):
+        raise StudyError(f"{name} must be an array, a table or a list of rows, not {shown(data)}.")
+    return cells
 
 
 def _read_features(model: LinkedRegression, X: Any, y: Any = "no_validation", *, reset: bool) -> Floats:
     """Read the features, each cell on its own; check their shape and their names."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # a warning about a number is a message about rows
-        cells = read_matrix(X)
-    cells = check_array(cells, input_name="X", estimator=model, **_NUMBERS)
+    cells = check_array(_read_cells(X, "X"), input_name="X", estimator=model, **_NUMBERS)
     validate_data(model, X if is_into_dataframe(X) else cells, y, reset=reset, skip_check_array=True)
     return cells  # type: ignore[no-any-return]
 
 
 def _read_response(model: LinkedRegression, y: Any) -> Floats:
     """Read the responses, each cell on its own; check their shape."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        cells = read_matrix(y)
-    return column_or_1d(  # type: ignore[no-any-return]
-        check_array(cells, input_name="y", estimator=model, ensure_2d=False, **_NUMBERS), warn=True
-    )
+    cells = check_array(_read_cells(y, "y"), input_name="y", estimator=model, ensure_2d=False, **_NUMBERS)
+    return column_or_1d(cells, warn=True)  # type: ignore[no-any-return]
 
 
 def _read_rows(model: LinkedRegression, X: Any, y: Any) -> tuple[Floats, Floats]:
@@ -263,29 +293,6 @@ def _read_rows(model: LinkedRegression, X: Any, y: Any) -> tuple[Floats, Floats]
     except (TypeError, ValueError, OverflowError) as fault:
         kind = TypeError if isinstance(fault, TypeError) else StudyError
         raise_alone(kind(re.split(r":|\n", str(fault))[0]))
-
-
-def _read_blocks(block: str | None, blocks: Any, count: int) -> dict[str, Any]:
-    """The block column by its name; empty if the linkage has none."""
-    if block is None and blocks is None:
-        return {}
-    if block is None:
-        raise StudyError("blocks are given, but the linkage has no block column: ELE(accuracy=…, block='…').")
-    if blocks is None:
-        raise StudyError(f"The linkage has the block column {block!r}. Pass its keys: fit(X, y, blocks=…).")
-    # Keys are listed one by one: as an array, a column of integers with a single null would become floats.
-    keys = blocks.iloc[:, 0] if hasattr(blocks, "iloc") and getattr(blocks, "ndim", 1) == 2 else blocks
-    for listed in ("to_pylist", "to_list"):
-        keys = getattr(keys, listed)() if hasattr(keys, listed) else keys
-    if isinstance(keys, np.ndarray):
-        keys = keys[:, 0] if keys.ndim == 2 and keys.shape[1] == 1 else keys
-        if keys.ndim != 1:
-            raise StudyError("blocks must be one key per row.")
-    if isinstance(keys, (str, Mapping)) or not hasattr(keys, "__len__"):
-        raise StudyError("blocks must be one key per row.")
-    if len(keys) != count:
-        raise StudyError(f"blocks has {len(keys)} keys for {count} rows. Give one key per row.")
-    return {block: keys}
 
 
 def _by_column(declared: Any, names: Mapping[str, str]) -> dict[str, Any]:

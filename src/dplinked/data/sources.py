@@ -10,12 +10,13 @@ from typing import Any
 
 from dplinked.data.files import Files
 from dplinked.errors import StudyError, shown
+from dplinked.records import PlainlyShown
 
 Progress = Callable[[str, int, int], None]  # called with a title, the parts that are done, and their number
 
 
-@dataclass(frozen=True)
-class Query:
+@dataclass(frozen=True, repr=False)
+class Query(PlainlyShown):
     """Rows that a SELECT statement gives in DuckDB.
 
     Parameters
@@ -44,8 +45,8 @@ class Query:
         object.__setattr__(self, "folder", None if self.folder is None else Path(self.folder))
 
 
-@dataclass(frozen=True)
-class SparkTable:
+@dataclass(frozen=True, repr=False)
+class SparkTable(PlainlyShown):
     """Rows in the active Spark session, given by a table's name or a SELECT statement."""
 
     table: str
@@ -55,8 +56,8 @@ class SparkTable:
             raise StudyError(f"A Spark table is given by its name or a SELECT statement, not by {shown(self.table)}.")
 
 
-@dataclass(frozen=True)
-class Stream:
+@dataclass(frozen=True, repr=False)
+class Stream(PlainlyShown):
     """Record batches that can be read only once.
 
     Parameters

@@ -264,9 +264,7 @@ def _open_array(values: Any) -> Any:
     if isinstance(values, (pa.Array, pa.ChunkedArray)):
         return values if isinstance(values, pa.ChunkedArray) else pa.chunked_array([values])
     listed = values.tolist() if isinstance(values, np.ndarray) and values.dtype != object else list(values)
-    column = np.empty(len(listed), dtype=object)
-    column[:] = listed
-    return column
+    return np.fromiter(listed, dtype=object, count=len(listed))  # cells that are lists stay lists
 
 
 def _kind(column: Any) -> str:

@@ -6,13 +6,13 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from dplinked.errors import StudyError, plain_faults, plain_number, shown
-from dplinked.records import ReadableByKey
+from dplinked.records import PlainlyShown, ReadableByKey
 
 _MOST = 10**9  # largest number of displaced links, and largest change of the matching matrix, that may be declared
 
 
-@dataclass(frozen=True)
-class PrivacyUnit(ReadableByKey):
+@dataclass(frozen=True, repr=False)
+class PrivacyUnit(PlainlyShown, ReadableByKey):
     """What one individual can change, beyond their own x and y.
 
     Parameters

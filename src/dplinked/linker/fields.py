@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from dplinked.data.keys import number
 from dplinked.errors import StudyError, plain_faults, plain_number, shown, suggest
+from dplinked.records import PlainlyShown
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -37,8 +38,8 @@ _CLOSE = 0.85  # two words with at least this Jaro-Winkler similarity count as t
 _GRADES = (0.75, 0.85, 0.92, 1.0)
 
 
-@dataclass(frozen=True)
-class Field:
+@dataclass(frozen=True, repr=False)
+class Field(PlainlyShown):
     """A column in both files, and what it adds to a pair's score.
 
     Parameters
@@ -73,12 +74,10 @@ class Field:
     def __post_init__(self) -> None:
         for text in (self.name, self.kind, self.compare, self.right):
             if not isinstance(text, str) and (text is not None or text is self.name):
-                raise StudyError(f"A field's name, kind, compare and right are texts, not {shown(text)}.")
+                raise StudyError("A field's name, kind, compare and right are texts.")
         kind = self.kind or guess_kind(self.name)
         if kind not in KINDS:
-            raise StudyError(
-                f"Field {shown(self.name)}: kind must be one of {list(KINDS)}, not {shown(kind)}.{suggest(kind, KINDS)}"
-            )
+            raise StudyError(f"Field {shown(self.name)}: kind must be one of {list(KINDS)}.{suggest(kind, KINDS)}")
         compare = self.compare or _COMPARISON.get(kind, "exact")
         if compare not in COMPARISONS:
             raise StudyError(

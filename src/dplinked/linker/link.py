@@ -101,6 +101,8 @@ def link(
         raise StudyError("Links made elsewhere come with method='pairs' and pairs=…, both.")
     if isinstance(seed, bool) or not isinstance(seed, int) or seed < 0:
         raise StudyError(f"seed must be a whole number, 0 or more, not {shown(seed)}.")
+    if not plain_number(memory) > 0.0:
+        raise StudyError(f"memory must be a number of bytes above 0, not {shown(memory)}.")
     paths = _resolve_file(left), _resolve_file(right)
     states = source_state(paths[0]), source_state(paths[1])  # taken before anything is read
     a, b = to_arrow(left, "left"), to_arrow(right, "right")

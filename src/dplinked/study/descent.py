@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from dplinked.errors import StudyError, plain_faults, plain_number, shown
+from dplinked.records import PlainlyShown
 
 
-@dataclass(frozen=True)
-class Descent:
+@dataclass(frozen=True, repr=False)
+class Descent(PlainlyShown):
     """Settings of noisy gradient descent, all public.
 
     Parameters

@@ -15,6 +15,7 @@ from dplinked.data.sources import Query, SparkTable
 from dplinked.errors import StudyError, plain_faults, plain_number, raise_alone, shown
 from dplinked.linkage import ELE, UNSTATED, Exact, Linkage, LinkageExposure, Matching, PrivacyUnit
 from dplinked.linkage.ele import LINK_BLOCK
+from dplinked.records import PlainlyShown
 from dplinked.study.budget import check_budget, check_delta, check_size
 from dplinked.study.descent import Descent
 from dplinked.study.design import Design, build_design
@@ -26,8 +27,8 @@ _RANGES = ("declared", "private")
 _SMALLEST = 1e-30
 
 
-@dataclass(frozen=True)
-class Study:
+@dataclass(frozen=True, repr=False)
+class Study(PlainlyShown):
     """A study: model, bounds, linkage, privacy unit and budget. See :func:`dplinked.fit` for the parameters."""
 
     formula: str

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -45,7 +45,7 @@ def read_settings(text: str, folder: Path, name: str) -> dict[str, Any]:
     try:
         declared = tomllib.loads(text)
     except tomllib.TOMLDecodeError as fault:
-        place = re.search(r"\(at (.*)\)$", str(fault))  # the rest may quote the file, which may be the data's
+        place = re.search(r"\(at (line \d+)", str(fault))  # the rest may quote the file, which may be the data's
         raise_alone(
             StudyError(f"The study file {shown(name)} is not valid TOML: see {place[1] if place else 'its end'}.")
         )
@@ -80,12 +80,18 @@ def _check_names(declared: Mapping[str, Any]) -> None:
     """Refuse sections and keys that a study does not have."""
     for heading, values in declared.items():
         if heading not in SECTIONS:
-            raise StudyError(f"The study has an unknown section {shown(heading)}.{suggest(heading, SECTIONS)}")
+            raise StudyError(f"The study has an unknown section{_like(heading, SECTIONS)}")
         if not isinstance(values, dict):
-            raise StudyError(f"The study's {shown(heading)} must be a section: write [{heading}].")
+            raise StudyError(f"The study's {heading!r} must be a section: write [{heading}].")
         for key in values if SECTIONS[heading] else ():
             if key not in SECTIONS[heading]:
-                raise StudyError(f"[{heading}] has an unknown key {shown(key)}.{suggest(key, SECTIONS[heading])}")
+                raise StudyError(f"[{heading}] has an unknown key{_like(key, SECTIONS[heading])}")
+
+
+def _like(name: str, known: Iterable[str]) -> str:
+    """A name that a study does not have. It is shown if it is like one that it has: rows may stand in the place of a study."""
+    hint = suggest(name, known)
+    return f" {shown(name)}.{hint}" if hint else f". There are {', '.join(known)}."
 
 
 def _data_from(declared: dict[str, Any], folder: Path) -> Path | Query | SparkTable | None:
