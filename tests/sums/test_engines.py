@@ -344,6 +344,9 @@ def test_types_that_cannot_be_read_are_refused_by_the_schema(kind: str) -> None:
     found = open_source(odd_frames()[kind])
     with pytest.raises(dpl.StudyError, match=r"'k' holds .*, which cannot be compared"):
         found.require(["k"])
+    if kind == "complex":  # but a single complex cell makes a column of real numbers complex
+        assert found.summarise_column("k", 0.0, 1.0).missing == 2
+        return
     with pytest.raises(dpl.StudyError, match=r"'k' holds .*, not numbers"):
         found.require(["k"], numeric=["k"])
 

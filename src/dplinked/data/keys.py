@@ -59,9 +59,9 @@ def number(value: Any) -> float:
                 return _text_number(value)
             case bytes():
                 return _text_number(value.decode("utf-8"))
-            case (
-                np.ndarray() | np.complexfloating()
-            ):  # NumPy would take their only element, or their real part, and warn
+            case complex() | np.complexfloating():  # one of these makes a whole column complex
+                return float(value.real) if value.imag == 0 else math.nan
+            case np.ndarray():  # NumPy would take its only element, and warn
                 return math.nan
         return float(value)
     except Exception:  # whatever a cell may hold, it must not stop a release

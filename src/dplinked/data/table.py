@@ -74,7 +74,7 @@ class Rows:
     def numbers(self, name: str, start: int, stop: int) -> Floats:
         """Rows start:stop of a numeric column; cells that hold no number become NaN."""
         column = self._columns[name]
-        if isinstance(column, np.ndarray):
+        if isinstance(column, np.ndarray) or _is_complex(column):
             return np.fromiter(map(number, column[start:stop]), np.float64, stop - start)
         import pyarrow as pa
 
@@ -269,7 +269,7 @@ def _open_array(values: Any) -> Any:
 
 def _kind(column: Any) -> str:
     """Return ``"number"``, ``"text"``, ``"object"`` or the name of a type that holds no numbers. Cells are not read."""
-    if isinstance(column, np.ndarray):
+    if isinstance(column, np.ndarray) or _is_complex(column):
         return "object"
     import pyarrow as pa
 
@@ -282,6 +282,12 @@ def _kind(column: Any) -> str:
         return any(test(empty.type) for test in tests) and len(empty.cast(pa.float64())) == 0
 
     return "text" if _works(texts) else "number" if _works(numbers) else _type(column)
+
+
+def _is_complex(column: Any) -> bool:
+    """Whether a column holds complex numbers: pandas makes one of real numbers because of a single cell."""
+    native = column.to_native() if hasattr(column, "to_native") else column
+    return getattr(getattr(native, "dtype", None), "kind", "") == "c"
 
 
 def _type(column: Any) -> str:
