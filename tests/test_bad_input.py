@@ -233,6 +233,49 @@ def test_an_accuracy_table_with_a_block_twice_is_refused() -> None:
         dpl.ELE({None: 0.9}, block="state")
 
 
+def test_the_formula_before_the_data_is_told_so() -> None:
+    """The order of statsmodels and of R; what was given in its place is not shown."""
+    frame = pa.table({"income": [731.25] * 3}).to_pandas()
+    with pytest.raises(
+        dpl.StudyError, match=r"not \[DataFrame\]. The data comes first, then the formula: dpl.fit\(data, formula, …\)"
+    ):
+        dpl.fit("consumption ~ income", frame, bounds={}, linkage=dpl.Exact(), epsilon=1.0, delta=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"epsilon": np.array([731.25])}, r"epsilon must be a finite number above 0, not \[ndarray\]"),
+        ({"delta": pa.table({"x": [731.25]})}, r"delta must lie strictly between 0 and 1, not \[Table\]"),
+        ({"bounds": pa.table({"x": [731.25]})}, "bounds must be a mapping from columns' names"),
+        ({"bounds": {"income": [731.25] * 3, "consumption": (0, 1)}}, "The bounds of 'income' must be two numbers, low and high"),
+        ({"levels": [731.25]}, r"levels must be a mapping .* not \[list\]"),
+        ({"fill": {"income": [731.25]}}, "The fill value of 'income' must lie within its bounds"),
+        ({"fill": {"secret 731": 1.0}}, "fill names something, which is not a numeric column here"),
+        ({"typical": {"incme": (0, 1)}}, "typical names 'incme', which is not a numeric column here. Did you mean 'income'"),
+        ({"unit": np.array([731.25])}, r"unit must be a dpl.PrivacyUnit, not \[ndarray\]"),
+        ({"ridge": [731.25]}, r"ridge must be a finite number, 0 or more, not \[list\]"),
+        ({"method": np.array(["secret 731"])}, r"method must be a text, not \[ndarray\]"),
+        ({"ledger": pa.table({"x": [731.25]})}, r"ledger must be a path or an address, not \[Table\]"),
+        ({"formula": "731.25,731.25\n" * 100}, r"The formula \[a long text\] cannot be read"),
+        ({"linkage": {"accuracy": 731.25}}, "Say how the rows were linked"),
+    ],
+)  # fmt: skip
+def test_what_stands_for_a_setting_is_told_by_its_type(change: dict[str, Any], message: str) -> None:
+    declared: dict[str, Any] = {
+        "formula": "consumption ~ income", "bounds": {"income": (0, 1), "consumption": (0, 1)}, "linkage": dpl.Exact(), "epsilon": 1.0, "delta": 1e-6,
+    }  # fmt: skip
+    with pytest.raises(dpl.StudyError, match=message) as refused:
+        dpl.fit({"income": [1.0], "consumption": [1.0]}, **{**declared, **change})
+    assert "731" not in str(refused.value)
+    assert refused.value.__context__ is None
+
+
+def test_an_argument_that_is_missing_is_still_named() -> None:
+    with pytest.raises(TypeError, match=r"missing 4 required keyword-only arguments: 'bounds'"):
+        dpl.fit({"income": [1.0]}, "consumption ~ income")  # type: ignore[call-arg]
+
+
 @pytest.mark.parametrize("out", ["no/such/r.json", ".", "study.toml/r.json"])
 def test_output_that_cannot_be_written_costs_nothing(folder: Path, run: Run, out: str) -> None:
     code, _, said = run("fit", folder / "study.toml", "--out", folder / out)

@@ -237,7 +237,7 @@ class LinkedRegression(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         if block is None:
             raise StudyError("blocks are given, but the linkage has no block column: ELE(accuracy=…, block='…').")
         if blocks is None:
-            raise StudyError(f"The linkage has the block column {block!r}. Pass its keys: fit(X, y, blocks=…).")
+            raise StudyError(f"The linkage has the block column {shown(block)}. Pass its keys: fit(X, y, blocks=…).")
         # Keys are listed one by one: as an array, a column of integers with a single null would become floats.
         keys = blocks.iloc[:, 0] if hasattr(blocks, "iloc") and getattr(blocks, "ndim", 1) == 2 else blocks
         for listed in ("to_pylist", "to_list"):
@@ -265,7 +265,7 @@ def _read_cells(data: Any, name: str) -> Any:
     except Exception:  # its text may quote cells
         raise_alone(StudyError(f"{name} cannot be read. Give an array, a table or a list of rows."))
     if not (isinstance(cells, np.ndarray) and cells.ndim) and not issparse(cells):
-        raise StudyError(f"{name} must be an array, a table or a list of rows, not {shown(data)}.")
+        raise StudyError(f"{name} must be an array, a table or a list of rows, not [{type(data).__name__}].")
     return cells
 
 

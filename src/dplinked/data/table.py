@@ -22,7 +22,7 @@ from dplinked.data.encoding import Keys, cell_texts, dense_codes, dense_range, e
 from dplinked.data.files import read_file
 from dplinked.data.keys import FALSE, NUMBER, TRUE, number
 from dplinked.data.sizes import PART
-from dplinked.errors import ReleaseError, StudyError, raise_alone, suggest
+from dplinked.errors import ReleaseError, StudyError, raise_alone, shown, suggest
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -66,7 +66,7 @@ class Rows:
         for name in numeric:
             kind = _kind(self._columns[name])
             if kind not in ("number", "text", "object"):
-                raise StudyError(f"Column {name!r} holds {kind}, not numbers. Convert it before fitting.")
+                raise StudyError(f"Column {shown(name)} holds {kind}, not numbers. Convert it before fitting.")
         for name in names:
             if name not in numeric:
                 self.check_key(name)
@@ -122,7 +122,7 @@ class Rows:
         """Refuse a column whose type cannot be compared. Its cells are not read."""
         if not self._comparable(name):
             kind = _type(self._columns[name])
-            raise StudyError(f"Column {name!r} holds {kind}, which cannot be compared. Convert it to text first.")
+            raise StudyError(f"Column {shown(name)} holds {kind}, which cannot be compared. Convert it to text first.")
 
     def _comparable(self, name: str) -> bool:
         """Whether a column's type can be encoded as keys, tried on no rows."""
@@ -211,7 +211,7 @@ def check_columns(names: Sequence[str], columns: Sequence[str], *, secret: bool 
     """Refuse names that are not among the columns. If the columns are `secret`, the message suggests none of them."""
     for name in names:
         if name not in columns:
-            raise StudyError(f"Column {name!r} is not in the data.{suggest(name, () if secret else columns)}")
+            raise StudyError(f"Column {shown(name)} is not in the data.{suggest(name, () if secret else columns)}")
 
 
 def count_codes(codes: Codes, size: int) -> NDArray[np.int64]:

@@ -34,8 +34,8 @@ DIAGONAL = "A diagonal entry of the matching matrix is below accuracy_min={:g}."
 PROBABILITIES = "Matching probabilities must be finite and not negative."
 POSITIONS = "The pairs' positions must be whole numbers from 0, and there must be some."
 ROW_SUM = "Each row of the matching matrix must sum to 1."
-IDS = "The ids in {!r} must be different and not null."
-UNKNOWN_IDS = "The pairs name an id that is not in {!r}."
+IDS = "The ids in {} must be different and not null."
+UNKNOWN_IDS = "The pairs name an id that is not in {}."
 
 
 @dataclass(frozen=True, init=False, repr=False)
@@ -129,12 +129,12 @@ class Matching:
         table = to_arrow(self.pairs, "pairs")
         _require_pairs(table.column_names)
         if ids.null_count or len(pc.unique(ids)) != len(ids):
-            raise StudyError(IDS.format(self.id))
+            raise StudyError(IDS.format(shown(self.id)))
         places = []
         for name in ("row", "match"):
             found = _find_ids(table, name, ids)
             if found.null_count:
-                raise StudyError(UNKNOWN_IDS.format(self.id))
+                raise StudyError(UNKNOWN_IDS.format(shown(self.id)))
             places.append(np.asarray(found.to_numpy(), np.int64))
         values = _pair_numbers(table, "probability", pa.float64())
         matrix = sp.coo_array((values, tuple(places)), shape=(len(ids), len(ids)))

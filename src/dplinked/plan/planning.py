@@ -122,9 +122,9 @@ def plan_study(
     half_width: Mapping[str, float] | None = None,
 ) -> Plan:
     """Plan for a study; see :func:`plan`."""
-    if len(counts) != 1 or not isinstance(counts[0], Real):
+    if not _is_one_number(counts):
         counts = [int(number) for number in _listed(counts, "count", 1.0 / study.delta)]
-    if len(epsilons) != 1 or not isinstance(epsilons[0], Real):
+    if not _is_one_number(epsilons):
         epsilons = _listed(epsilons, "epsilon", LARGE_EPSILON)
     if not 0.0 <= plain_number(r_squared) < 1.0:
         raise StudyError(f"r_squared must lie in [0, 1), not {shown(r_squared)}.")
@@ -159,6 +159,10 @@ def plan_study(
         point,
         _curves(study, design, exposure, guess, point, counts, epsilons),
     )
+
+
+def _is_one_number(values: Any) -> bool:
+    return len(values) == 1 and isinstance(values[0], Real)
 
 
 def _listed(values: Any, name: str, limit: float) -> list[float]:

@@ -253,7 +253,7 @@ def build_design(
     for factor in factors[1:]:
         if shared := set(factor.variables) & set(parsed.response.variables):
             raise StudyError(
-                f"{factor.text!r} uses the response's own column {shared.pop()!r}, which is on a linked row."
+                f"{shown(factor.text)} uses the response's own column {shown(shared.pop())}, which is on a linked row."
             )
     numeric = dict.fromkeys(name for factor in factors if not factor.categorical for name in factor.variables)
     intervals = {name: _checked_bounds(name, bounds) for name in numeric}
@@ -263,8 +263,8 @@ def build_design(
             name = factor.variables[0]
             if name not in declared_levels:
                 raise StudyError(
-                    f"Categorical column {name!r} has no declared levels. Levels are public: declare "
-                    f"levels={{{name!r}: [...]}}, the reference level first."
+                    f"Categorical column {shown(name)} has no declared levels. Levels are public: declare "
+                    f"levels={{{shown(name)}: [...]}}, the reference level first."
                 )
             used_levels[name] = declared_levels[name]
     columns, groups = _build_columns(parsed, intervals, used_levels)
@@ -309,11 +309,11 @@ def _numeric_column(factors: tuple[Factor, ...], bounds: Mapping[str, Interval],
     name = ":".join(factor.text for factor in factors)
     low, high = _product_interval(factors, bounds)
     if not low < high:
-        raise StudyError(f"The bounds of {name!r} leave it constant; drop the term or widen the bounds.")
+        raise StudyError(f"The bounds of {shown(name)} leave it constant; drop the term or widen the bounds.")
     shift = (low + high) / 2.0 if centre else 0.0
     scale = (high - low) / 2.0 if centre else max(abs(low), abs(high))
     if not (math.isfinite(shift) and 1e-60 < scale < 1e60):
-        raise StudyError(f"The bounds of {name!r} are too large or too close together to compute with.")
+        raise StudyError(f"The bounds of {shown(name)} are too large or too close together to compute with.")
     return Column(name, factors, (), (low, high), shift, scale)
 
 
@@ -387,21 +387,25 @@ def _typical_middles(
 def _checked_typical(name: str, typical: Mapping[str, Sequence[float]], bounds: Mapping[str, Interval]) -> Interval:
     if name not in typical:
         return bounds[name]
-    low, high = _interval(typical[name], f"typical range of {name!r}")
+    low, high = _interval(typical[name], f"typical range of {shown(name)}")
     if not (bounds[name][0] <= low < high <= bounds[name][1]):
-        raise StudyError(f"The typical range of {name!r} must lie within its bounds {bounds[name]}, low before high.")
+        raise StudyError(
+            f"The typical range of {shown(name)} must lie within its bounds {bounds[name]}, low before high."
+        )
     return low, high
 
 
 def _checked_bounds(name: str, bounds: Mapping[str, Sequence[float]]) -> Interval:
     if name not in bounds:
         raise StudyError(
-            f"Column {name!r} has no declared bounds.{suggest(name, bounds)} Bounds are public and never read from "
-            f"the data: declare bounds={{{name!r}: (low, high)}}."
+            f"Column {shown(name)} has no declared bounds.{suggest(name, bounds)} Bounds are public and never read from "
+            f"the data: declare bounds={{{shown(name)}: (low, high)}}."
         )
-    low, high = _interval(bounds[name], f"bounds of {name!r}")
+    low, high = _interval(bounds[name], f"bounds of {shown(name)}")
     if not low < high:
-        raise StudyError(f"The bounds of {name!r} are ({low:g}, {high:g}); the low one must come first and be smaller.")
+        raise StudyError(
+            f"The bounds of {shown(name)} are ({low:g}, {high:g}); the low one must come first and be smaller."
+        )
     return low, high
 
 
@@ -436,5 +440,5 @@ def _checked_fill(fill: Mapping[str, float], bounds: Mapping[str, Interval]) -> 
         if name not in bounds:
             raise StudyError(f"fill names {_misnamed(name, bounds)}")
         if not bounds[name][0] <= plain_number(value) <= bounds[name][1]:
-            raise StudyError(f"The fill value of {name!r} must lie within its bounds {bounds[name]}.")
+            raise StudyError(f"The fill value of {shown(name)} must lie within its bounds {bounds[name]}.")
     return {name: float(fill.get(name, low + (high - low) / 2.0)) for name, (low, high) in bounds.items()}
