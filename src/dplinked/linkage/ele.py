@@ -75,12 +75,11 @@ def _accuracy_from_table(table: Any, block: str) -> dict[Hashable, float]:
         raise_alone(
             StudyError(f"accuracy must be a number in (0, 1], a mapping or a table of accuracies, not {shown(table)}.")
         )
-    missing = [name for name in (block, "accuracy") if name not in frame.columns]
-    if missing:
-        raise StudyError(f"The accuracy table needs the columns {block!r} and 'accuracy'; missing: {missing}.")
+    if not {block, "accuracy"} <= set(frame.columns):
+        raise StudyError(f"The accuracy table needs the columns {shown(block)} and 'accuracy'.")
     keys = frame.get_column(block).to_list()
     if len(set(map(key_text, keys))) != len(keys):
-        raise StudyError(f"The accuracy table names a block twice in {block!r}. Give each block one row.")
+        raise StudyError(f"The accuracy table names a block twice in {shown(block)}. Give each block one row.")
     return dict(zip(keys, frame.get_column("accuracy").to_list(), strict=True))
 
 

@@ -138,7 +138,7 @@ class _Linking:
         """Refuse a block whose pairs do not fit into the allowed memory."""
         if left * right * _BYTES_PER_PAIR > self.memory:
             raise StudyError(
-                f"Block {name!r} has {left:,} × {right:,} pairs, more than fit into {self.memory / 1e9:.1f} GB. Block on a finer "
+                f"A block has more pairs than fit into {self.memory / 1e9:.1f} GB. Block on a finer "
                 "key (a postcode, or several columns), link with method='splink', or allow more: memory=…."
             )
 
