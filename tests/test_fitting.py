@@ -202,7 +202,7 @@ def test_accuracy_tables() -> None:
     assert dpl.ELE(table, block="state").accuracy == {"a": 0.9, "b": 0.8}
     with pytest.raises(dpl.StudyError, match="twice"):
         dpl.ELE(pd.concat([table, table]), block="state")
-    with pytest.raises(dpl.StudyError, match="missing"):
+    with pytest.raises(dpl.StudyError, match="needs the columns"):
         dpl.ELE(table.rename(columns={"accuracy": "a"}), block="state")
     with pytest.raises(dpl.StudyError, match="block column"):
         dpl.ELE({"a": 0.9})
