@@ -82,7 +82,7 @@ def link_by_rules(
     state = _Linking(comparers, left_blocks.size, right_blocks.size, threshold, memory)
     greedy = assignment == "greedy"
     blocks = list(_pair_blocks(left_blocks, right_blocks, missing_too=greedy))
-    for name, left, right in blocks:
+    for _, left, right in blocks:
         state.check_room(left.size, right.size)
     for name, left, right in blocks:
         state.link_block(name, left, right, greedy, rng)
