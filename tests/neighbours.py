@@ -7,10 +7,20 @@ Extremes are drawn often, since that is where sensitivities are reached.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+import csv
+import datetime
+import json
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from decimal import Decimal
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
+import polars as pl
+import pyarrow as pa
+import pyarrow.parquet as pq
 import scipy.sparse as sp
 
 import dplinked as dpl
@@ -275,3 +285,92 @@ def ele_matrix(sizes: list[int], gammas: list[float]) -> np.ndarray:
         Q[at : at + m, at : at + m] = block
         at += m
     return Q
+
+
+# --- one cell of one person, of whatever kind, in whatever holds the rows --------------------------------
+
+WILD_CELLS: dict[str, Any] = {
+    "word": "word", "empty": "", "blank": " \t", "number as text": "2.5", "text with a comma": "1,5", "huge text": "9" * 20_000, "long text": "x" * 20_000, "lines": "1\n2",
+    "quote": '"', "emoji": "🎲", "other digits": "１２", "nul": "\0", "half a surrogate pair": "\ud800", "true as text": "True", "nan as text": "nan",
+    "huge": 10**400, "large": 10**30, "nan": float("nan"), "inf": float("inf"), "-inf": float("-inf"), "None": None, "NA": pd.NA, "NaT": pd.NaT, "true": True,
+    "NumPy's true": np.True_, "long float": np.longdouble("1e4000"), "complex": 1 + 2j, "NumPy's complex": np.complex128(1 + 2j), "decimal": Decimal("2.5"), "decimal NaN": Decimal("sNaN"),
+    "huge decimal": Decimal("1e999"), "bytes": b"2.5", "broken bytes": b"\xff\xfe", "date": datetime.date(2001, 1, 1), "time": pd.Timestamp("2001-01-01"), "duration": np.timedelta64(5, "D"),
+    "list": [1.0], "nested": [[1.0], [2.0]], "no list": [], "tuple": (1.0, 2.0), "mapping": {"a": 1}, "set": {1.0}, "object": object(), "type": float,
+}  # fmt: skip
+Cells = dict[str, list[Any]]
+
+
+def as_text(cell: Any) -> str | None:
+    """A cell as a container of texts would hold it; half a surrogate pair cannot be in one."""
+    missing = cell is None or cell is pd.NA or cell is pd.NaT
+    return None if missing else str(cell).encode("utf-8", "replace").decode()
+
+
+def text_table(cells: Cells) -> pa.Table:
+    """All columns as texts."""
+    return pa.table({name: pa.array(map(as_text, column), pa.string()) for name, column in cells.items()})
+
+
+def write_csv(cells: Cells, folder: Path) -> Path:
+    with (folder / "rows.csv").open("w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file)
+        writer.writerow(cells)
+        writer.writerows(
+            ["" if cell is None else cell for cell in row]
+            for row in zip(*text_table(cells).to_pydict().values(), strict=True)
+        )
+    return folder / "rows.csv"
+
+
+def write_json(cells: Cells, path: Path) -> Path:
+    """Records, in lines or not; what JSON cannot hold is a text."""
+    records = [dict(zip(cells, row, strict=True)) for row in zip(*cells.values(), strict=True)]
+    texts = [json.dumps(record, default=str) for record in records]
+    path.write_text("\n".join(texts) if path.suffix == ".jsonl" else f"[{', '.join(texts)}]", encoding="utf-8")
+    return path
+
+
+def write_texts(cells: Cells, folder: Path) -> Path:
+    pq.write_table(text_table(cells), folder / "rows.parquet", row_group_size=3)
+    return folder / "rows.parquet"
+
+
+def polars_objects(cells: Cells) -> pl.DataFrame:
+    return pl.DataFrame([pl.Series(name, column, dtype=pl.Object) for name, column in cells.items()])
+
+
+CONTAINERS: dict[str, Callable[[Cells, Path], Any]] = {
+    "lists": lambda cells, _: cells,
+    "objects": lambda cells, _: {name: np.fromiter(column, object, len(column)) for name, column in cells.items()},
+    "arrays of texts": lambda cells, _: {name: np.array([as_text(cell) or "" for cell in column]) for name, column in cells.items()},
+    "pandas": lambda cells, _: pd.DataFrame({name: pd.Series(column) for name, column in cells.items()}),
+    "pandas objects": lambda cells, _: pd.DataFrame({name: pd.Series(column, dtype=object) for name, column in cells.items()}),
+    "pandas texts": lambda cells, _: text_table(cells).to_pandas(),
+    "polars": lambda cells, _: pl.from_arrow(text_table(cells)),
+    "polars objects": lambda cells, _: polars_objects(cells),
+    "arrow": lambda cells, _: text_table(cells),
+    "arrow dictionaries": lambda cells, _: pa.table({n: c.combine_chunks().dictionary_encode() for n, c in zip(cells, text_table(cells).columns, strict=True)}),
+    "stream": lambda cells, _: text_table(cells).to_reader(max_chunksize=2),
+    "csv": write_csv,
+    "read csv": lambda cells, folder: pd.read_csv(write_csv(cells, folder)),
+    "parquet": write_texts,
+    "json": lambda cells, folder: write_json(cells, folder / "rows.json"),
+    "json lines": lambda cells, folder: write_json(cells, folder / "rows.jsonl"),
+    "query": lambda cells, folder: dpl.Query(f"select * from '{write_texts(cells, folder)}'"),
+}  # fmt: skip
+# What pandas cannot hold, and what DuckDB takes for a file that is malformed as a whole.
+UNREADABLE = {("pandas", "half a surrogate pair"), ("json", "half a surrogate pair")}
+
+
+def wild_pair(rng: np.random.Generator, kind: str, column: str, cell: Any) -> Pair:
+    """Neighbours as lists of plain cells, in the second of which one cell of one person is replaced.
+
+    Numbers are such that every reader of CSV files reads them alike.
+    """
+    pair = make_pair(rng, kind)
+    cells: Cells = {name: column.tolist() for name, column in pair.data.items()}
+    for name in (*NUMERIC, "y"):
+        cells[name] = [round(value * 64) / 64 if abs(value) < 1e3 else value for value in cells[name]]
+    other = {name: list(column) for name, column in cells.items()}
+    other[column][int(rng.integers(len(cells["y"])))] = cell
+    return replace(pair, data=cells, other=other)

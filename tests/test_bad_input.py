@@ -7,6 +7,7 @@ their cells hold, the release succeeds and is charged once. What fails after the
 from __future__ import annotations
 
 import contextlib
+import json
 import re
 import shutil
 import signal
@@ -122,6 +123,10 @@ def csv_bytes(lines: list[list[str]], delimiter: str = ",", encoding: str = "utf
     return "\n".join(delimiter.join(line) for line in [*lines, []]).encode(encoding)
 
 
+def json_bytes(records: list[Any], *, lines: bool = False) -> bytes:
+    return ("\n".join(map(json.dumps, records)) if lines else json.dumps(records)).encode()
+
+
 # --- faults of the study: exit 2, nothing spent ---------------------------------------------------------
 
 HUGE = "1" + "0" * 400
@@ -152,16 +157,16 @@ FORMULA = 'formula = "consumption ~ income + C(region)"'
         ("income = [0, 150000]", "income = [-inf, inf]", "must be finite"),
         ("income = [0, 150000]", "income = [0]", "two numbers"),
         ("income = [0, 150000]", "income = [0, 1e-300]", "too close together"),
-        ("income = [0, 150000]", f"income = [0, {HUGE}]", "wrong type or size"),
+        ("income = [0, 150000]", f"income = [0, {HUGE}]", "two numbers"),
         ("income = [15000, 50000]", "income = [nan, 50000]", "must be finite"),
         ("income = [15000, 50000]", "income = [50000, 15000]", "low before high"),
         ("[unit]", "[fill]\nincome = nan\n[unit]", "fill value"),
         ("[unit]", "[fill]\nincome = inf\n[unit]", "fill value"),
-        ("[unit]", "[fill]\nincome = 'x'\n[unit]", "wrong type or size"),
+        ("[unit]", "[fill]\nincome = 'x'\n[unit]", "fill value"),
         ('region = ["north", "south"]', "region = []", "at least two"),
         ('region = ["north", "south"]', 'region = ["a", "a"]', "at least two"),
         ('region = ["north", "south"]', "region = 5", "wrong type or size"),
-        (FORMULA, "formula = 5", "cannot be read"),
+        (FORMULA, "formula = 5", "formula must be a text"),
         (FORMULA, 'formula = ""', "cannot be read"),
         (FORMULA, 'formula = "consumption ~ poly(income, 2)"', "not supported"),
         (FORMULA, 'formula = "consumption ~ __import__(\'os\').getcwd()"', "cannot be read"),
@@ -232,6 +237,49 @@ def test_an_accuracy_table_with_a_block_twice_is_refused() -> None:
         dpl.ELE({1: 0.9, "1": 0.8}, block="state")
     with pytest.raises(dpl.StudyError, match="twice, or not by a key"):
         dpl.ELE({None: 0.9}, block="state")
+
+
+def test_the_formula_before_the_data_is_told_so() -> None:
+    """The order of statsmodels and of R; what was given in its place is not shown."""
+    frame = pa.table({"income": [731.25] * 3}).to_pandas()
+    with pytest.raises(
+        dpl.StudyError, match=r"not \[DataFrame\]. The data comes first, then the formula: dpl.fit\(data, formula, …\)"
+    ):
+        dpl.fit("consumption ~ income", frame, bounds={}, linkage=dpl.Exact(), epsilon=1.0, delta=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"epsilon": np.array([731.25])}, r"epsilon must be a finite number above 0, not \[ndarray\]"),
+        ({"delta": pa.table({"x": [731.25]})}, r"delta must lie strictly between 0 and 1, not \[Table\]"),
+        ({"bounds": pa.table({"x": [731.25]})}, "bounds must be a mapping from columns' names"),
+        ({"bounds": {"income": [731.25] * 3, "consumption": (0, 1)}}, "The bounds of 'income' must be two numbers, low and high"),
+        ({"levels": [731.25]}, r"levels must be a mapping .* not \[list\]"),
+        ({"fill": {"income": [731.25]}}, "The fill value of 'income' must lie within its bounds"),
+        ({"fill": {"secret 731": 1.0}}, "fill names something, which is not a numeric column here"),
+        ({"typical": {"incme": (0, 1)}}, "typical names 'incme', which is not a numeric column here. Did you mean 'income'"),
+        ({"unit": np.array([731.25])}, r"unit must be a dpl.PrivacyUnit, not \[ndarray\]"),
+        ({"ridge": [731.25]}, r"ridge must be a finite number, 0 or more, not \[list\]"),
+        ({"method": np.array(["secret 731"])}, r"method must be a text, not \[ndarray\]"),
+        ({"ledger": pa.table({"x": [731.25]})}, r"ledger must be a path or an address, not \[Table\]"),
+        ({"formula": "731.25,731.25\n" * 100}, r"The formula \[a long text\] cannot be read"),
+        ({"linkage": {"accuracy": 731.25}}, "Say how the rows were linked"),
+    ],
+)  # fmt: skip
+def test_what_stands_for_a_setting_is_told_by_its_type(change: dict[str, Any], message: str) -> None:
+    declared: dict[str, Any] = {
+        "formula": "consumption ~ income", "bounds": {"income": (0, 1), "consumption": (0, 1)}, "linkage": dpl.Exact(), "epsilon": 1.0, "delta": 1e-6,
+    }  # fmt: skip
+    with pytest.raises(dpl.StudyError, match=message) as refused:
+        dpl.fit({"income": [1.0], "consumption": [1.0]}, **{**declared, **change})
+    assert "731" not in str(refused.value)
+    assert refused.value.__context__ is None
+
+
+def test_an_argument_that_is_missing_is_still_named() -> None:
+    with pytest.raises(TypeError, match=r"missing 4 required keyword-only arguments: 'bounds'"):
+        dpl.fit({"income": [1.0]}, "consumption ~ income")  # type: ignore[call-arg]
 
 
 @pytest.mark.parametrize("out", ["no/such/r.json", ".", "study.toml/r.json"])
@@ -316,7 +364,6 @@ def schema_faults() -> dict[str, tuple[str, bytes | pa.Table, str]]:
         "ragged, one short": ("d.csv", csv_bytes([*lines[:9], lines[9][:2], *lines[10:]]), "cannot be read"),
         "ragged, one long": ("d.csv", csv_bytes([*lines[:9], [*lines[9], "x"], *lines[10:]]), "cannot be read"),
         "no parquet": ("d.parquet", csv_bytes(lines), "cannot be read"),
-        "text column": ("d.parquet", households(income=[str(v) for v in table["income"].to_pylist()]), "not numbers"),
         "dates for numbers": ("d.parquet", households(income=np.arange(300).astype("M8[D]")), "not numbers"),
     }  # fmt: skip
 
@@ -430,6 +477,17 @@ def row_faults() -> dict[str, tuple[str, bytes | pa.Table]]:
         "single precision": ("d.parquet", households(income=pa.array(income, pa.float32()))),
         "decimals": ("d.parquet", households(income=pa.array([1, None, 3] * 100).cast(pa.decimal128(30, 2)))),
         "null column": ("d.parquet", households(income=pa.nulls(300))),
+        "text column": ("d.parquet", households(income=[str(v) for v in income])),
+        "a word in a text column": ("d.parquet", households(income=["word", *map(str, income[1:])])),
+        "only words": ("d.parquet", households(income=["word"] * 300, consumption=["word"] * 300)),
+        "categories of numbers": ("d.parquet", households(income=pa.array(map(str, income)).dictionary_encode())),
+        "json": ("d.json", json_bytes(table.to_pylist())),
+        "json by lines": ("d.jsonl", json_bytes(table.to_pylist(), lines=True)),
+        "json with a key of one record": ("d.json", json_bytes([{**table.to_pylist()[0], "secret": 1}, *table.to_pylist()[1:]])),
+        "json without a key": ("d.json", json_bytes([{}, *table.to_pylist()[1:]])),
+        "json that never has a key": ("d.json", json_bytes(table.drop_columns(["income"]).to_pylist())),
+        "json of records and others": ("d.jsonl", b"5\nnull\n[1]\n" + json_bytes(table.to_pylist()[3:], lines=True)),
+        "json with a broken line": ("d.jsonl", b'{"income": [}\n' + json_bytes(table.to_pylist()[1:], lines=True)),
     }  # fmt: skip
 
 

@@ -1,14 +1,24 @@
 """What can go wrong, each with the exit code the command line gives it.
 
 Messages name the offending *setting*, what is allowed, and what to do next. They never hold
-anything computed from rows.
+anything computed from rows. Rows may stand in the place of a setting, so values go into messages by :func:`shown` only.
 """
 
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
-from typing import NoReturn
+import functools
+import math
+from collections.abc import Callable, Iterable
+from decimal import Decimal
+from numbers import Real
+from typing import Any, NoReturn, ParamSpec, TypeVar
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+_LONGEST_TEXT = 120  # characters of a text that messages show
+_LARGEST_NUMBER = 10**20
 
 
 class DplinkedError(Exception):
@@ -54,7 +64,50 @@ def raise_alone(error: Exception) -> NoReturn:
         error.__suppress_context__ = True
 
 
-def suggest(name: str, known: Iterable[str]) -> str:
+def plain_faults(call: Callable[P, R]) -> Callable[P, R]:
+    """Let a public function raise errors of this package only. Others may quote what stands in the place of an argument, which may be data."""
+    name = call.__qualname__.partition("._")[0]
+
+    @functools.wraps(call)
+    def guarded(*arguments: P.args, **named: P.kwargs) -> R:
+        try:
+            return call(*arguments, **named)
+        except (DplinkedError, MemoryError, DeprecationWarning):
+            raise
+        except Exception as fault:
+            if isinstance(fault, TypeError) and fault.__traceback__ is not None and not fault.__traceback__.tb_next:
+                raise  # an argument is missing or unknown, which Python itself says
+            raise_alone(
+                StudyError(
+                    f"{name} was given something of a wrong type or size. help(dplinked.{name}) tells what it takes."
+                )
+            )
+
+    return guarded
+
+
+def shown(value: Any) -> str:
+    """A value as messages show it: plain numbers and short texts as they are, and of anything else only the name of its type."""
+    if value is None or isinstance(value, bool):
+        return repr(value)
+    if isinstance(value, str):
+        short = len(value) <= _LONGEST_TEXT and value.isprintable()
+        return str.__repr__(value) if short else "[a long text]"
+    if isinstance(value, int):
+        return int.__repr__(value) if abs(value) < _LARGEST_NUMBER else "[a huge number]"
+    return repr(plain_number(value)) if isinstance(value, (Real, Decimal)) else f"[{type(value).__name__}]"
+
+
+def plain_number(value: Any) -> float:
+    """A setting as a number; NaN, which lies in no range, if it is none. A table or array never is."""
+    try:
+        return math.nan if isinstance(value, bool) or not isinstance(value, (Real, Decimal)) else float(value)
+    except (ValueError, OverflowError):
+        return math.nan
+
+
+def suggest(name: Any, known: Iterable[Any]) -> str:
     """Return `` Did you mean …?`` for a close match, else nothing."""
-    close = difflib.get_close_matches(name, list(known), n=1)
-    return f" Did you mean {close[0]!r}?" if close else ""
+    texts = [text for text in known if isinstance(text, str)]
+    close = difflib.get_close_matches(name, texts, n=1) if isinstance(name, str) else []
+    return f" Did you mean {shown(close[0])}?" if close else ""

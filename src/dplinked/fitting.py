@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from dplinked.data.fingerprint import source_state
-from dplinked.errors import DplinkedError, LedgerError, ReleaseError, StudyError, raise_alone
+from dplinked.errors import DplinkedError, LedgerError, ReleaseError, StudyError, plain_faults, raise_alone
 from dplinked.ledger.ledger import REFUSED, Ledger
 from dplinked.linkage import ELE, UNSTATED, Linkage, PrivacyUnit
 from dplinked.methods import method_of
@@ -23,6 +23,7 @@ from dplinked.sums.engine import Progress, Source, open_source, resolve_source
 from dplinked.sums.linked_rows import LinkedRows
 
 
+@plain_faults
 def fit(
     data: Any,
     formula: str,
@@ -115,13 +116,13 @@ def fit(
         linkage=linkage,
         epsilon=epsilon,
         delta=delta,
-        levels=levels or {},
-        unit=unit or UNSTATED,
+        levels={} if levels is None else levels,
+        unit=UNSTATED if unit is None else unit,
         method=method,
         calibration=calibration,
-        typical=typical or {},
+        typical={} if typical is None else typical,
         ranges=ranges,
-        fill=fill or {},
+        fill={} if fill is None else fill,
         descent=descent,
         response_bound=response_bound,
         row_norm=row_norm,
@@ -135,6 +136,7 @@ def fit(
     return fit_study(study, data, release_id=release_id, again=again)
 
 
+@plain_faults
 def fit_study(
     study: Study, data: Any, *, release_id: str | None = None, again: bool = False, progress: Progress | None = None
 ) -> Release:

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping
-from dataclasses import fields
+from dataclasses import fields, is_dataclass
+from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
+
+from dplinked.errors import shown
 
 
 class ReadableByKey:
@@ -29,6 +32,21 @@ class ReadableByKey:
             f"{type(self).__name__}[{key!r}] goes in 0.3: read .{path} instead.", DeprecationWarning, stacklevel=2
         )
         return found
+
+
+class PlainlyShown:
+    """A frozen dataclass of settings that shows plain ones only: rows may stand in the place of the others."""
+
+    def __repr__(self) -> str:
+        named = ((field.name, getattr(self, field.name)) for field in fields(self) if field.repr)  # type: ignore[arg-type]
+        return f"{type(self).__name__}({', '.join(f'{name}={shown_setting(value)}' for name, value in named)})"
+
+
+def shown_setting(value: Any) -> str:
+    """A setting in a repr: records as they show themselves, other values as messages show them."""
+    if is_dataclass(value) and not isinstance(value, type):
+        return repr(value)
+    return shown(str(value) if isinstance(value, Path) else value)
 
 
 class Record(ReadableByKey):

@@ -2,20 +2,32 @@
 
 from __future__ import annotations
 
+import html
+import inspect
 import re
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Self
 
 import numpy as np
+from narwhals.dependencies import is_into_dataframe
 from numpy.typing import NDArray
+from scipy.sparse import issparse
 from sklearn.base import BaseEstimator, RegressorMixin
-from sklearn.utils.validation import check_consistent_length, check_is_fitted, column_or_1d, validate_data
+from sklearn.utils.validation import (
+    check_array,
+    check_consistent_length,
+    check_is_fitted,
+    column_or_1d,
+    validate_data,
+)
 
-from dplinked.data.keys import number
-from dplinked.errors import StudyError, raise_alone, suggest
+from dplinked.data.table import read_matrix
+from dplinked.errors import DplinkedError, StudyError, plain_faults, raise_alone, shown, suggest
 from dplinked.fitting import fit_study
 from dplinked.linkage import UNSTATED, Linkage, PrivacyUnit
+from dplinked.records import shown_setting
 from dplinked.release.contents import Declared
 from dplinked.release.release import Release
 from dplinked.study.descent import Descent
@@ -120,8 +132,9 @@ class LinkedRegression(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         Parameters
         ----------
         X
-            Features of the linked rows: array-like or DataFrame. Null and non-finite cells get the middle of
-            their bounds, here and in `y`.
+            Features of the linked rows: array-like or DataFrame. Lists, texts and objects are read cell by cell. Null and non-finite cells, and
+            those that hold no number, get the middle of their bounds, here and in `y`. In a list of rows, a row of another length than most
+            has no cells.
         y
             Linked responses.
         blocks
@@ -131,13 +144,13 @@ class LinkedRegression(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         -------
         One (ε, δ)-differentially private release; see the class.
         """
-        X, y = _read_numbers(self, X, y)
+        X, y = _read_rows(self, X, y)
         labels = [str(label) for label in getattr(self, "feature_names_in_", [f"x{k}" for k in range(X.shape[1])])]
         if len({"Intercept", *labels}) <= len(labels):
             raise StudyError("Feature names must differ from each other and from 'Intercept'. Rename the columns.")
         # Feature names may be any text, but names in a formula may not, so columns get names of their own here. They are longer than the
         # block column's name, and so differ from it.
-        block = getattr(self.linkage, "block", None)
+        block = self.linkage.block if isinstance(self.linkage, Linkage) else None
         tail = "_" * len(block or "")
         names = {f"x{k}{tail}": label for k, label in enumerate(labels)}
         cells = {
@@ -145,10 +158,10 @@ class LinkedRegression(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         }
         study = self._declare(f"y{tail}", names)
         try:
-            release = fit_study(study, cells | _read_blocks(block, blocks, len(y)))
+            release = fit_study(study, cells | self._read_blocks(block, blocks, len(y)))
         except StudyError as fault:
-            shown = names | {f"y{tail}": "y"}
-            raise_alone(type(fault)(re.sub(r"'(\w+)'", lambda name: repr(shown.get(name[1], name[1])), str(fault))))
+            labelled = names | {f"y{tail}": "y"}
+            raise_alone(type(fault)(re.sub(r"'(\w+)'", lambda name: repr(labelled.get(name[1], name[1])), str(fault))))
         self.release_ = _rename(release, names)
         self.coef_ = np.array([self.release_.coef[label] for label in labels])
         self.intercept_ = self.release_.coef.get("Intercept", 0.0)
@@ -157,8 +170,22 @@ class LinkedRegression(RegressorMixin, BaseEstimator):  # type: ignore[misc]
     def predict(self, X: Any) -> Floats:
         """Return ``X @ coef_ + intercept_``. Nothing is clipped, and a row with NaN gives NaN."""
         check_is_fitted(self)
-        X = validate_data(self, X, reset=False, **_NUMBERS)
+        X = _read_features(self, X, reset=False)
         return np.asarray(X @ self.coef_ + self.intercept_)
+
+    def __repr__(self, N_CHAR_MAX: int = 700) -> str:
+        """The parameters that are not the default ones; scikit-learn would show tables and arrays among them."""
+        defaults = {name: p.default for name, p in inspect.signature(type(self)).parameters.items()}
+        given = {name: value for name, value in self.get_params(deep=False).items() if value is not defaults[name]}
+        listed = (f"{name}={shown_setting(value)}" for name, value in given.items())
+        return f"LinkedRegression({', '.join(listed)})"
+
+    def _repr_html_(self) -> str:
+        """The same in a notebook."""
+        return f"<pre>{html.escape(repr(self))}</pre>"
+
+    def _repr_mimebundle_(self, **_: Any) -> dict[str, str]:
+        return {"text/plain": repr(self), "text/html": self._repr_html_()}
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -167,12 +194,13 @@ class LinkedRegression(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         tags.regressor_tags.poor_score = True  # scikit-learn's own checks use 200 rows, where the noise hides the model
         return tags
 
+    @plain_faults
     def _declare(self, response: str, names: Mapping[str, str]) -> Study:
         """The study that the parameters declare. `names` maps the formula's column names to feature names."""
         bounds, typical = _by_column(self.bounds, names), _by_column(self.typical, names)
         missing = [label for name, label in names.items() if name not in bounds]
         if missing:
-            hint = suggest(missing[0], map(str, self.bounds)) if isinstance(self.bounds, Mapping) else ""
+            hint = suggest(missing[0], self.bounds) if isinstance(self.bounds, Mapping) else ""
             raise StudyError(
                 f"Feature {missing[0]!r} has no declared bounds.{hint} Bounds are public and never read from the data: "
                 f"declare bounds={{{missing[0]!r}: (low, high)}}, or one pair for all features."
@@ -180,9 +208,7 @@ class LinkedRegression(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         if self.response_bounds is None:
             raise StudyError("The response has no declared bounds. Declare response_bounds=(low, high), public too.")
         if isinstance(self.typical, Mapping) and len(typical) < len(self.typical):
-            raise StudyError(
-                f"typical must name features, each once ({list(names.values())}), not {list(self.typical)}."
-            )
+            raise StudyError(f"typical must name features, each once: {list(names.values())}.")
         shared = (
             "epsilon",
             "delta",
@@ -198,52 +224,75 @@ class LinkedRegression(RegressorMixin, BaseEstimator):  # type: ignore[misc]
             formula=" + ".join([f"{response} ~ {'1' if self.fit_intercept else '0'}", *names]),
             bounds={response: self.response_bounds, **bounds},
             typical=typical,
-            unit=self.unit or UNSTATED,
+            unit=UNSTATED if self.unit is None else self.unit,
             **{setting: getattr(self, setting) for setting in shared},
         )
 
+    @staticmethod
+    @plain_faults
+    def _read_blocks(block: str | None, blocks: Any, count: int) -> dict[str, Any]:
+        """The block column by its name; empty if the linkage has none."""
+        if block is None and blocks is None:
+            return {}
+        if block is None:
+            raise StudyError("blocks are given, but the linkage has no block column: ELE(accuracy=…, block='…').")
+        if blocks is None:
+            raise StudyError(f"The linkage has the block column {shown(block)}. Pass its keys: fit(X, y, blocks=…).")
+        # Keys are listed one by one: as an array, a column of integers with a single null would become floats.
+        keys = blocks.iloc[:, 0] if hasattr(blocks, "iloc") and getattr(blocks, "ndim", 1) == 2 else blocks
+        for listed in ("to_pylist", "to_list"):
+            keys = getattr(keys, listed)() if hasattr(keys, listed) else keys
+        if isinstance(keys, np.ndarray):
+            keys = keys[:, 0] if keys.ndim == 2 and keys.shape[1] == 1 else keys
+            if keys.ndim != 1:
+                raise StudyError("blocks must be one key per row.")
+        if isinstance(keys, (str, bytes, Mapping)) or not hasattr(keys, "__len__"):
+            raise StudyError("blocks must be one key per row.")
+        if len(keys) != count:
+            raise StudyError(f"blocks has {len(keys)} keys for {count} rows. Give one key per row.")
+        return {block: keys}
 
-def _read_numbers(model: LinkedRegression, X: Any, y: Any) -> tuple[Floats, Floats]:
-    """Check shapes and read feature names. Error messages are cut off at a colon, since they quote cells after it."""
-    X, y = _plain_numbers(X), _plain_numbers(y)
+
+def _read_cells(data: Any, name: str) -> Any:
+    """An array of numbers, each cell read on its own. What is no array, table or list is refused; sparse matrices are left to scikit-learn."""
+    cells = None
     try:
-        X, y = validate_data(model, X, y, validate_separately=(_NUMBERS, {**_NUMBERS, "ensure_2d": False}))
-        y = column_or_1d(y, warn=True)
-        check_consistent_length(X, y)
-    except (TypeError, ValueError, OverflowError) as fault:
-        kind = TypeError if isinstance(fault, TypeError) else StudyError
-        raise_alone(kind(re.split(r":|\n", str(fault))[0]))
-    return X, y
-
-
-def _plain_numbers(cells: Any) -> Any:
-    """Convert objects to numbers, each cell on its own; cells that hold no number become NaN. Typed arrays stay as they are."""
-    if isinstance(cells, np.ndarray) and cells.dtype == object:
-        return np.array([number(cell) for cell in cells.ravel()], dtype=float).reshape(cells.shape)
-    if hasattr(cells, "iloc") and any(str(kind) == "object" for kind in np.atleast_1d(getattr(cells, "dtypes", []))):
-        return cells.map(number)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # a warning about a number is a message about rows
+            cells = read_matrix(data)
+    except DplinkedError:
+        raise
+    except Exception:  # its text may quote cells
+        raise_alone(StudyError(f"{name} cannot be read. Give an array, a table or a list of rows."))
+    if not (isinstance(cells, np.ndarray) and cells.ndim) and not issparse(cells):
+        raise StudyError(f"{name} must be an array, a table or a list of rows, not [{type(data).__name__}].")
     return cells
 
 
-def _read_blocks(block: str | None, blocks: Any, count: int) -> dict[str, Any]:
-    """The block column by its name; empty if the linkage has none."""
-    if block is None and blocks is None:
-        return {}
-    if block is None:
-        raise StudyError("blocks are given, but the linkage has no block column: ELE(accuracy=…, block='…').")
-    if blocks is None:
-        raise StudyError(f"The linkage has the block column {block!r}. Pass its keys: fit(X, y, blocks=…).")
-    # Keys are listed one by one: as an array, a column of integers with a single null would become floats.
-    keys = blocks.iloc[:, 0] if hasattr(blocks, "iloc") and getattr(blocks, "ndim", 1) == 2 else blocks
-    for listed in ("to_pylist", "to_list"):
-        keys = getattr(keys, listed)() if hasattr(keys, listed) else keys
-    if isinstance(keys, np.ndarray):
-        keys = keys[:, 0] if keys.ndim == 2 and keys.shape[1] == 1 else keys
-        if keys.ndim != 1:
-            raise StudyError("blocks must be one key per row.")
-    if len(keys) != count:
-        raise StudyError(f"blocks has {len(keys)} keys for {count} rows. Give one key per row.")
-    return {block: keys}
+def _read_features(model: LinkedRegression, X: Any, y: Any = "no_validation", *, reset: bool) -> Floats:
+    """Read the features, each cell on its own; check their shape and their names."""
+    cells = check_array(_read_cells(X, "X"), input_name="X", estimator=model, **_NUMBERS)
+    validate_data(model, X if is_into_dataframe(X) else cells, y, reset=reset, skip_check_array=True)
+    return cells  # type: ignore[no-any-return]
+
+
+def _read_response(model: LinkedRegression, y: Any) -> Floats:
+    """Read the responses, each cell on its own; check their shape."""
+    cells = check_array(_read_cells(y, "y"), input_name="y", estimator=model, ensure_2d=False, **_NUMBERS)
+    return column_or_1d(cells, warn=True)  # type: ignore[no-any-return]
+
+
+def _read_rows(model: LinkedRegression, X: Any, y: Any) -> tuple[Floats, Floats]:
+    """Read features and responses. Error messages are cut off at a colon, since they quote cells after it."""
+    try:
+        features, response = _read_features(model, X, y, reset=True), _read_response(model, y)
+        check_consistent_length(features, response)
+        return features, response
+    except DplinkedError:
+        raise
+    except (TypeError, ValueError, OverflowError) as fault:
+        kind = TypeError if isinstance(fault, TypeError) else StudyError
+        raise_alone(kind(re.split(r":|\n", str(fault))[0]))
 
 
 def _by_column(declared: Any, names: Mapping[str, str]) -> dict[str, Any]:

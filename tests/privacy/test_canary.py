@@ -10,14 +10,17 @@ from __future__ import annotations
 import ast
 import importlib
 import inspect
+import json
 import logging
 import os
 import random
+import re
 import struct
 import subprocess
 import sys
 import tempfile
 import traceback
+import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -30,6 +33,9 @@ import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet as pq
 import pytest
+import scipy.sparse as sp
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 import dplinked as dpl
 from dplinked.cli.main import main
@@ -42,7 +48,7 @@ from studies import LEDGER_STUDY
 TOKEN, NUMBER = "CANARYq7x", 918273645.5
 MARKS = [
     mark.lower()
-    for text in (TOKEN, "918273645", "918,273,645", "918.273.645", "9.18273645", "9.18274e", "9.183e+08", "9.18e+08")
+    for text in (TOKEN, "918273645", "918,273,645", "918.273.645", "9.18273645", "9.1827364", "9.18274e", "9.183e+08", "9.18e+08")
     for mark in (text.encode(), text.encode("utf-16-le"))
 ] + [struct.pack("<d", NUMBER), struct.pack(">d", NUMBER)]  # fmt: skip
 COLUMNS = ["income", "region", "state", "consumption", "note"]
@@ -354,7 +360,8 @@ def test_the_estimator_shows_no_canary(watch: Watch) -> None:
 
 def test_errors_of_the_estimator_keep_no_canary(tmp_path: Path) -> None:
     seen = Watch(tmp_path)
-    for X in ([[TOKEN]] * 40, np.full((40, 1), TOKEN), pd.DataFrame({"a": [TOKEN] * 40})):
+    dates = pd.DataFrame({"a": [TOKEN] * 40, "b": pd.to_datetime(["2001-01-01"] * 40)})
+    for X in ([TOKEN] * 40, np.full((40, 1, 1), TOKEN), dates, [{TOKEN: NUMBER}] * 40):
         model = dpl.LinkedRegression(bounds=(0, 1), response_bounds=(0, 1), linkage=dpl.Exact())
         assert isinstance(seen.call(lambda: model.fit(X, np.ones(40))), dpl.StudyError)  # noqa: B023
     seen.check("")
@@ -374,6 +381,235 @@ def test_suggestions_show_no_canary(tmp_path: Path, text: str) -> None:
             tmp_path / "d.csv", "consumption ~ 1", bounds={"consumption": (0, 1)}, linkage=dpl.Exact(), epsilon=1.0, delta=1e-6
         )  # fmt: skip
     assert not hits(str(refused.value).encode())
+
+
+# --- rows in the place of settings ----------------------------------------------------------------------
+
+
+class Row:
+    """A record of a library that we do not know: whoever shows it shows its cells."""
+
+    def __init__(self, token: str, number: float) -> None:
+        self.token, self.number = token, number
+
+    def __repr__(self) -> str:
+        return f"{self.token}: {self.number}"
+
+    def __bool__(self) -> bool:
+        raise ValueError(repr(self))
+
+    __float__ = __len__ = __iter__ = __lt__ = __le__ = __gt__ = __ge__ = __eq__ = lambda self, *_: bool(self)  # type: ignore[assignment]
+    __hash__ = None  # type: ignore[assignment]
+
+
+def stand_ins(token: str, number: float) -> dict[str, Any]:
+    """Data of 60 people, in whatever may stand where a setting should."""
+    texts, numbers = ["a", token] * 30, [1.0, number] * 30
+    columns = {"x": numbers, "y": numbers, "g": texts, "k": texts}
+    table = pa.table(columns)
+    return {
+        "pandas": pd.DataFrame(columns), "polars": pl.DataFrame(columns), "lazy": pl.DataFrame(columns).lazy(), "arrow": table,
+        "mapping": columns, "series": pd.Series(numbers, name="x"), "series of texts": pd.Series(texts), "one cell": pd.Series([number]),
+        "polars series": pl.Series(numbers), "chunks": table["x"], "array": np.array(numbers), "array of texts": np.array(texts), "objects": np.array([*texts, number], dtype=object),
+        "matrix": np.array([numbers, numbers]), "no dimension": np.array(number), "list": numbers, "list of texts": texts, "tuple": tuple(texts), "set": {*texts, number},
+        "records": table.to_pylist(), "by text": {token: number}, "by number": {number: token}, "nested": {"x": {token: [number]}, "y": (token, number)},
+        "pair of texts": {"x": (token, token), "y": (token, token)}, "bytes": repr(columns).encode(), "csv": "x,g\n" + "".join(f"{number},{token}\n" for _ in range(9)),
+        "json": json.dumps(table.to_pylist()), "object": Row(token, number), "class": type("Record", (), {"x": number, token: number})(), "frames": [pd.DataFrame(columns)],
+        "iterator": iter(numbers), "function": lambda: number, "reader": table.to_reader(), "accuracies": pd.DataFrame({"k": [f"{token}{i}" for i in range(60)], "accuracy": numbers}),
+        "index": pd.Index(texts), "timestamp": pd.Timestamp("2001-01-01"), "complex": complex(number, 1), "error": ValueError(token, number),
+    }  # fmt: skip
+
+
+STAND_INS = list(stand_ins("", 0.0))
+NEIGHBOUR = ("NEIGHBOURz", 11.25)
+
+
+def positions() -> dict[str, tuple[Callable[..., Any], dict[str, Any]]]:
+    """Every public function and class that takes settings, with arguments that it accepts; each may be replaced."""
+    files = two_files(60, 3, errors=1.0)
+    linked = dpl.link(files.left, files.right, fields=["given_name", "surname"], id="id")
+    linked = linked.audited(review_links(linked.audit_sample(30), files))
+    numbers = {"x": np.linspace(0, 1, 60), "y": np.linspace(0, 1, 60), "k": ["p", "q"] * 30, "g": ["a", "b"] * 30}
+    bounds, linkage = {"x": (0, 1), "y": (0, 1)}, dpl.ELE(0.9, block="k")
+    budget: dict[str, Any] = {"epsilon": 1.0, "delta": 1e-5}
+    common = {
+        "formula": "y ~ x",
+        "bounds": bounds,
+        "linkage": linkage,
+        **budget,
+        "levels": {"g": ["a", "b"]},
+        "unit": dpl.PrivacyUnit(),
+        "typical": {"x": (0.2, 0.8)},
+    }
+    study = {
+        **common, "method": "ssp", "calibration": "tight", "ranges": "declared", "fill": {"x": 0.5}, "descent": None, "response_bound": None, "row_norm": None,
+        "ridge": None, "large_epsilon": False, "intervals": False, "ledger": None, "population": None,
+    }  # fmt: skip
+
+    def regression(X: Any, y: Any, blocks: Any, **settings: Any) -> Any:
+        model = dpl.LinkedRegression(**settings)
+        assert not hits(f"{model!r}{model._repr_html_()}".encode())
+        return model.fit(X, y, blocks=blocks)
+
+    def made(cls: Any) -> Callable[..., Any]:
+        return lambda **arguments: repr(cls(**arguments))
+
+    shared = ("epsilon", "delta", "linkage", "method", "calibration", "ranges", "descent", "large_epsilon", "intervals")
+    return {
+        "fit": (dpl.fit, {"data": numbers, **study, "release_id": None}),
+        "plan": (dpl.plan, {"count": 1000, **common, "epsilon": 1.0, "r_squared": 0.5, "half_width": {"x": 0.5}}),
+        "plan_study": (dpl.plan_study, {"study": dpl.Study(**study), "counts": [1000], "epsilons": [1.0], "r_squared": 0.5, "half_width": None}),
+        "Study": (made(dpl.Study), {**study, "data": None}),
+        "fit_study": (dpl.fit_study, {"study": dpl.Study(**study), "data": numbers, "release_id": None}),
+        "from_toml": (dpl.Study.from_toml, {"path": "absent.toml"}),
+        "link": (
+            dpl.link,
+            {
+                "left": files.left, "right": files.right, "fields": ["surname"], "id": "id", "block": None, "method": "rules", "threshold": None,
+                "assignment": "greedy", "pairs": None, "settings": None, "engine": "duckdb", "memory": 1e9, "seed": 0,
+            },
+        ),
+        "release_accuracy": (dpl.release_accuracy, {"linked": linked, **budget, "unit": dpl.PrivacyUnit(), "ledger": None, "population": None, "release_id": None}),
+        "ELE": (
+            made(dpl.ELE),
+            {"accuracy": 0.9, "block": "k", "other": 0.5, "checked": None, "accuracy_error": None, "source": None, "accuracy_min": None, "paid": None, "displaced_links": None},
+        ),
+        "Matching": (made(dpl.Matching), {"pairs": sp.eye_array(5).tocsr(), "id": None, "column_sum": 1.0, "accuracy_min": 0.0, "carriers": 1}),
+        "PrivacyUnit": (made(dpl.PrivacyUnit), {"moves_block": False, "displaced_links": 0, "linkage_change": 0.0}),
+        "Descent": (made(dpl.Descent), {"radius": 1.0, "iterations": 3, "step": None}),
+        "Query": (made(dpl.Query), {"query": "select 1", "attach": {}, "folder": None}),
+        "SparkTable": (made(dpl.SparkTable), {"table": "t"}),
+        "Stream": (made(dpl.Stream), {"batches": pa.table(numbers).to_reader(), "contiguous": False, "rows": None}),
+        "Field": (made(dpl.Field), {"name": "surname", "kind": None, "compare": None, "threshold": 0.9, "tolerance": 0.0, "weight": 1.0, "right": None}),
+        "Ledger": (dpl.Ledger, {"url": "absent.db", "population": None}),
+        "Ledger.create": (dpl.Ledger.create, {"url": "absent/b.db", "population": "p", "epsilon": 1.0, "delta": 1e-6}),
+        "LinkedRegression": (
+            regression,
+            {
+                "X": np.ones((60, 1)), "y": np.ones(60), "blocks": ["p", "q"] * 30, "bounds": (0, 1), "response_bounds": (0, 1), "unit": None, "fit_intercept": True,
+                "typical": None, **{name: study[name] for name in shared},
+            },
+        ),
+    }  # fmt: skip
+
+
+POSITIONS = positions()
+PLACES = [(name, argument) for name, (_, arguments) in POSITIONS.items() for argument in arguments]
+PLAIN = {
+    ("plan", "count"),
+    ("plan", "epsilon"),
+    ("plan_study", "counts"),
+    ("plan_study", "epsilons"),
+}  # lists of numbers are settings there
+
+
+def outcome(name: str, replaced: dict[str, str], cells: tuple[str, float]) -> tuple[Any, list[str]]:
+    """How a call ends with rows in some places, and all that it shows."""
+    call, arguments = POSITIONS[name]
+    given = {argument: stand_ins(*cells)[kind] for argument, kind in replaced.items()}
+    log = Watch(Path())
+    root, before = logging.getLogger(), logging.getLogger().level
+    root.addHandler(log)
+    root.setLevel(logging.DEBUG)
+    try:
+        with warnings.catch_warnings(record=True) as said:
+            warnings.simplefilter("always")
+            result = log.call(lambda: call(**{**arguments, **given}))
+    finally:
+        root.removeHandler(log)
+        root.setLevel(before)
+    shown = [*log.seen, *(str(warning.message) for warning in said)]
+    kind = type(result)
+    return (kind, str(result) if isinstance(result, Exception) else "", [str(w.message) for w in said]), shown
+
+
+def check_places(name: str, replaced: dict[str, str]) -> None:
+    found, shown = outcome(name, replaced, (TOKEN, NUMBER))
+    settings = any((name, argument) in PLAIN for argument in replaced)
+    if not settings or issubclass(found[0], Exception):
+        assert not [text for text in shown if hits(text.encode("utf-8", "surrogateescape"))], (name, replaced, found)
+    foreign = issubclass(found[0], Exception) and not issubclass(found[0], dpl.DplinkedError)
+    assert not foreign or (name == "LinkedRegression" and found[0] is TypeError), (name, replaced, found)
+    if not settings:
+        assert found == outcome(name, replaced, NEIGHBOUR)[0], (name, replaced)
+
+
+@pytest.mark.parametrize(("name", "argument"), PLACES)
+def test_rows_in_the_place_of_a_setting_show_nothing(
+    name: str, argument: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Neither in messages nor in reprs, and what comes of it is the same for neighbours."""
+    monkeypatch.chdir(tmp_path)
+    for kind in STAND_INS:
+        check_places(name, {argument: kind})
+
+
+ANY_PLACES = st.sampled_from(sorted(POSITIONS)).flatmap(
+    lambda name: st.tuples(
+        st.just(name),
+        st.dictionaries(st.sampled_from(list(POSITIONS[name][1])), st.sampled_from(STAND_INS), min_size=1, max_size=5),
+    )
+)
+
+
+@settings(max_examples=500, deadline=None, derandomize=True)
+@given(places=ANY_PLACES)
+def test_rows_in_several_places_show_nothing(places: tuple[str, dict[str, str]]) -> None:
+    check_places(*places)
+
+
+@pytest.mark.slow
+@settings(max_examples=4000, deadline=None, derandomize=True)
+@given(places=ANY_PLACES)
+def test_rows_in_several_places_show_nothing_at_length(places: tuple[str, dict[str, str]]) -> None:
+    check_places(*places)
+
+
+def toml_rows(token: str, number: float) -> list[str]:
+    """Rows as values of TOML."""
+    return [
+        f"[{number}, {number}, 1.0]", f'["{token}", "{token}"]', f'{{ x = {number}, y = "{token}" }}', f'{{ "{token}" = {number} }}', f'[["{token}", {number}]]',
+        f'"""\n{token},{number}\n{token},{number}\n"""', f'[{{ x = "{token}" }}, {{ x = {number} }}]',
+    ]  # fmt: skip
+
+
+SETTINGS = [line for line in LEDGER_STUDY.splitlines() if "=" in line]
+
+
+@pytest.mark.parametrize("line", range(len(SETTINGS)))
+def test_rows_in_a_study_file_show_nothing(watch: Watch, line: int) -> None:
+    """As values of its settings; an exit code and a message are the same for neighbours."""
+    pq.write_table(households(), watch.folder / "linked.parquet")
+    for first, second in zip(toml_rows(TOKEN, NUMBER), toml_rows(*NEIGHBOUR), strict=True):
+        faults = []
+        for value in (first, second):
+            key = SETTINGS[line].split(" = ")[0]
+            study = LEDGER_STUDY.replace(SETTINGS[line], f"{key} = {value}")
+            fault = watch.call(lambda: dpl.fit_study(read := dpl.Study.from_text(study, watch.folder), read.data))  # noqa: B023
+            faults.append((type(fault), str(fault).replace(str(watch.folder), "")))
+        assert faults[0] == faults[1]
+        assert issubclass(faults[0][0], dpl.DplinkedError), faults
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "{token},{number}\n{token},1\n",
+        "{token} = {number}\n",
+        "[{token}]\na = {number}\n{token}",
+        "{token} = 1\n{token} = {number}\n",
+        '"{token}',
+    ],
+)
+def test_rows_for_a_study_file_show_nothing(watch: Watch, text: str) -> None:
+    faults = []
+    for token, number in ((TOKEN, NUMBER), NEIGHBOUR):
+        study = watch.folder / "study.toml"
+        study.write_text(text.format(token=token, number=number), encoding="utf-8")
+        faults.append(str(watch.call(lambda: dpl.Study.from_toml(study))))  # noqa: B023
+        assert watch.run("fit", study) == 2
+        study.unlink()
+    assert re.sub(r"column \d+", "", faults[0]) == re.sub(r"column \d+", "", faults[1])
 
 
 # --- linking: the steward's results, but everybody's errors --------------------------------------------

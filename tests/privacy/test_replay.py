@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import importlib
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,18 @@ from dplinked.sums import files as file_engine
 from dplinked.sums.linked_rows import LinkedRows
 from dplinked.sums.numpy import kernel, tables
 from dplinked.sums.numpy.tables import TablePass
-from neighbours import BOUNDS, FURTHER_KINDS, KINDS, LEVELS, Pair, make_pair
+from neighbours import (
+    BOUNDS,
+    CONTAINERS,
+    FURTHER_KINDS,
+    KINDS,
+    LEVELS,
+    UNREADABLE,
+    WILD_CELLS,
+    Pair,
+    make_pair,
+    wild_pair,
+)
 from replay import Leak, replay
 
 EPSILON, DELTA = 1.0, 1e-5
@@ -182,6 +194,46 @@ def test_release_paths_replay_at_length(monkeypatch: pytest.MonkeyPatch, kind: s
     rng = np.random.default_rng([1000 + KINDS.index(kind), len(path)])
     for seed in range(150):
         check(monkeypatch, make_pair(rng, kind), FORMULAS[seed % len(FORMULAS)], path, seed)
+
+
+def check_wild_cells(
+    monkeypatch: pytest.MonkeyPatch, folder: Path, container: str, wild: list[str], column: str, path: str
+) -> None:
+    """One cell of one person is replaced: the same calls, scales and release, the allowed distance, and not a word."""
+    rng = np.random.default_rng([len(container), len(path)])
+    for seed, name in enumerate(wild):
+        if (container, name) in UNREADABLE:
+            continue
+        pair = wild_pair(rng, ("exact", "ele")[seed % 2], column, WILD_CELLS[name])
+
+        def opened(cells: Any, linkage: Any) -> tuple[Any, Any]:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # readers of files warn of what they guess
+                return CONTAINERS[container](cells, folder), linkage
+
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            check(monkeypatch, pair, FORMULAS[2], path, seed, opened)
+
+
+SLOW_TO_OPEN = ("json", "json lines", "query")
+
+
+@pytest.mark.parametrize("container", CONTAINERS)
+def test_wild_cells_replay(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, container: str) -> None:
+    """Every container, every kind of cell; by one path, the others below."""
+    chosen = list(WILD_CELLS)[:: 4 if container in SLOW_TO_OPEN else 1]
+    check_wild_cells(monkeypatch, tmp_path, container, chosen, "x", "ssp")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("path", ["ssp", "row meat", "private ranges", "ngd", "paper ssp"])
+@pytest.mark.parametrize("column", ["x", "y", "g"])
+@pytest.mark.parametrize("container", CONTAINERS)
+def test_wild_cells_replay_by_all_paths(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, container: str, column: str, path: str
+) -> None:
+    check_wild_cells(monkeypatch, tmp_path, container, list(WILD_CELLS), column, path)
 
 
 def audited_pair(rng: np.random.Generator, displaced: int) -> tuple[dpl.Linked, dpl.Linked]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import math
 import threading
 from collections.abc import Callable
 from decimal import Decimal
@@ -268,8 +269,63 @@ def test_half_a_surrogate_pair_is_no_key_in_any_column_of_pandas(missing: Any) -
     dtype = pd.StringDtype("python", na_value=pd.NA if missing == "NA" else missing)
     frame = pd.DataFrame({"k": pd.array(["a", "\ud800", None, "a"], dtype=dtype)})
     assert open_source(frame).count_keys("k") == {"a": 2, None: 2}
-    with pytest.raises(dpl.StudyError, match="'k' holds String, not numbers"):
-        open_source(frame).require(["k"], numeric=["k"])
+    assert open_source(frame).summarise_column("k", 0.0, 1.0).missing == 4
+
+
+NUMBERS: dict[str | None, float | None] = {
+    "0.1": 0.1, " +2.5e-1\t": 0.25, "-.5": -0.5, "1.": 1.0, "1e400": math.inf, "true": 1.0, "True": 1.0, "FALSE": 0.0, "0.30000000000000004": 0.1 + 0.2,
+    "word": None, "": None, " ": None, "nan": None, "inf": None, "1_000": None, "１２": None, "0x10": None, "1,5": None, "--1": None,
+    "tRue": None, "1e": None, "5 5": None, "🎲": None, "9" * 5000: math.inf, None: None,
+}  # fmt: skip
+
+
+def text_tables(texts: list[str | None]) -> dict[str, Any]:
+    """The same texts in every container that has a type for texts, and in those that have none."""
+    pd, pl = pytest.importorskip("pandas"), pytest.importorskip("polars")
+    table = pa.table({"x": pa.array(texts, pa.string())})
+    return {
+        "list": {"x": texts},
+        "array of texts": {"x": np.array([text or "" for text in texts])},
+        "array of bytes": {"x": np.array([(text or "").encode() for text in texts])},
+        "array of objects": {"x": np.array(texts, dtype=object)},
+        "pandas": pd.DataFrame({"x": texts}),
+        "pandas objects": pd.DataFrame({"x": pd.Series(texts, dtype=object)}),
+        "pandas nullable": pd.DataFrame({"x": pd.array(texts, dtype="string")}),
+        "pandas python": pd.DataFrame({"x": pd.array(texts, dtype="string[python]")}),
+        "pandas arrow": pd.DataFrame({"x": pd.array(texts, dtype=pd.ArrowDtype(pa.string()))}),
+        "pandas category": pd.DataFrame({"x": pd.Categorical(texts)}),
+        "polars": pl.DataFrame({"x": texts}),
+        "polars lazy": pl.DataFrame({"x": texts}).lazy(),
+        "polars category": pl.DataFrame({"x": pl.Series(texts, dtype=pl.Categorical)}),
+        **{
+            str(kind): table.cast(pa.schema([("x", kind)]))
+            for kind in (pa.string(), pa.large_string(), pa.string_view())
+        },
+        "dictionary": pa.table({"x": table["x"].combine_chunks().dictionary_encode()}),
+        "stream": pa.RecordBatchReader.from_batches(table.schema, table.to_batches(max_chunksize=5)),
+    }
+
+
+@pytest.mark.parametrize("container", text_tables([None]))
+def test_texts_are_numbers_cell_by_cell_in_every_container(container: str) -> None:
+    source = open_source(text_tables(list(NUMBERS))[container])
+    source.require(["x"], numeric=["x"])
+    (found,) = source.rows.read(0, ["x"])
+    expected = np.array([np.nan if value is None else value for value in NUMBERS.values()])
+    np.testing.assert_array_equal(found.numbers("x", 0, len(NUMBERS)), expected)
+
+
+@pytest.mark.parametrize("kind", ["int64", "double", "dictionary"])
+def test_one_word_changes_no_other_number(kind: str) -> None:
+    """What a reader of CSV files does with a word: the whole column becomes text."""
+    numbers = {"int64": [1, 2, 3], "double": [0.1, 0.2, 1e-7], "dictionary": pa.array([5, 6, 5]).dictionary_encode()}[
+        kind
+    ]
+    table = pa.table({"x": numbers})
+    texts = [str(cell) for cell in table["x"].to_pylist()]
+    known, other = (open_source(data).rows.numbers("x", 0, 3) for data in (table, {"x": ["word", *texts[1:]]}))
+    assert known[1:].tolist() == other[1:].tolist()
+    assert np.isnan(other[0])
 
 
 def odd_frames() -> dict[str, Any]:
@@ -288,6 +344,9 @@ def test_types_that_cannot_be_read_are_refused_by_the_schema(kind: str) -> None:
     found = open_source(odd_frames()[kind])
     with pytest.raises(dpl.StudyError, match=r"'k' holds .*, which cannot be compared"):
         found.require(["k"])
+    if kind == "complex":  # but a single complex cell makes a column of real numbers complex
+        assert found.summarise_column("k", 0.0, 1.0).missing == 2
+        return
     with pytest.raises(dpl.StudyError, match=r"'k' holds .*, not numbers"):
         found.require(["k"], numeric=["k"])
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dplinked.data.csv import read_csv
-from dplinked.errors import StudyError, raise_alone
+from dplinked.errors import StudyError, raise_alone, shown
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -53,12 +53,12 @@ def find_files(path: str | os.PathLike[str]) -> Files:
         kinds = {_KINDS.get(file.suffix.lower(), "") for file in named}
         files = Files(named, kinds.pop() if len(kinds) == 1 else "")
     if not files.paths:
-        raise StudyError(f"There are no files at {given.name!r}.")
+        raise StudyError(f"There are no files at {shown(given.name)}.")
     if not files.kind:
-        raise StudyError(f"{given.name!r}: only .parquet, .csv and .json files are read, of one kind at a time.")
+        raise StudyError(f"{shown(given.name)}: only .parquet, .csv and .json files are read, of one kind at a time.")
     for file in files.paths:
         if not file.is_file():
-            raise StudyError(f"There is no file {file.name!r} at the given path.")
+            raise StudyError(f"There is no file {shown(file.name)} at the given path.")
     return files
 
 
@@ -71,14 +71,16 @@ def read_file(path: Path, columns: Sequence[str] | None, kind: str | None = None
 
     kind = kind or _KINDS.get(path.suffix.lower())
     if kind not in ("parquet", "csv"):
-        raise StudyError(f"{path.name!r}: only .parquet and .csv files are read. Convert the file first.")
+        raise StudyError(f"{shown(path.name)}: only .parquet and .csv files are read. Convert the file first.")
     if not path.is_file():
-        raise StudyError(f"There is no file {path.name!r} at the given path.")
+        raise StudyError(f"There is no file {shown(path.name)} at the given path.")
     read = read_csv if kind == "csv" else _read_parquet
     try:
         return read(path, columns)
     except (pa.ArrowException, OSError, UnicodeDecodeError, csv.Error):
-        raise_alone(StudyError(f"{path.name!r} cannot be read as {kind}. The steward's 'check' shows the details."))
+        raise_alone(
+            StudyError(f"{shown(path.name)} cannot be read as {kind}. The steward's 'check' shows the details.")
+        )
 
 
 def _read_parquet(path: Path, columns: Sequence[str] | None) -> tuple[pa.Table, list[str]]:

@@ -12,7 +12,7 @@ from dplinked.data.arrow import to_arrow
 from dplinked.data.files import Files
 from dplinked.data.keys import key_text, number
 from dplinked.data.sources import Query, SparkTable, is_path, is_stream
-from dplinked.errors import StudyError
+from dplinked.errors import StudyError, shown
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -73,7 +73,7 @@ def content_bytes(source: Any) -> Iterator[bytes]:
     if isinstance(source, (str, Path)):
         path = Path(source)
         if not path.is_file():
-            raise StudyError(f"There is no file {path.name!r} at the given path.")
+            raise StudyError(f"There is no file {shown(path.name)} at the given path.")
         with path.open("rb") as file:
             while piece := file.read(1 << 22):
                 yield piece

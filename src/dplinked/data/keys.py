@@ -1,15 +1,25 @@
 """One text for one key: block keys and levels are compared cell by cell, whatever type their column has.
 
 A column's type may hang on a single cell (one word makes a column of numbers a column of text), so nothing
-about a key may follow from its column's type: 1, 1.0 and "1" are the same key, null and NaN are none.
+about a key may follow from its column's type: 1, 1.0 and "1" are the same key, null and NaN are none. The same holds for
+numbers: 1, 1.0 and "1" are the same number, and so are True and "true", wherever a cell comes from.
 """
 
 from __future__ import annotations
 
 import datetime
 import math
+import re
 from decimal import Decimal
 from typing import Any
+
+import numpy as np
+
+# How a text is read as a number, by every engine: without the whitespace around it, it is a decimal number or a word for true or false.
+WHITESPACE = " \t\n\v\f\r"
+NUMBER = r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?"
+TRUE, FALSE = ("true", "True", "TRUE"), ("false", "False", "FALSE")
+_NUMBER = re.compile(NUMBER)
 
 
 def key_text(value: Any) -> str | None:
@@ -44,6 +54,23 @@ def _text(value: Any) -> str | None:
 def number(value: Any) -> float:
     """The number a single cell holds; NaN for anything else."""
     try:
+        match value:
+            case str():
+                return _text_number(value)
+            case bytes():
+                return _text_number(value.decode("utf-8"))
+            case complex() | np.complexfloating():  # one of these makes a whole column complex
+                return float(value.real) if value.imag == 0 else math.nan
+            case np.ndarray():  # NumPy would take its only element, and warn
+                return math.nan
         return float(value)
     except Exception:  # whatever a cell may hold, it must not stop a release
         return math.nan
+
+
+def _text_number(text: str) -> float:
+    """The number that a text is; NaN for any other text."""
+    trimmed = text.strip(WHITESPACE)
+    if trimmed in TRUE or trimmed in FALSE:
+        return float(trimmed in TRUE)
+    return float(trimmed) if _NUMBER.fullmatch(trimmed) else math.nan

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from os import PathLike
 from pathlib import Path
 from typing import Any
 
 from dplinked.data.files import Files
+from dplinked.errors import StudyError, shown
+from dplinked.records import PlainlyShown
 
 Progress = Callable[[str, int, int], None]  # called with a title, the parts that are done, and their number
 
 
-@dataclass(frozen=True)
-class Query:
+@dataclass(frozen=True, repr=False)
+class Query(PlainlyShown):
     """Rows that a SELECT statement gives in DuckDB.
 
     Parameters
@@ -28,19 +31,33 @@ class Query:
     """
 
     query: str
-    attach: Mapping[str, str] = field(default_factory=dict)
+    attach: Mapping[str, str] = field(default_factory=dict, repr=False)  # it may hold a password
     folder: Path | None = None
 
+    def __post_init__(self) -> None:
+        if not isinstance(self.query, str):
+            raise StudyError(f"A query must be the text of one SELECT statement, not {shown(self.query)}.")
+        listed = [*self.attach, *self.attach.values()] if isinstance(self.attach, Mapping) else [None]
+        if not all(isinstance(text, str) for text in listed):
+            raise StudyError("attach must be a mapping of texts: attach={'name in the query': 'path of the database'}.")
+        if self.folder is not None and not isinstance(self.folder, (str, PathLike)):
+            raise StudyError(f"folder must be a path, not {shown(self.folder)}.")
+        object.__setattr__(self, "folder", None if self.folder is None else Path(self.folder))
 
-@dataclass(frozen=True)
-class SparkTable:
+
+@dataclass(frozen=True, repr=False)
+class SparkTable(PlainlyShown):
     """Rows in the active Spark session, given by a table's name or a SELECT statement."""
 
     table: str
 
+    def __post_init__(self) -> None:
+        if not isinstance(self.table, str):
+            raise StudyError(f"A Spark table is given by its name or a SELECT statement, not by {shown(self.table)}.")
 
-@dataclass(frozen=True)
-class Stream:
+
+@dataclass(frozen=True, repr=False)
+class Stream(PlainlyShown):
     """Record batches that can be read only once.
 
     Parameters
@@ -54,9 +71,17 @@ class Stream:
         Number of rows, which is public.
     """
 
-    batches: Any
+    batches: Any = field(repr=False)
     contiguous: bool = False
     rows: int | None = None
+
+    def __post_init__(self) -> None:
+        if type(self.batches).__name__ != "RecordBatchReader":
+            raise StudyError(f"A stream is given as a pyarrow.RecordBatchReader, not as {shown(self.batches)}.")
+        if not isinstance(self.contiguous, bool):
+            raise StudyError(f"contiguous must be true or false, not {shown(self.contiguous)}.")
+        if self.rows is not None and (isinstance(self.rows, bool) or not isinstance(self.rows, int)):
+            raise StudyError(f"rows must be the number of rows, not {shown(self.rows)}.")
 
 
 def is_spark(data: Any) -> bool:

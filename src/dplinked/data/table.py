@@ -1,11 +1,13 @@
 """Linked rows in memory, given as a pandas, polars or Arrow table, a mapping of arrays, or a file.
 
 What a cell means depends on that cell alone. Where there is a schema, types are taken from it. Where types would have to be inferred
-from the cells (in lists, object columns and CSV files), each cell is read on its own instead.
+from the cells (in lists, object columns and CSV files), each cell is read on its own instead. So is each cell of a column of texts that
+is used as numbers: one word among its numbers is what made it a column of texts.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from copy import copy
@@ -18,9 +20,9 @@ from numpy.typing import NDArray
 from dplinked.data.arrow import column_origins, text_columns
 from dplinked.data.encoding import Keys, cell_texts, dense_codes, dense_range, encode_part, guarded, is_dense, widened
 from dplinked.data.files import read_file
-from dplinked.data.keys import number
+from dplinked.data.keys import FALSE, NUMBER, TRUE, number
 from dplinked.data.sizes import PART
-from dplinked.errors import ReleaseError, StudyError, raise_alone, suggest
+from dplinked.errors import ReleaseError, StudyError, raise_alone, shown, suggest
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -29,7 +31,6 @@ Floats = NDArray[np.float64]
 Codes = NDArray[np.int32]
 
 _PIECE = 1 << 20  # rows whose codes are counted at once
-_NUMBER = r"^[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?$"
 
 
 class Rows:
@@ -65,8 +66,8 @@ class Rows:
         check_columns(names, self.columns, secret=bool(self._text))
         for name in numeric:
             kind = _kind(self._columns[name])
-            if not (kind == "number" or kind == "object" or name in self._text):
-                raise StudyError(f"Column {name!r} holds {kind}, not numbers. Convert it before fitting.")
+            if kind not in ("number", "text", "object"):
+                raise StudyError(f"Column {shown(name)} holds {kind}, not numbers. Convert it before fitting.")
         for name in names:
             if name not in numeric:
                 self.check_key(name)
@@ -74,13 +75,13 @@ class Rows:
     def numbers(self, name: str, start: int, stop: int) -> Floats:
         """Rows start:stop of a numeric column; cells that hold no number become NaN."""
         column = self._columns[name]
-        if isinstance(column, np.ndarray):
+        if isinstance(column, np.ndarray) or _is_complex(column):
             return np.fromiter(map(number, column[start:stop]), np.float64, stop - start)
         import pyarrow as pa
 
         def read() -> Any:
-            values = _arrow(column[start:stop])
-            if name in self._text:
+            values = widened(_arrow(column[start:stop]))
+            if pa.types.is_large_string(values.type):
                 values = _parse_numbers(values)
             return values if values.type == pa.float64() else values.cast(pa.float64(), safe=False)
 
@@ -96,7 +97,7 @@ class Rows:
         import pyarrow as pa
 
         column = self._columns[name]
-        if _kind(column) == "number" or name in self._text:
+        if name in self._text or _kind(column) == "number":
             return guarded(lambda: _arrow(column))
         if not self._comparable(name):
             return pa.nulls(self.count)
@@ -122,7 +123,7 @@ class Rows:
         """Refuse a column whose type cannot be compared. Its cells are not read."""
         if not self._comparable(name):
             kind = _type(self._columns[name])
-            raise StudyError(f"Column {name!r} holds {kind}, which cannot be compared. Convert it to text first.")
+            raise StudyError(f"Column {shown(name)} holds {kind}, which cannot be compared. Convert it to text first.")
 
     def _comparable(self, name: str) -> bool:
         """Whether a column's type can be encoded as keys, tried on no rows."""
@@ -147,11 +148,71 @@ def empty_rows(schema: pa.Schema) -> Rows:
     return Rows(pa.table([pa.nulls(0, field.type) for field in schema], schema=schema))
 
 
+def read_matrix(data: Any) -> Any:
+    """The numbers of a table, an array or nested lists as an array of floats, each cell read on its own; NaN where a cell holds no number.
+
+    What holds no cells, like a number or a mapping, is returned as it is; so are arrays of complex numbers and of records.
+    """
+    import narwhals as nw
+    import pyarrow as pa
+
+    if isinstance(data, np.ndarray):
+        return _read_array(data)
+    if isinstance(data, pa.Array):
+        data = pa.chunked_array([data])
+    if nw.dependencies.is_into_series(data):
+        return _read_table(nw.from_native(data, series_only=True).to_frame())[:, 0]
+    if nw.dependencies.is_into_dataframe(data):
+        return _read_table(data)
+    if isinstance(data, (list, tuple, range)):
+        return _read_nested(data)
+    return _read_array(np.asarray(data)) if hasattr(data, "__array__") else data
+
+
+def _read_array(data: NDArray[Any]) -> NDArray[Any]:
+    """An array as floats. Its type is public, but one of objects tells nothing about its cells."""
+    kind = data.dtype.kind
+    if kind in "biuf":
+        with np.errstate(all="ignore"):  # a long float may be too large for a double
+            return data.astype(np.float64, copy=False)
+    if kind in "mM":
+        raise StudyError("An array of dates or durations holds no numbers. Convert it before fitting.")
+    if kind == "O" and data.ndim == 1:
+        return _read_nested(data.tolist())
+    return np.fromiter(map(number, data.flat), np.float64, data.size).reshape(data.shape) if kind in "OUS" else data
+
+
+def _read_table(data: Any) -> Floats:
+    """All columns of a table, side by side."""
+    rows = Rows(data)
+    rows.require(rows.columns, numeric=rows.columns)
+    columns = [rows.numbers(name, 0, rows.count) for name in rows.columns]
+    return np.column_stack(columns) if columns else np.empty((rows.count, 0))
+
+
+def _read_nested(rows: Sequence[Any]) -> Floats:
+    """A list of rows, or of numbers. Its width is that of most rows: a row of another width is one person's, and its cells are missing."""
+    widths = [_width(row) for row in rows]
+    width = max(Counter(widths).items(), key=lambda item: item[1], default=(None, 0))[0]
+    if width is None:
+        return np.fromiter(map(number, rows), np.float64, len(rows))
+    cells = np.full((len(rows), width), np.nan)
+    for place, (row, found) in enumerate(zip(rows, widths, strict=True)):
+        if found == width:
+            cells[place] = [number(cell) for cell in row]
+    return cells
+
+
+def _width(row: Any) -> int | None:
+    """Number of cells of a row; None for what is no row."""
+    return len(row) if isinstance(row, (list, tuple, range)) or getattr(row, "ndim", 0) == 1 else None
+
+
 def check_columns(names: Sequence[str], columns: Sequence[str], *, secret: bool = False) -> None:
     """Refuse names that are not among the columns. If the columns are `secret`, the message suggests none of them."""
     for name in names:
         if name not in columns:
-            raise StudyError(f"Column {name!r} is not in the data.{suggest(name, () if secret else columns)}")
+            raise StudyError(f"Column {shown(name)} is not in the data.{suggest(name, () if secret else columns)}")
 
 
 def count_codes(codes: Codes, size: int) -> NDArray[np.int64]:
@@ -204,23 +265,30 @@ def _open_array(values: Any) -> Any:
     if isinstance(values, (pa.Array, pa.ChunkedArray)):
         return values if isinstance(values, pa.ChunkedArray) else pa.chunked_array([values])
     listed = values.tolist() if isinstance(values, np.ndarray) and values.dtype != object else list(values)
-    column = np.empty(len(listed), dtype=object)
-    column[:] = listed
-    return column
+    return np.fromiter(listed, dtype=object, count=len(listed))  # cells that are lists stay lists
 
 
 def _kind(column: Any) -> str:
-    """Return ``"number"``, ``"object"`` or the name of a type that holds no numbers. Cells are not read."""
-    if isinstance(column, np.ndarray):
+    """Return ``"number"``, ``"text"``, ``"object"`` or the name of a type that holds no numbers. Cells are not read."""
+    if isinstance(column, np.ndarray) or _is_complex(column):
         return "object"
     import pyarrow as pa
 
+    def texts() -> bool:
+        return bool(pa.types.is_large_string(widened(_arrow(column[:0])).type))
+
     def numbers() -> bool:
-        empty, types = _arrow(column[:0]), pa.types
+        empty, types = widened(_arrow(column[:0])), pa.types
         tests = (types.is_integer, types.is_floating, types.is_decimal, types.is_boolean, types.is_null)
         return any(test(empty.type) for test in tests) and len(empty.cast(pa.float64())) == 0
 
-    return "number" if _works(numbers) else _type(column)
+    return "text" if _works(texts) else "number" if _works(numbers) else _type(column)
+
+
+def _is_complex(column: Any) -> bool:
+    """Whether a column holds complex numbers: pandas makes one of real numbers because of a single cell."""
+    native = column.to_native() if hasattr(column, "to_native") else column
+    return getattr(getattr(native, "dtype", None), "kind", "") == "c"
 
 
 def _type(column: Any) -> str:
@@ -256,12 +324,15 @@ def _arrow(column: Any) -> pa.Array:
     return pa.concat_arrays(map(widened, chunks)) if chunks else pa.nulls(0, values.type)
 
 
-def _parse_numbers(values: pa.Array) -> pa.Array:
-    """Read each text as a number; a text that is none becomes null."""
+def _parse_numbers(texts: pa.Array) -> pa.Array:
+    """Read each text as a number, as :func:`dplinked.data.keys.number` does; a text that is none becomes null."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    trimmed = pc.ascii_trim_whitespace(values)
-    return pc.if_else(pc.match_substring_regex(trimmed, _NUMBER), trimmed, pa.scalar(None, trimmed.type)).cast(
-        pa.float64()
-    )
+    def among(words: tuple[str, ...]) -> Any:
+        return pc.is_in(trimmed, value_set=pa.array(words, trimmed.type))
+
+    trimmed, none = pc.ascii_trim_whitespace(texts), pa.scalar(None, pa.float64())
+    decimal = pc.match_substring_regex(trimmed, f"^(?:{NUMBER})$")
+    numbers = pc.if_else(decimal, trimmed, pa.scalar(None, trimmed.type)).cast(pa.float64())
+    return pc.coalesce(numbers, pc.if_else(among(TRUE), 1.0, pc.if_else(among(FALSE), 0.0, none)))

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from dplinked.errors import StudyError, suggest
+from dplinked.errors import StudyError, raise_alone, shown, suggest
 
 Floats = NDArray[np.float64]
 
@@ -32,25 +32,25 @@ class TestResult:
 
 def parse_hypotheses(text: str | Sequence[str], names: Sequence[str]) -> tuple[Floats, Floats, str]:
     """Read ``"income = 0.5, a - 2*b = 0"`` as ``left β = right`` (q×p, q) over the named coefficients."""
-    shown = text if isinstance(text, str) else ", ".join(text)
+    asked = text if isinstance(text, str) else ", ".join(text)
     hidden = {name: f"_c{k}_" for k, name in enumerate(names)}
     pieces = "|".join(re.escape(name) for name in sorted(names, key=len, reverse=True))
     pattern = re.compile(rf"(?<![\w.])(?:{pieces})(?!\w)")
-    coded = pattern.sub(lambda match: hidden[match.group()], shown)
+    coded = pattern.sub(lambda match: hidden[match.group()], asked)
     left, right = [], []
     for part in coded.split(","):
         sides = part.split("=")
         if len(sides) != 2:
-            raise StudyError(f"Write each hypothesis like 'income = 0.5'; {shown!r} is not.")
-        difference = _linear(sides[0], shown, names) - _linear(sides[1], shown, names)
+            raise StudyError(f"Write each hypothesis like 'income = 0.5'; {shown(asked)} is not.")
+        difference = _linear(sides[0], asked, names) - _linear(sides[1], asked, names)
         if not difference[:-1].any():
-            raise StudyError(f"A hypothesis in {shown!r} names no coefficient.")
+            raise StudyError(f"A hypothesis in {shown(asked)} names no coefficient.")
         left.append(difference[:-1])
         right.append(-difference[-1])
-    return np.array(left), np.array(right), shown
+    return np.array(left), np.array(right), asked
 
 
-def _linear(side: str, shown: str, names: Sequence[str]) -> Floats:
+def _linear(side: str, asked: str, names: Sequence[str]) -> Floats:
     """Coefficients of a linear expression, the constant last."""
     size = len(names) + 1
 
@@ -77,9 +77,9 @@ def _linear(side: str, shown: str, names: Sequence[str]) -> Floats:
                     return np.asarray(first / second[-1])
                 if isinstance(op, ast.Mult) and not (first[:-1].any() and second[:-1].any()):
                     return np.asarray(first * second[-1] if first[:-1].any() else second * first[-1])
-        raise StudyError(f"{shown!r} is not linear in the coefficients {list(names)}.")
+        raise StudyError(f"{shown(asked)} is not linear in the coefficients {list(names)}.")
 
     try:
         return walk(ast.parse(side.strip(), mode="eval").body)
     except SyntaxError:
-        raise StudyError(f"{shown!r} cannot be read. Write hypotheses like 'income = 0.5, a - b = 0'.") from None
+        raise_alone(StudyError(f"{shown(asked)} cannot be read. Write hypotheses like 'income = 0.5, a - b = 0'."))

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from dplinked.errors import LedgerError, StudyError, raise_alone
+from dplinked.errors import LedgerError, StudyError, raise_alone, shown
 from dplinked.ledger.events import Event
 
 FAULT = "The ledger cannot be read or written. Nothing was released. The steward's 'dplinked budget verify' tells more."
@@ -19,13 +19,17 @@ def connect(url: str | Path, *, create: bool = False) -> Any:
     """Connect to the database at an address. With `create`, a SQLite file need not exist yet."""
     import sqlalchemy as sa
 
+    if not isinstance(url, (str, Path)):
+        raise StudyError(f"A ledger is given by its path or address, not by {shown(url)}.")
     parsed = _address(str(url))
     if parsed.get_backend_name() == "sqlite":
         path = Path(parsed.database or "")
         if not create and not path.is_file():
-            raise LedgerError(f"There is no ledger {path.name!r}. The steward opens one with 'dplinked budget init'.")
+            raise LedgerError(
+                f"There is no ledger {shown(path.name)}. The steward opens one with 'dplinked budget init'."
+            )
         if create and not path.resolve().parent.is_dir():
-            raise StudyError(f"There is no folder for the ledger {path.name!r}.")
+            raise StudyError(f"There is no folder for the ledger {shown(path.name)}.")
         if path.is_file() and path.stat().st_nlink > 1:
             raise LedgerError(
                 "The ledger's file has a second name (a hard link), under which it could be written unseen. Remove it."

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from dplinked.data.fingerprint import source_place
-from dplinked.errors import BudgetError, LedgerError, ReleaseError, StudyError, raise_alone
+from dplinked.errors import BudgetError, LedgerError, ReleaseError, StudyError, plain_faults, raise_alone
 from dplinked.ledger.database import (
     FAULT,
     connect,
@@ -157,6 +157,7 @@ class Ledger:
         be named, here or by the environment variable ``DPLINKED_LEDGER_KEY``.
     """
 
+    @plain_faults
     def __init__(self, url: str | Path, population: str | None = None, *, key: str | Path | None = None) -> None:
         self._engine = connect(url)
         self._key_path = key_path(sqlite_path(self._engine), key)
@@ -180,6 +181,7 @@ class Ledger:
     # --- for the steward -------------------------------------------------------------------------
 
     @classmethod
+    @plain_faults
     def create(
         cls, url: str | Path, population: str, *, epsilon: float, delta: float, key: str | Path | None = None
     ) -> Ledger:
@@ -214,6 +216,7 @@ class Ledger:
             )
         return cls(url, population, key=key)
 
+    @plain_faults
     def register(self, source: Any, *, linkage: Linkage | None = None, unit: PrivacyUnit = UNSTATED) -> None:
         """Register data about the population: where it is, what it holds, and how its rows were linked.
 
@@ -228,6 +231,7 @@ class Ledger:
                 body = canonical({"place": new.place, "floor": floor})
                 self._append(connection, row, "register", None, new.content, 0, body)
 
+    @plain_faults
     def book(self, *, epsilon: float, delta: float, note: str) -> None:
         """Book spending that happened outside the ledger. It may exceed what is left; then nothing is left.
 

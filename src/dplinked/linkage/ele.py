@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dplinked.data.keys import key_text
-from dplinked.errors import StudyError
+from dplinked.data.keys import key_text, number
+from dplinked.errors import StudyError, plain_faults, plain_number, raise_alone, shown
 from dplinked.linkage.declared import DeclaredLinkage
 from dplinked.linkage.unit import LinkageExposure, PrivacyUnit, checked_carriers
 
@@ -32,13 +32,10 @@ SAY_SOURCE = (
 
 def _checked_accuracy(value: Any, what: str) -> float:
     """Return an accuracy as a number in (0, 1]; `what` names it in the error."""
-    try:
-        number = float(value)
-    except (TypeError, ValueError, OverflowError):
-        raise StudyError(f"{what} must be a number in (0, 1], not {value!r}.") from None
-    if not 0.0 < number <= 1.0:
-        raise StudyError(f"{what} must lie in (0, 1], not {number!r}.")
-    return number
+    accuracy = plain_number(value)
+    if not 0.0 < accuracy <= 1.0:
+        raise StudyError(f"{what} must lie in (0, 1], not {shown(value)}.")
+    return accuracy
 
 
 def _checked_per_block(value: Any, what: str, low: float, high: float) -> float | dict[str, float] | None:
@@ -46,7 +43,7 @@ def _checked_per_block(value: Any, what: str, low: float, high: float) -> float 
     if value is None:
         return None
     listed = value.values() if isinstance(value, Mapping) else [value]
-    if not all(isinstance(number, (int, float)) and low <= number < high for number in listed):
+    if not all(isinstance(v, (int, float)) and low <= v < high for v in listed):
         raise StudyError(
             f"{what} must be a number from {low:g}{'' if high == math.inf else f' to below {high:g}'}, or one per block."
         )
@@ -66,10 +63,12 @@ def _checked_accuracies(accuracy: Any, block: str | None) -> float | dict[str, f
     for key, value in table.items():
         text = key_text(key)
         if text is None or text in declared:
-            raise StudyError(
-                f"The accuracy table names block {key!r} twice, or not by a key: use other=… for null keys."
-            )
-        declared[text] = _checked_accuracy(value, f"accuracy of block {key!r}")
+            raise StudyError("The accuracy table names a block twice, or not by a key: use other=… for null keys.")
+        declared[text] = number(value)
+    if not all(
+        0.0 < accuracy <= 1.0 for accuracy in declared.values()
+    ):  # which one is not told: rows may stand in their place
+        raise StudyError("The accuracy of every block must be a number in (0, 1].")
     return declared
 
 
@@ -77,13 +76,18 @@ def _accuracy_from_table(table: Any, block: str) -> dict[Hashable, float]:
     """Read ``{block: accuracy}`` from any table with the block column and a column ``accuracy``."""
     import narwhals as nw
 
-    frame = nw.from_native(table, eager_only=True)
-    missing = [name for name in (block, "accuracy") if name not in frame.columns]
-    if missing:
-        raise StudyError(f"The accuracy table needs the columns {block!r} and 'accuracy'; missing: {missing}.")
+    frame = None
+    try:
+        frame = nw.from_native(table, eager_only=True)
+    except TypeError:
+        raise_alone(
+            StudyError(f"accuracy must be a number in (0, 1], a mapping or a table of accuracies, not {shown(table)}.")
+        )
+    if not {block, "accuracy"} <= set(frame.columns):
+        raise StudyError(f"The accuracy table needs the columns {shown(block)} and 'accuracy'.")
     keys = frame.get_column(block).to_list()
     if len(set(map(key_text, keys))) != len(keys):
-        raise StudyError(f"The accuracy table names a block twice in {block!r}. Give each block one row.")
+        raise StudyError(f"The accuracy table names a block twice in {shown(block)}. Give each block one row.")
     return dict(zip(keys, frame.get_column("accuracy").to_list(), strict=True))
 
 
@@ -137,6 +141,7 @@ class ELE:
     displaced_links: int | None
     carriers: int
 
+    @plain_faults
     def __init__(
         self,
         accuracy: Any,
@@ -152,7 +157,7 @@ class ELE:
         carriers: int = 1,
     ) -> None:
         if block is not None and not isinstance(block, str):
-            raise StudyError(f"block must be a column's name, not {block!r}.")
+            raise StudyError(f"block must be a column's name, not {shown(block)}.")
         other = None if other is None else _checked_accuracy(other, "accuracy of other blocks")
         object.__setattr__(self, "accuracy", _checked_accuracies(accuracy, block))
         object.__setattr__(self, "block", block)
@@ -180,7 +185,7 @@ class ELE:
                 raise StudyError(SAY_SOURCE)
             source = UNSTATED_SOURCE if self.block == LINK_BLOCK else "public"
         elif source not in SOURCES:
-            raise StudyError(f"The accuracy's source must be one of {list(SOURCES)}, not {source!r}.")
+            raise StudyError(f"The accuracy's source must be one of {list(SOURCES)}, not {shown(source)}.")
         if accuracy_min is not None:
             accuracy_min = _checked_accuracy(accuracy_min, "accuracy_min")
             if source != "estimated":
@@ -193,11 +198,12 @@ class ELE:
     def _set_payment(self, paid: float | None, displaced_links: int | None) -> None:
         """Set what released accuracies cost, and for which unit; only these have a cost."""
         released = self.source == "released"
-        if (paid is not None) != released or (paid is not None and not (math.isfinite(paid) and paid > 0)):
+        if (paid is not None) != released or (paid is not None and not 0.0 < plain_number(paid) < math.inf):
             raise StudyError(
                 "source='released' needs paid=…, what the release of the accuracies cost, and only it takes one."
             )
-        if (displaced_links is not None) != released or isinstance(displaced_links, bool):
+        whole = isinstance(displaced_links, int) and not isinstance(displaced_links, bool)
+        if whole != released or (displaced_links is not None) != released:
             raise StudyError(
                 "source='released' needs displaced_links=…, which its release was paid for, and only it takes one."
             )
@@ -205,8 +211,11 @@ class ELE:
         object.__setattr__(self, "displaced_links", displaced_links)
 
     def __repr__(self) -> str:
-        shown = "withheld" if self.source == "estimated" else repr(self.accuracy)
-        return f"ELE(accuracy={shown}, block={self.block!r}, source={self.source!r})"
+        if self.source == "estimated":
+            accuracy = "withheld"
+        else:
+            accuracy = f"of {len(self.accuracy)} blocks" if isinstance(self.accuracy, Mapping) else f"{self.accuracy!r}"
+        return f"ELE(accuracy={accuracy}, block={shown(self.block)}, source={self.source!r})"
 
     @property
     def public(self) -> ELE:

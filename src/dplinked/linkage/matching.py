@@ -14,7 +14,7 @@ from dplinked.data.arrow import column_texts, to_arrow
 from dplinked.data.fingerprint import content_bytes
 from dplinked.data.keys import key_text
 from dplinked.data.sources import is_spark
-from dplinked.errors import StudyError, raise_alone
+from dplinked.errors import StudyError, plain_faults, plain_number, raise_alone, shown
 from dplinked.linkage.declared import DeclaredLinkage
 from dplinked.linkage.unit import LinkageExposure, PrivacyUnit, checked_carriers
 
@@ -34,8 +34,8 @@ DIAGONAL = "A diagonal entry of the matching matrix is below accuracy_min={:g}."
 PROBABILITIES = "Matching probabilities must be finite and not negative."
 POSITIONS = "The pairs' positions must be whole numbers from 0, and there must be some."
 ROW_SUM = "Each row of the matching matrix must sum to 1."
-IDS = "The ids in {!r} must be different and not null."
-UNKNOWN_IDS = "The pairs name an id that is not in {!r}."
+IDS = "The ids in {} must be different and not null."
+UNKNOWN_IDS = "The pairs name an id that is not in {}."
 
 
 @dataclass(frozen=True, init=False, repr=False)
@@ -74,6 +74,7 @@ class Matching:
     pairs: Any
     block: None
 
+    @plain_faults
     def __init__(
         self,
         pairs: Any,
@@ -83,10 +84,10 @@ class Matching:
         accuracy_min: float = 0.0,
         carriers: int | None = None,
     ) -> None:
-        if not (math.isfinite(column_sum) and column_sum >= 1.0):
-            raise StudyError(f"column_sum must be a finite number, 1 or more, not {column_sum!r}.")
-        if not 0.0 <= accuracy_min <= 1.0:
-            raise StudyError(f"accuracy_min must lie in [0, 1], not {accuracy_min!r}.")
+        if not 1.0 <= plain_number(column_sum) < math.inf:
+            raise StudyError(f"column_sum must be a finite number, 1 or more, not {shown(column_sum)}.")
+        if not 0.0 <= plain_number(accuracy_min) <= 1.0:
+            raise StudyError(f"accuracy_min must lie in [0, 1], not {shown(accuracy_min)}.")
         if carriers is None and column_sum > 1.0:
             raise StudyError(
                 "One-to-many links (column_sum above 1) need carriers=…: how many rows may hold one response."
@@ -126,12 +127,12 @@ class Matching:
         table = to_arrow(self.pairs, "pairs")
         _require_pairs(table.column_names)
         if ids.null_count or len(pc.unique(ids)) != len(ids):
-            raise StudyError(IDS.format(self.id))
+            raise StudyError(IDS.format(shown(self.id)))
         places = []
         for name in ("row", "match"):
             found = _find_ids(table, name, ids)
             if found.null_count:
-                raise StudyError(UNKNOWN_IDS.format(self.id))
+                raise StudyError(UNKNOWN_IDS.format(shown(self.id)))
             places.append(np.asarray(found.to_numpy(), np.int64))
         values = _pair_numbers(table, "probability", pa.float64())
         matrix = sp.coo_array((values, tuple(places)), shape=(len(ids), len(ids)))

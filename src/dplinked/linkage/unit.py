@@ -5,14 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 
-from dplinked.errors import StudyError
-from dplinked.records import ReadableByKey
+from dplinked.errors import StudyError, plain_faults, plain_number, shown
+from dplinked.records import PlainlyShown, ReadableByKey
 
 _MOST = 10**9  # largest number of displaced links, and largest change of the matching matrix, that may be declared
 
 
-@dataclass(frozen=True)
-class PrivacyUnit(ReadableByKey):
+@dataclass(frozen=True, repr=False)
+class PrivacyUnit(PlainlyShown, ReadableByKey):
     """What one individual can change, beyond their own x and y.
 
     Parameters
@@ -42,15 +42,16 @@ class PrivacyUnit(ReadableByKey):
     displaced_links: int | None = None
     linkage_change: float | None = None
 
+    @plain_faults
     def __post_init__(self) -> None:
         if type(self.moves_block).__name__ not in ("bool", "bool_"):  # NumPy's booleans are accepted too
-            raise StudyError(f"moves_block must be true or false, not {self.moves_block!r}.")
+            raise StudyError(f"moves_block must be true or false, not {shown(self.moves_block)}.")
         object.__setattr__(self, "moves_block", bool(self.moves_block))
         k, change = self.displaced_links, self.linkage_change
         if k is not None and (isinstance(k, bool) or not isinstance(k, int) or not 0 <= k <= _MOST):
-            raise StudyError(f"displaced_links must be a whole number from 0 to 1e9, not {k!r}.")
-        if change is not None and not 0 <= change <= _MOST:
-            raise StudyError(f"linkage_change must be a number from 0 to 1e9, not {change!r}.")
+            raise StudyError(f"displaced_links must be a whole number from 0 to 1e9, not {shown(k)}.")
+        if change is not None and not 0 <= plain_number(change) <= _MOST:
+            raise StudyError(f"linkage_change must be a number from 0 to 1e9, not {shown(change)}.")
         if change is not None:
             object.__setattr__(self, "linkage_change", float(change))
 
@@ -79,7 +80,7 @@ class PrivacyUnit(ReadableByKey):
 def checked_carriers(carriers: int) -> int:
     """Refuse a number of rows that hold one response which is none."""
     if isinstance(carriers, bool) or not isinstance(carriers, int) or not 1 <= carriers <= _MOST:
-        raise StudyError(f"carriers must be a whole number from 1 to 1e9, not {carriers!r}.")
+        raise StudyError(f"carriers must be a whole number from 1 to 1e9, not {shown(carriers)}.")
     return carriers
 
 

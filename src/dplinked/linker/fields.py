@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dplinked.data.keys import number
-from dplinked.errors import StudyError, suggest
+from dplinked.errors import StudyError, plain_faults, plain_number, shown, suggest
+from dplinked.records import PlainlyShown
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -31,13 +32,14 @@ _HINTS = {
     "id": ("ssn", "nhs", "national", "insurance", "passport"),
     "name": ("name", "surname", "forename"),
 }
+MOST_NAMES = 50  # columns that may be named at once; longer lists are taken for rows, and not shown
 _CLOSE = 0.85  # two words with at least this Jaro-Winkler similarity count as the same, as in [LPK24]
 # If the similarity itself is the score, it is cut into these grades to estimate its evidence.
 _GRADES = (0.75, 0.85, 0.92, 1.0)
 
 
-@dataclass(frozen=True)
-class Field:
+@dataclass(frozen=True, repr=False)
+class Field(PlainlyShown):
     """A column in both files, and what it adds to a pair's score.
 
     Parameters
@@ -68,24 +70,26 @@ class Field:
     weight: float = 1.0
     right: str | None = None
 
+    @plain_faults
     def __post_init__(self) -> None:
+        for text in (self.name, self.kind, self.compare, self.right):
+            if not isinstance(text, str) and (text is not None or text is self.name):
+                raise StudyError("A field's name, kind, compare and right are texts.")
         kind = self.kind or guess_kind(self.name)
         if kind not in KINDS:
-            raise StudyError(
-                f"Field {self.name!r}: kind must be one of {list(KINDS)}, not {kind!r}.{suggest(kind, KINDS)}"
-            )
+            raise StudyError(f"Field {shown(self.name)}: kind must be one of {list(KINDS)}.{suggest(kind, KINDS)}")
         compare = self.compare or _COMPARISON.get(kind, "exact")
         if compare not in COMPARISONS:
             raise StudyError(
-                f"Field {self.name!r}: compare must be one of {list(COMPARISONS)}, not {compare!r}."
+                f"Field {shown(self.name)}: compare must be one of {list(COMPARISONS)}, not {shown(compare)}."
                 f"{suggest(compare, COMPARISONS)}"
             )
-        if self.threshold is not None and not 0.0 < self.threshold <= 1.0:
-            raise StudyError(f"Field {self.name!r}: threshold must lie in (0, 1], not {self.threshold!r}.")
-        if not (
-            math.isfinite(self.weight) and self.weight > 0.0 and math.isfinite(self.tolerance) and self.tolerance >= 0.0
-        ):
-            raise StudyError(f"Field {self.name!r}: weight must be above 0 and tolerance not below 0, both finite.")
+        if self.threshold is not None and not 0.0 < plain_number(self.threshold) <= 1.0:
+            raise StudyError(f"Field {shown(self.name)}: threshold must lie in (0, 1], not {shown(self.threshold)}.")
+        if not (0.0 < plain_number(self.weight) < math.inf and 0.0 <= plain_number(self.tolerance) < math.inf):
+            raise StudyError(
+                f"Field {shown(self.name)}: weight must be above 0 and tolerance not below 0, both finite."
+            )
         object.__setattr__(self, "kind", kind)
         object.__setattr__(self, "compare", compare)
         object.__setattr__(self, "right", self.right or self.name)
@@ -110,10 +114,12 @@ def guess_kind(name: str) -> str:
 
 def read_fields(declared: Any) -> tuple[Field, ...]:
     """Read fields given as names, as ``{name: kind}`` or as :class:`Field` objects."""
+    if not isinstance(declared, (list, tuple, Mapping)) or len(declared) > MOST_NAMES:
+        raise StudyError(
+            f"fields must be a list of at most {MOST_NAMES} column names, like ['given_name', 'surname', 'date_of_birth']."
+        )
     if isinstance(declared, Mapping):
         declared = [value if isinstance(value, Field) else Field(name, value) for name, value in declared.items()]
-    if isinstance(declared, str) or not isinstance(declared, Iterable):
-        raise StudyError("fields must be a list of column names, like ['given_name', 'surname', 'date_of_birth'].")
     fields = tuple(_read_field(item) for item in declared)
     if not fields:
         raise StudyError("Linking needs at least one field: fields=['given_name', 'surname', …].")
@@ -127,7 +133,7 @@ def _read_field(item: Any) -> Field:
     if isinstance(item, Field):
         return item
     if not isinstance(item, str):
-        raise StudyError(f"A field must be a column's name or a dpl.Field, not {type(item).__name__}.")
+        raise StudyError(f"A field must be a column's name or a dpl.Field, not {shown(item)}.")
     return Field(item)
 
 

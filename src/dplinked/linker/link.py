@@ -14,9 +14,9 @@ from numpy.typing import NDArray
 from dplinked.data.arrow import column_texts, to_arrow
 from dplinked.data.fingerprint import source_state
 from dplinked.data.keys import number
-from dplinked.errors import StudyError, suggest
+from dplinked.errors import StudyError, plain_faults, plain_number, shown, suggest
 from dplinked.linker.assignment import Candidates
-from dplinked.linker.fields import Field, make_comparer, read_fields
+from dplinked.linker.fields import MOST_NAMES, Field, make_comparer, read_fields
 from dplinked.linker.linked import BLOCK, PROBABILITY, SCORE, Linked, id_column
 from dplinked.linker.rules import LAST, NO_KEY, UNLINKED, Links, link_by_rules
 from dplinked.linker.splink import link_candidates, score_pairs
@@ -33,6 +33,7 @@ _RARE = 500  # a block key that fewer than one row in 500 has is taken for a typ
 _RESERVED = {ALL, OTHER, LAST, UNLINKED, NO_KEY, "(linked)"}
 
 
+@plain_faults
 def link(
     left: Any,
     right: Any,
@@ -92,21 +93,23 @@ def link(
     None. Everything is read without noise, for the steward. How many links one changed record may move does not follow from
     the linkage, so `fit` asks for the privacy unit.
     """
-    if method not in METHODS:
-        raise StudyError(f"method must be one of {list(METHODS)}, not {method!r}.{suggest(str(method), METHODS)}")
-    if assignment not in _ASSIGNMENTS:
-        raise StudyError(f"assignment must be one of {list(_ASSIGNMENTS)}, not {assignment!r}.")
+    if not isinstance(method, str) or method not in METHODS:
+        raise StudyError(f"method must be one of {list(METHODS)}, not {shown(method)}.{suggest(method, METHODS)}")
+    if not isinstance(assignment, str) or assignment not in _ASSIGNMENTS:
+        raise StudyError(f"assignment must be one of {list(_ASSIGNMENTS)}, not {shown(assignment)}.")
     if (pairs is not None) != (method == "pairs"):
         raise StudyError("Links made elsewhere come with method='pairs' and pairs=…, both.")
     if isinstance(seed, bool) or not isinstance(seed, int) or seed < 0:
-        raise StudyError(f"seed must be a whole number, 0 or more, not {seed!r}.")
+        raise StudyError(f"seed must be a whole number, 0 or more, not {shown(seed)}.")
+    if not plain_number(memory) > 0.0:
+        raise StudyError(f"memory must be a number of bytes above 0, not {shown(memory)}.")
     paths = _resolve_file(left), _resolve_file(right)
     states = source_state(paths[0]), source_state(paths[1])  # taken before anything is read
     a, b = to_arrow(left, "left"), to_arrow(right, "right")
     ids = (id, id) if id is None or isinstance(id, str) else _two_names(id)
     for table, name, where in ((a, ids[0], "left"), (b, ids[1], "right")):
         _check_file(table, name, where)
-    listed = [] if block is None else [block] if isinstance(block, str) else list(block)
+    listed = _block_names(block)
     if fields is None:
         fields = () if method == "pairs" else _common_fields(a, b, ids, listed)
     chosen = read_fields(fields) if method != "pairs" or fields else ()
@@ -128,8 +131,8 @@ def _link_rules(
     """Check the threshold, encode the fields and the block keys, and link by rule."""
     largest = sum(field.weight for field in fields)
     limit = _THRESHOLD_SHARE * largest if threshold is None else threshold
-    if not 0.0 < limit <= largest:
-        raise StudyError(f"threshold must lie between 0 and the largest score {largest:g}, not {limit!r}.")
+    if not 0.0 < plain_number(limit) <= largest:
+        raise StudyError(f"threshold must lie between 0 and the largest score {largest:g}, not {shown(limit)}.")
     try:
         comparers = [make_comparer(field, texts[0].column(field.name), texts[1].column(field.name)) for field in fields]
         left, right = (
@@ -146,8 +149,8 @@ def _link_probable(
 ) -> Links:
     """Check the threshold, and link candidates that have probabilities, or that were linked elsewhere."""
     limit = 0.5 if threshold is None else threshold
-    if not 0.0 < limit < 1.0:
-        raise StudyError(f"threshold must be a probability between 0 and 1, not {threshold!r}.")
+    if not 0.0 < plain_number(limit) < 1.0:
+        raise StudyError(f"threshold must be a probability between 0 and 1, not {shown(threshold)}.")
     links = link_candidates(candidates, limit, _model_blocks(a, b, block), seed)
     if not np.isfinite(candidates.evidence).all():  # the pairs came without probabilities
         links = replace(links, candidates=_no_candidates(a.num_rows, b.num_rows))
@@ -164,6 +167,13 @@ def _two_names(id: Sequence[str]) -> tuple[str, str]:
     if not isinstance(id, (list, tuple)) or len(id) != 2 or not all(isinstance(name, str) for name in id):
         raise StudyError("id must be one column's name, or two: the left file's and the right file's.")
     return id[0], id[1]
+
+
+def _block_names(block: str | Sequence[str] | None) -> list[str]:
+    names = [] if block is None else [block] if isinstance(block, str) else block
+    if not isinstance(names, (list, tuple)) or len(names) > MOST_NAMES or not all(isinstance(n, str) for n in names):
+        raise StudyError(f"block must be a column's name, or a list of at most {MOST_NAMES} names.")
+    return list(names)
 
 
 def _check_file(table: pa.Table, id: str | None, where: str) -> None:
@@ -186,7 +196,7 @@ def _check_file(table: pa.Table, id: str | None, where: str) -> None:
 
 def _require(table: pa.Table, name: str, where: str) -> None:
     if name not in table.column_names:
-        raise StudyError(f"Column {name!r} is not in the {where} file.{suggest(name, table.column_names)}")
+        raise StudyError(f"Column {shown(name)} is not in the {where} file.{suggest(name, table.column_names)}")
 
 
 def _common_fields(a: pa.Table, b: pa.Table, ids: tuple[str | None, str | None], block: list[str]) -> list[str]:

@@ -310,10 +310,9 @@ def read_answers(answers: Sequence[Any], column: str = ANSWER) -> NDArray[np.boo
         **dict.fromkeys(("0", "n", "no", "false", "wrong", "incorrect", "f"), False),
     }
     texts = ["" if answer is None else str(answer).strip().lower() for answer in answers]
-    unclear = sum(text not in spelling for text in texts)
-    if unclear:
+    if any(text not in spelling for text in texts):
         raise StudyError(
-            f"{unclear} of {len(texts)} checked links have no clear answer in the column {column!r}. Write yes or no for each, or "
+            f"Some checked links have no clear answer in the column {column!r}. Write yes or no for each, or "
             "take the line out."
         )
     return np.array([spelling[text] for text in texts], dtype=bool)

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dplinked.data.fingerprint import source_state
-from dplinked.errors import LedgerError, StudyError, raise_alone
+from dplinked.errors import LedgerError, StudyError, plain_faults, raise_alone, shown
 from dplinked.ledger.events import LedgerEntry
 from dplinked.ledger.ledger import Ledger
 from dplinked.linkage import ELE, PrivacyUnit
@@ -93,6 +93,7 @@ class ReleasedAccuracy:
         Path(path).write_text(self.to_json() + "\n", encoding="utf-8")
 
 
+@plain_faults
 def release_accuracy(
     linked: Linked, *, epsilon: float, delta: float, unit: PrivacyUnit, ledger: str | Path | None = None,
     population: str | None = None, ledger_key: str | Path | None = None, release_id: str | None = None, again: bool = False,
@@ -116,6 +117,8 @@ def release_accuracy(
     links, and that a reviewer's answer to a link depends on its two records alone. Then one person can change at most
     2 + displaced_links answers. The groups, their sizes and the numbers of checked links are public.
     """
+    if not isinstance(linked, Linked):
+        raise StudyError(f"release_accuracy takes what dpl.link gave, not {shown(linked)}.")
     if not isinstance(unit, PrivacyUnit):
         raise StudyError("Say what one person can change: unit=dpl.PrivacyUnit(…), the same as in the fit.")
     check_release_budget(epsilon, delta, linked.left.num_rows)

@@ -82,8 +82,8 @@ def link_by_rules(
     state = _Linking(comparers, left_blocks.size, right_blocks.size, threshold, memory)
     greedy = assignment == "greedy"
     blocks = list(_pair_blocks(left_blocks, right_blocks, missing_too=greedy))
-    for name, left, right in blocks:
-        state.check_room(left.size, right.size, name)
+    for _, left, right in blocks:
+        state.check_room(left.size, right.size)
     for name, left, right in blocks:
         state.link_block(name, left, right, greedy, rng)
     state.link_last(rng, greedy)
@@ -134,11 +134,11 @@ class _Linking:
         self.patterns = np.zeros(math.prod(self.levels), dtype=np.int64)
         self.seen: list[tuple[Integers, Integers, Floats, Integers, float]] = []
 
-    def check_room(self, left: int, right: int, name: str) -> None:
+    def check_room(self, left: int, right: int) -> None:
         """Refuse a block whose pairs do not fit into the allowed memory."""
         if left * right * _BYTES_PER_PAIR > self.memory:
             raise StudyError(
-                f"Block {name!r} has {left:,} × {right:,} pairs, more than fit into {self.memory / 1e9:.1f} GB. Block on a finer "
+                f"A block has more pairs than fit into {self.memory / 1e9:.1f} GB. Block on a finer "
                 "key (a postcode, or several columns), link with method='splink', or allow more: memory=…."
             )
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dplinked.errors import DplinkedError, StudyError, raise_alone
+from dplinked.errors import DplinkedError, StudyError, raise_alone, shown
 from dplinked.linker.assignment import Candidates, assign_sparse
 from dplinked.linker.fields import Field
 from dplinked.linker.rules import LAST, Links, unlinked_name
@@ -170,7 +170,7 @@ def _read_settings(settings: Any) -> Any:
         try:
             settings = json.loads(Path(settings).read_text(encoding="utf-8"))
         except (OSError, ValueError):
-            raise StudyError(f"The Splink settings {Path(settings).name!r} cannot be read as JSON.") from None
+            raise StudyError(f"The Splink settings {shown(Path(settings).name)} cannot be read as JSON.") from None
     if isinstance(settings, dict):
         settings = {**settings, "link_type": "link_only", "unique_id_column_name": _POSITION}
     else:
@@ -199,7 +199,7 @@ def _open_engine(engine: Any, left: pa.Table, right: pa.Table) -> tuple[Any, lis
 
         return DuckDBAPI(), tables
     if isinstance(engine, str) and engine != "spark":
-        raise StudyError(f"engine must be one of {list(ENGINES)} or a Spark session, not {engine!r}.")
+        raise StudyError(f"engine must be one of {list(ENGINES)} or a Spark session, not {shown(engine)}.")
     try:
         from pyspark.sql import SparkSession
         from splink import SparkAPI

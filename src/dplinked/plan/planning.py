@@ -5,13 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from numbers import Real
 from pathlib import Path
 from typing import Any, overload
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dplinked.errors import StudyError, suggest
+from dplinked.errors import StudyError, plain_faults, plain_number, shown, suggest
 from dplinked.linkage import ELE, UNSTATED, Linkage, LinkageExposure, PrivacyUnit
 from dplinked.plan.expectations import Curve, Expectations, Lever, PlannedError, Point
 from dplinked.plan.expected import expected_noise, expected_sampling
@@ -70,6 +71,7 @@ class Guess:
     share: float
 
 
+@plain_faults
 def plan(
     count: int | Sequence[int],
     formula: str,
@@ -96,21 +98,22 @@ def plan(
     half_width
         Wanted half-widths of 95 % intervals, by coefficient: the plan says which epsilon they need.
     """
-    epsilons = [float(epsilon)] if isinstance(epsilon, (int, float)) else [float(value) for value in epsilon]
+    epsilons = [float(epsilon)] if isinstance(epsilon, Real) else _listed(epsilon, "epsilon", LARGE_EPSILON)
     study = Study(
         formula=formula,
         bounds=bounds,
         epsilon=max(epsilons),
         delta=delta,
         linkage=linkage,
-        unit=unit or UNSTATED,
-        levels=levels or {},
-        typical=typical or {},
+        unit=UNSTATED if unit is None else unit,
+        levels={} if levels is None else levels,
+        typical={} if typical is None else typical,
     )
     counts = [count] if isinstance(count, int) else list(count)
     return plan_study(study, counts, epsilons, r_squared, half_width)
 
 
+@plain_faults
 def plan_study(
     study: Study,
     counts: Sequence[int],
@@ -119,8 +122,12 @@ def plan_study(
     half_width: Mapping[str, float] | None = None,
 ) -> Plan:
     """Plan for a study; see :func:`plan`."""
-    if not 0.0 <= r_squared < 1.0:
-        raise StudyError(f"r_squared must lie in [0, 1), not {r_squared!r}.")
+    if not _is_one_number(counts):
+        counts = [int(number) for number in _listed(counts, "count", 1.0 / study.delta)]
+    if not _is_one_number(epsilons):
+        epsilons = _listed(epsilons, "epsilon", LARGE_EPSILON)
+    if not 0.0 <= plain_number(r_squared) < 1.0:
+        raise StudyError(f"r_squared must lie in [0, 1), not {shown(r_squared)}.")
     design, exposure = study.prepare()
     for count in counts:
         study.check_count(count)
@@ -134,7 +141,8 @@ def plan_study(
     needed = []
     for name, wanted in (half_width or {}).items():
         if name not in design.names:
-            raise StudyError(f"There is no coefficient {name!r}.{suggest(name, design.names)}")
+            hint = suggest(name, design.names)
+            raise StudyError(f"half_width names {shown(name) if hint else 'something'}, which is no coefficient.{hint}")
         needed.append(
             (name, float(wanted), _needed_epsilon(design, exposure, guess, counts[0], study.delta, name, wanted))
         )
@@ -151,6 +159,18 @@ def plan_study(
         point,
         _curves(study, design, exposure, guess, point, counts, epsilons),
     )
+
+
+def _is_one_number(values: Any) -> bool:
+    return len(values) == 1 and isinstance(values[0], Real)
+
+
+def _listed(values: Any, name: str, limit: float) -> list[float]:
+    """Several numbers to compare, none of which is told if one is out of range: rows may stand in their place."""
+    numbers = [plain_number(value) for value in values]
+    if not numbers or not all(0.0 < number <= limit for number in numbers):
+        raise StudyError(f"{name} must be a number, or several; each of several above 0 and at most {limit:g}.")
+    return numbers
 
 
 def _guess(study: Study, design: Design, r_squared: float) -> Guess:

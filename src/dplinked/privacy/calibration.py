@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
-from dplinked.errors import CalibrationError, StudyError
+from dplinked.errors import CalibrationError, StudyError, shown
 from dplinked.study.budget import check_budget
 
 
@@ -131,8 +131,8 @@ def noise_multiplier(epsilon: float, delta: float, rule: str = "analytic") -> fl
         Where the rule adds less noise than (ε, δ) needs; the classic one does for large ε.
     """
     check_budget(epsilon, delta)
-    if rule not in RULES:
-        raise StudyError(f"There is no calibration rule {rule!r}; choose one of {sorted(RULES)}.")
+    if not isinstance(rule, str) or rule not in RULES:
+        raise StudyError(f"There is no calibration rule {shown(rule)}; choose one of {sorted(RULES)}.")
     multiplier, needed = RULES[rule](epsilon, delta), _analytic(epsilon, delta)
     if not multiplier >= needed * (1.0 - 1e-9):
         raise CalibrationError(

@@ -10,7 +10,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from dplinked.errors import StudyError
+from dplinked.errors import StudyError, plain_number, shown
 from dplinked.estimate.hypotheses import TestResult, parse_hypotheses
 from dplinked.estimate.intervals import Evidence, Solution, fit_restricted, invert_test, solve_evidence
 from dplinked.estimate.variance import ReleasedVariance
@@ -44,7 +44,7 @@ class Inference:
     def conf_int(self, level: float, method: str) -> dict[str, Interval]:
         """Confidence interval of each coefficient; kept, since many coefficients take seconds to invert."""
         if method not in ("test", "wald"):
-            raise StudyError(f"method must be 'test' or 'wald', not {method!r}.")
+            raise StudyError(f"method must be 'test' or 'wald', not {shown(method)}.")
         level = checked_level(level)
         if (level, method) not in self._intervals:
             quantile, (rows, offsets) = chi2_quantile(level, 1), self._to_user
@@ -73,7 +73,7 @@ class Inference:
         scaled = left @ matrix
         rows = np.vstack([self._evidence.left, scaled])
         if np.linalg.matrix_rank(rows / np.linalg.norm(rows, axis=1, keepdims=True)) < len(rows):
-            raise StudyError(f"The hypotheses {text!r} contradict or repeat each other, or a dropped column.")
+            raise StudyError(f"The hypotheses {shown(text)} contradict or repeat each other, or a dropped column.")
         _, distance = fit_restricted(self._evidence, self._solution.beta, scaled, right - left @ offset)
         statistic = max(0.0, distance - self._solution.distance)
         return TestResult(text, statistic, len(left), _chi2_tail(statistic, len(left)))
@@ -112,9 +112,9 @@ class Inference:
 
 def checked_level(level: float) -> float:
     """Refuse a level that is not one."""
-    if not 0.0 < level < 1.0:
-        raise StudyError(f"level must lie strictly between 0 and 1, not {level!r}.")
-    return level
+    if not 0.0 < plain_number(level) < 1.0:
+        raise StudyError(f"level must lie strictly between 0 and 1, not {shown(level)}.")
+    return float(level)
 
 
 def chi2_quantile(level: float, degrees: int) -> float:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import overload
 
-from dplinked.errors import StudyError, raise_alone
+from dplinked.errors import StudyError, raise_alone, shown
 from dplinked.release.json import read_json, write_json
 from dplinked.release.result import Result
 from dplinked.report.files import HTML, check_ending, write_or_return
@@ -132,6 +132,6 @@ class Release(Result):
             text = Path(path).read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError):
             raise StudyError(
-                f"{Path(path).name!r} cannot be read. Give the JSON file that 'fit --out' wrote."
+                f"{shown(Path(path).name)} cannot be read. Give the JSON file that 'fit --out' wrote."
             ) from None
         return cls.from_json(text)

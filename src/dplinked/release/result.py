@@ -10,7 +10,7 @@ from typing import Any, Self
 
 import numpy as np
 
-from dplinked.errors import StudyError
+from dplinked.errors import StudyError, plain_number, shown
 from dplinked.estimate.coefficients import solve_sums
 from dplinked.estimate.hypotheses import TestResult
 from dplinked.ledger.events import LedgerEntry
@@ -97,8 +97,8 @@ class Result:
         """Coefficients with a ridge penalty on the slopes, as a share of the number of rows, on the scaled columns."""
         if self.dropped:
             raise StudyError("Ask the whole model for its ridge, not a submodel.")
-        if not (math.isfinite(penalty) and penalty >= 0):
-            raise StudyError(f"The penalty must be a finite number, 0 or more, not {penalty!r}.")
+        if not 0.0 <= plain_number(penalty) < math.inf:
+            raise StudyError(f"The penalty must be a finite number, 0 or more, not {shown(penalty)}.")
         estimate = solve_sums(
             self._inference.sums, intercept=self.scaling.intercept, prior_scale=1.0, ridge=penalty * self.count
         )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from dplinked.errors import StudyError
+from dplinked.errors import StudyError, shown
 
 HTML = (".html", ".htm")
 
@@ -27,5 +27,5 @@ def write_or_return(text: str, path: str | Path | None, endings: Sequence[str]) 
     try:
         Path(path).write_text(text, encoding="utf-8", newline="\n")
     except (OSError, ValueError):
-        raise StudyError(f"{Path(path).name!r} cannot be written. Choose a file in an existing folder.") from None
+        raise StudyError(f"{shown(Path(path).name)} cannot be written. Choose a file in an existing folder.") from None
     return None

@@ -3,31 +3,22 @@
 from __future__ import annotations
 
 import math
-from numbers import Real
 
-from dplinked.errors import StudyError
+from dplinked.errors import StudyError, plain_number, shown
 
 LARGE_EPSILON = 10.0  # beyond it next to nothing is protected
 
 
 def check_budget(epsilon: float, delta: float) -> None:
     """Refuse a budget that is not one."""
-    if not 0 < _number(epsilon) < math.inf:
-        raise StudyError(f"epsilon must be a finite number above 0, not {epsilon!r}.")
+    if not 0 < plain_number(epsilon) < math.inf:
+        raise StudyError(f"epsilon must be a finite number above 0, not {shown(epsilon)}.")
     if epsilon < 1e-6:
         raise StudyError(f"epsilon={epsilon:g} is too small to calibrate noise for; use at least 1e-6.")
-    if not 0 < _number(delta) < 1:
-        raise StudyError(f"delta must lie strictly between 0 and 1, not {delta!r}.")
+    if not 0 < plain_number(delta) < 1:
+        raise StudyError(f"delta must lie strictly between 0 and 1, not {shown(delta)}.")
     if delta < 1e-100:
         raise StudyError(f"delta={delta:g} is too small to calibrate noise for; use at least 1e-100.")
-
-
-def _number(value: object) -> float:
-    """The value if it is a number, else NaN, which is in no range."""
-    try:
-        return math.nan if isinstance(value, bool) or not isinstance(value, Real) else float(value)
-    except OverflowError:
-        return math.nan
 
 
 def check_size(epsilon: float) -> None:

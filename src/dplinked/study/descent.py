@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
-from dplinked.errors import StudyError
+from dplinked.errors import StudyError, plain_faults, plain_number, shown
+from dplinked.records import PlainlyShown
 
 
-@dataclass(frozen=True)
-class Descent:
+@dataclass(frozen=True, repr=False)
+class Descent(PlainlyShown):
     """Settings of noisy gradient descent, all public.
 
     Parameters
@@ -27,14 +27,15 @@ class Descent:
     iterations: int = 3
     step: float | None = None
 
+    @plain_faults
     def __post_init__(self) -> None:
-        if not (math.isfinite(self.radius) and 0 < self.radius <= 1e30):
-            raise StudyError(f"The descent's radius must be a finite number above 0, not {self.radius!r}.")
+        if not 0 < plain_number(self.radius) <= 1e30:
+            raise StudyError(f"The descent's radius must be a finite number above 0, not {shown(self.radius)}.")
         if (
             isinstance(self.iterations, bool)
             or not isinstance(self.iterations, int)
             or not 1 <= self.iterations <= 10**6
         ):
-            raise StudyError(f"The descent's iterations must be a whole number above 0, not {self.iterations!r}.")
-        if self.step is not None and not (math.isfinite(self.step) and 0 < self.step <= 1e30):
-            raise StudyError(f"The descent's step must be a finite number above 0, not {self.step!r}.")
+            raise StudyError(f"The descent's iterations must be a whole number above 0, not {shown(self.iterations)}.")
+        if self.step is not None and not 0 < plain_number(self.step) <= 1e30:
+            raise StudyError(f"The descent's step must be a finite number above 0, not {shown(self.step)}.")

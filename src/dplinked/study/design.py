@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dplinked.data.keys import key_text
-from dplinked.errors import StudyError, suggest
+from dplinked.errors import StudyError, plain_number, raise_alone, shown, suggest
 from dplinked.study.formula import Factor, Interval, ParsedFormula, evaluate, interval_of, parse_formula
 from dplinked.study.scaling import ColumnScaling, Scaling
 
@@ -252,13 +252,13 @@ def build_design(
     fill: Mapping[str, float] | None = None,
 ) -> Design:
     """Turn declarations into a design, or say which declaration is missing or wrong."""
-    declared_levels = {name: _checked_levels(name, values) for name, values in (levels or {}).items()}
+    declared_levels = {name: _checked_levels(name, values, formula) for name, values in (levels or {}).items()}
     parsed = parse_formula(formula, [name for name in declared_levels if name not in bounds])
     factors = [parsed.response, *itertools.chain.from_iterable(parsed.terms)]
     for factor in factors[1:]:
         if shared := set(factor.variables) & set(parsed.response.variables):
             raise StudyError(
-                f"{factor.text!r} uses the response's own column {shared.pop()!r}, which is on a linked row."
+                f"{shown(factor.text)} uses the response's own column {shown(shared.pop())}, which is on a linked row."
             )
     numeric = dict.fromkeys(name for factor in factors if not factor.categorical for name in factor.variables)
     intervals = {name: _checked_bounds(name, bounds) for name in numeric}
@@ -268,8 +268,8 @@ def build_design(
             name = factor.variables[0]
             if name not in declared_levels:
                 raise StudyError(
-                    f"Categorical column {name!r} has no declared levels. Levels are public: declare "
-                    f"levels={{{name!r}: [...]}}, the reference level first."
+                    f"Categorical column {shown(name)} has no declared levels. Levels are public: declare "
+                    f"levels={{{shown(name)}: [...]}}, the reference level first."
                 )
             used_levels[name] = declared_levels[name]
     columns, groups = _build_columns(parsed, intervals, used_levels)
@@ -314,11 +314,11 @@ def _numeric_column(factors: tuple[Factor, ...], bounds: Mapping[str, Interval],
     name = ":".join(factor.text for factor in factors)
     low, high = _product_interval(factors, bounds)
     if not low < high:
-        raise StudyError(f"The bounds of {name!r} leave it constant; drop the term or widen the bounds.")
+        raise StudyError(f"The bounds of {shown(name)} leave it constant; drop the term or widen the bounds.")
     shift = (low + high) / 2.0 if centre else 0.0
     scale = (high - low) / 2.0 if centre else max(abs(low), abs(high))
     if not (math.isfinite(shift) and 1e-60 < scale < 1e60):
-        raise StudyError(f"The bounds of {name!r} are too large or too close together to compute with.")
+        raise StudyError(f"The bounds of {shown(name)} are too large or too close together to compute with.")
     return Column(name, factors, (), (low, high), shift, scale)
 
 
@@ -378,7 +378,7 @@ def _typical_middles(
     middles = {}
     for name in typical:
         if name not in bounds:
-            raise StudyError(f"typical names {name!r}, which is not a numeric column here.{suggest(name, bounds)}")
+            raise StudyError(f"typical names {_misnamed(name, bounds)}")
     narrowed = {name: _checked_typical(name, typical, bounds) for name in bounds}
     for group in design.groups:
         column = design.columns[group.start]
@@ -392,46 +392,58 @@ def _typical_middles(
 def _checked_typical(name: str, typical: Mapping[str, Sequence[float]], bounds: Mapping[str, Interval]) -> Interval:
     if name not in typical:
         return bounds[name]
-    low, high = _interval(typical[name], f"typical range of {name!r}")
+    low, high = _interval(typical[name], f"typical range of {shown(name)}")
     if not (bounds[name][0] <= low < high <= bounds[name][1]):
-        raise StudyError(f"The typical range of {name!r} must lie within its bounds {bounds[name]}, low before high.")
+        raise StudyError(
+            f"The typical range of {shown(name)} must lie within its bounds {bounds[name]}, low before high."
+        )
     return low, high
 
 
 def _checked_bounds(name: str, bounds: Mapping[str, Sequence[float]]) -> Interval:
     if name not in bounds:
         raise StudyError(
-            f"Column {name!r} has no declared bounds.{suggest(name, bounds)} Bounds are public and never read from "
-            f"the data: declare bounds={{{name!r}: (low, high)}}."
+            f"Column {shown(name)} has no declared bounds.{suggest(name, bounds)} Bounds are public and never read from "
+            f"the data: declare bounds={{{shown(name)}: (low, high)}}."
         )
-    low, high = _interval(bounds[name], f"bounds of {name!r}")
+    low, high = _interval(bounds[name], f"bounds of {shown(name)}")
     if not low < high:
-        raise StudyError(f"The bounds of {name!r} are ({low:g}, {high:g}); the low one must come first and be smaller.")
+        raise StudyError(
+            f"The bounds of {shown(name)} are ({low:g}, {high:g}); the low one must come first and be smaller."
+        )
     return low, high
 
 
 def _interval(values: Sequence[float], what: str) -> Interval:
+    low = high = math.nan
     try:
         low, high = (float(value) for value in values)
-    except (TypeError, ValueError):
-        raise StudyError(f"The {what} must be two numbers, not {values!r}.") from None
+    except Exception:  # whatever stands there, its own errors may quote it
+        raise_alone(StudyError(f"The {what} must be two numbers, low and high."))
     if not (math.isfinite(low) and math.isfinite(high)):
-        raise StudyError(f"The {what} must be finite, not {values!r}.")
+        raise StudyError(f"The {what} must be finite, not ({low:g}, {high:g}).")
     return low, high
 
 
-def _checked_levels(name: str, values: Sequence[Any]) -> tuple[str | None, ...]:
+def _misnamed(name: Any, columns: Mapping[str, Interval]) -> str:
+    """What is wrong with a name. It is shown if it is like that of a column: rows may stand in the place of a mapping."""
+    hint = suggest(name, columns)
+    return f"{shown(name) if hint else 'something'}, which is not a numeric column here.{hint}"
+
+
+def _checked_levels(name: str, values: Sequence[Any], formula: str) -> tuple[str | None, ...]:
     """Levels as their texts, the reference first."""
     listed = (values,) if isinstance(values, str) else tuple(values)
     if len({key_text(level) for level in listed} - {None}) != len(listed) or len(listed) < 2:
-        raise StudyError(f"The levels of {name!r} must be at least two different values.")
+        known = shown(name) if str(name) in formula else "a column"
+        raise StudyError(f"The levels of {known} must be at least two different values.")
     return tuple(key_text(level) for level in listed)
 
 
 def _checked_fill(fill: Mapping[str, float], bounds: Mapping[str, Interval]) -> dict[str, float]:
     for name, value in fill.items():
         if name not in bounds:
-            raise StudyError(f"fill names {name!r}, which is not a numeric column here.{suggest(name, bounds)}")
-        if not bounds[name][0] <= value <= bounds[name][1]:
-            raise StudyError(f"The fill value of {name!r} must lie within its bounds {bounds[name]}.")
+            raise StudyError(f"fill names {_misnamed(name, bounds)}")
+        if not bounds[name][0] <= plain_number(value) <= bounds[name][1]:
+            raise StudyError(f"The fill value of {shown(name)} must lie within its bounds {bounds[name]}.")
     return {name: float(fill.get(name, low + (high - low) / 2.0)) for name, (low, high) in bounds.items()}

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dplinked.errors import StudyError
+from dplinked.errors import StudyError, raise_alone, shown
 
 Floats = NDArray[np.float64]
 Interval = tuple[float, float]
@@ -64,14 +64,14 @@ def parse_formula(text: str, levels: Sequence[str] = ()) -> ParsedFormula:
         parsed = Formula(text)
         left, right = list(parsed.lhs), list(parsed.rhs)
     except (FormulaicError, AttributeError, SyntaxError, ValueError, TypeError):
-        raise StudyError(
-            f"The formula {text!r} cannot be read. Write it like 'consumption ~ income + C(region)'."
-        ) from None
+        raise_alone(
+            StudyError(f"The formula {shown(text)} cannot be read. Write it like 'consumption ~ income + C(region)'.")
+        )
     if len(left) != 1 or len(left[0].factors) != 1:
-        raise StudyError(f"The formula {text!r} must have one response on the left of '~'.")
+        raise StudyError(f"The formula {shown(text)} must have one response on the left of '~'.")
     response = _parse_factor(left[0].factors[0], ())
     if response.categorical:
-        raise StudyError(f"The response {response.text!r} must be numeric.")
+        raise StudyError(f"The response {shown(response.text)} must be numeric.")
     terms, intercept = [], False
     for term in right:
         factors = tuple(term.factors)
@@ -80,7 +80,7 @@ def parse_formula(text: str, levels: Sequence[str] = ()) -> ParsedFormula:
             continue
         terms.append(tuple(_parse_factor(factor, levels) for factor in factors))
     if not terms and not intercept:
-        raise StudyError(f"The formula {text!r} has no terms on the right of '~'.")
+        raise StudyError(f"The formula {shown(text)} has no terms on the right of '~'.")
     return ParsedFormula(text, response, tuple(terms), intercept)
 
 
@@ -100,11 +100,13 @@ def _parse_factor(parsed: Any, levels: Sequence[str]) -> Factor:
     except SyntaxError:
         tree = None
     if not isinstance(tree, ast.Call):
-        raise StudyError(f"The formula term {text!r} is not supported. {_ALLOWED} Wrap arithmetic in I(…).")
+        raise StudyError(f"The formula term {shown(text)} is not supported. {_ALLOWED} Wrap arithmetic in I(…).")
     call = tree.func.id if isinstance(tree.func, ast.Name) else ""
     if call == "C":
         if len(tree.args) != 1 or tree.keywords or not isinstance(tree.args[0], ast.Name):
-            raise StudyError(f"The formula term {text!r} is not supported: write C(column), and declare its levels.")
+            raise StudyError(
+                f"The formula term {shown(text)} is not supported: write C(column), and declare its levels."
+            )
         column = tree.args[0].id
         return Factor(text, (quoted.get(column, column),), None)
     if call == "I" and len(tree.args) == 1 and not tree.keywords:
@@ -112,7 +114,7 @@ def _parse_factor(parsed: Any, levels: Sequence[str]) -> Factor:
     names: list[str] = []
     tree = _restore_names(tree, quoted, names, text)
     if not names:
-        raise StudyError(f"The formula term {text!r} names no column.")
+        raise StudyError(f"The formula term {shown(text)} names no column.")
     return Factor(text, tuple(dict.fromkeys(names)), tree)
 
 
@@ -142,7 +144,7 @@ def _restore_names(tree: ast.expr, quoted: Mapping[str, str], names: list[str], 
                 return ast.BinOp(left=walk(left), op=op, right=walk(right))
             case ast.Call(func=ast.Name(id="log" | "sqrt" as name), args=[argument], keywords=[]):
                 return ast.Call(func=ast.Name(id=name, ctx=ast.Load()), args=[walk(argument)], keywords=[])
-        raise StudyError(f"The formula term {text!r} is not supported. {_ALLOWED}")
+        raise StudyError(f"The formula term {shown(text)} is not supported. {_ALLOWED}")
 
     return walk(tree)
 
@@ -178,7 +180,7 @@ def interval_of(factor: Factor, bounds: Mapping[str, Interval]) -> Interval:
         return walk(factor.tree)
     except OverflowError:
         raise StudyError(
-            f"The bounds of {factor.text!r} are not finite. Tighten the bounds of {list(factor.variables)}."
+            f"The bounds of {shown(factor.text)} are not finite. Tighten the bounds of {list(factor.variables)}."
         ) from None
 
 
@@ -195,7 +197,7 @@ def _combine(left: Interval, right: Interval, op: ast.operator, text: str) -> In
     if isinstance(op, ast.Add):
         return left[0] + right[0], left[1] + right[1]
     if isinstance(op, ast.Div) and right[0] <= 0 <= right[1]:
-        raise StudyError(f"{text!r} divides by something whose bounds contain 0.")
+        raise StudyError(f"{shown(text)} divides by something whose bounds contain 0.")
     corners = [_OPERATORS[type(op)](a, b) for a in left for b in right]
     return min(corners), max(corners)
 
@@ -204,10 +206,10 @@ def _call(name: str, argument: Interval, factor: Factor) -> Interval:
     low, high = argument
     if name == "log":
         if low <= 0:
-            raise StudyError(f"{factor.text!r} needs a lower bound above 0 for {list(factor.variables)}.")
+            raise StudyError(f"{shown(factor.text)} needs a lower bound above 0 for {list(factor.variables)}.")
         return math.log(low), math.log(high)
     if low < 0:
-        raise StudyError(f"{factor.text!r} needs a lower bound of at least 0 for {list(factor.variables)}.")
+        raise StudyError(f"{shown(factor.text)} needs a lower bound of at least 0 for {list(factor.variables)}.")
     return math.sqrt(low), math.sqrt(high)
 
 

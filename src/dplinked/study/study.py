@@ -7,14 +7,16 @@ import math
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from os import PathLike
 from pathlib import Path
 from typing import Any
 
 from dplinked.data.arrow import LEFT
 from dplinked.data.sources import Query, SparkTable
-from dplinked.errors import StudyError, raise_alone
+from dplinked.errors import StudyError, plain_faults, plain_number, raise_alone, shown
 from dplinked.linkage import ELE, UNSTATED, Exact, Linkage, LinkageExposure, Matching, PrivacyUnit
 from dplinked.linkage.ele import LINK_BLOCK, RESULTS_OF_LINKING
+from dplinked.records import PlainlyShown
 from dplinked.study.budget import check_budget, check_delta, check_size
 from dplinked.study.descent import Descent
 from dplinked.study.design import Design, build_design
@@ -26,52 +28,52 @@ _RANGES = ("declared", "private")
 _SMALLEST = 1e-30
 
 
-@dataclass(frozen=True)
-class Study:
+@dataclass(frozen=True, repr=False)
+class Study(PlainlyShown):
     """A study: model, bounds, linkage, privacy unit and budget. See :func:`dplinked.fit` for the parameters."""
 
     formula: str
-    bounds: Mapping[str, Sequence[float]]
+    bounds: Mapping[str, Sequence[float]] = field(repr=False)
     epsilon: float
     delta: float
     linkage: Linkage
     unit: PrivacyUnit = UNSTATED
-    levels: Mapping[str, Sequence[Any]] = field(default_factory=dict)
+    levels: Mapping[str, Sequence[Any]] = field(default_factory=dict, repr=False)
     method: str = "ssp"
     calibration: str = "tight"
-    typical: Mapping[str, Sequence[float]] = field(default_factory=dict)
+    typical: Mapping[str, Sequence[float]] = field(default_factory=dict, repr=False)
     ranges: str = "declared"
-    fill: Mapping[str, float] = field(default_factory=dict)
+    fill: Mapping[str, float] = field(default_factory=dict, repr=False)
     descent: Descent | None = None
     response_bound: float | None = None
     row_norm: float | None = None
     ridge: float | None = None
     large_epsilon: bool = False
     intervals: bool = True
-    data: Path | Query | SparkTable | None = None
+    data: Path | Query | SparkTable | None = field(default=None, repr=False)
     ledger: str | Path | None = field(default=None, repr=False)  # it may hold a password
     population: str | None = None
     ledger_key: str | Path | None = field(default=None, repr=False)
 
+    @plain_faults
     def __post_init__(self) -> None:
+        self._check_types()
         check_budget(self.epsilon, self.delta)
         for name in ("large_epsilon", "intervals"):
             if type(getattr(self, name)).__name__ not in ("bool", "bool_"):  # NumPy's too
-                raise StudyError(f"{name} must be true or false, not {getattr(self, name)!r}.")
+                raise StudyError(f"{name} must be true or false, not {shown(getattr(self, name))}.")
         for name in ("epsilon", "delta"):  # NumPy's numbers would not go into the release's JSON
             object.__setattr__(self, name, float(getattr(self, name)))
         if not self.large_epsilon:
             check_size(self.epsilon)
         for name, allowed in (("method", _METHODS), ("calibration", _CALIBRATIONS), ("ranges", _RANGES)):
             if getattr(self, name) not in allowed:
-                raise StudyError(f"{name} must be one of {list(allowed)}, not {getattr(self, name)!r}.")
+                raise StudyError(f"{name} must be one of {list(allowed)}, not {shown(getattr(self, name))}.")
         if not isinstance(self.linkage, (Exact, ELE, Matching)):
             raise StudyError(
                 "Say how the rows were linked: linkage=dpl.ELE(accuracy=…, block=…) for links that can be wrong, "
                 "dpl.Exact() for a join on a unique key, dpl.Matching(…) for a matching matrix."
             )
-        if not isinstance(self.unit, PrivacyUnit):
-            raise StudyError(f"unit must be a dpl.PrivacyUnit, not {type(self.unit).__name__}.")
         if isinstance(self.linkage, ELE):
             self.linkage.check_source(self.unit)
             found = self.linkage.source != "public" or self.linkage.block == LINK_BLOCK
@@ -86,11 +88,33 @@ class Study:
                 object.__setattr__(self, name, float(getattr(self, name)))
             if getattr(self, name) is not None and self.calibration != "paper":
                 raise StudyError(f"{name} belongs to calibration='paper'; the tight one clips to the declared bounds.")
-        if self.ridge is not None and not (math.isfinite(self.ridge) and self.ridge >= 0):
-            raise StudyError(f"ridge must be a finite number, 0 or more, not {self.ridge!r}.")
+        if self.ridge is not None and not 0.0 <= plain_number(self.ridge) < math.inf:
+            raise StudyError(f"ridge must be a finite number, 0 or more, not {shown(self.ridge)}.")
         if self.ridge is not None:
             object.__setattr__(self, "ridge", float(self.ridge))
         self._check_combination()
+
+    def _check_types(self) -> None:
+        """Refuse settings of another type, in whose place rows may stand. What is refused is told by its type only."""
+        if not isinstance(self.formula, str):
+            raise StudyError(
+                f"formula must be a text like 'consumption ~ income', not {shown(self.formula)}. The data comes first, then the formula: "
+                "dpl.fit(data, formula, …)."
+            )
+        for name in ("bounds", "levels", "typical", "fill"):
+            if not isinstance(getattr(self, name), Mapping):
+                raise StudyError(
+                    f"{name} must be a mapping from columns' names, like {name}={{'income': …}}, not {shown(getattr(self, name))}."
+                )
+        for name in ("method", "calibration", "ranges", "population"):
+            if not isinstance(getattr(self, name), str) and (name != "population" or self.population is not None):
+                raise StudyError(f"{name} must be a text, not {shown(getattr(self, name))}.")
+        if self.ledger is not None and not isinstance(self.ledger, (str, PathLike)):
+            raise StudyError(f"ledger must be a path or an address, not {shown(self.ledger)}.")
+        if not isinstance(self.unit, PrivacyUnit):
+            raise StudyError(f"unit must be a dpl.PrivacyUnit, not {shown(self.unit)}.")
+        if self.descent is not None and not isinstance(self.descent, Descent):
+            raise StudyError(f"descent must be a dpl.Descent, not {shown(self.descent)}.")
 
     def _check_combination(self) -> None:
         if self.method == "ngd" and self.calibration == "paper" and (self.descent is None or self.descent.step is None):
@@ -107,6 +131,7 @@ class Study:
                 "ranges='private' aims the bounded instrument: use it with method='ssp', calibration='tight'."
             )
 
+    @plain_faults
     def prepare(self) -> tuple[Design, LinkageExposure]:
         """Check all declarations against each other; nothing of the data is needed."""
         design = build_design(self.formula, self.bounds, self.levels, self.typical, self.fill)
@@ -149,13 +174,14 @@ class Study:
             )
 
     @classmethod
+    @plain_faults
     def from_toml(cls, path: str | Path) -> Study:
         """Read a study file; a relative data path counts from the file's folder."""
         path = Path(path)
         try:
             text = path.read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError):
-            raise StudyError(f"The study file {path.name!r} cannot be read.") from None
+            raise_alone(StudyError(f"The study file {shown(path.name)} cannot be read."))
         return cls.from_text(text, path.parent, name=path.name)
 
     @classmethod
@@ -218,7 +244,7 @@ Study.__init__ = _warn_of_positions(Study.__init__)  # type: ignore[method-assig
 
 
 def _check_positive(name: str, value: float | None) -> None:
-    if value is not None and not (math.isfinite(value) and _SMALLEST <= value <= 1.0 / _SMALLEST):
+    if value is not None and not _SMALLEST <= plain_number(value) <= 1.0 / _SMALLEST:
         raise StudyError(
-            f"{name} must be a finite number above 0 (from {_SMALLEST:g} to {1.0 / _SMALLEST:g}), not {value!r}."
+            f"{name} must be a finite number above 0 (from {_SMALLEST:g} to {1.0 / _SMALLEST:g}), not {shown(value)}."
         )

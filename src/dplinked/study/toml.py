@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import re
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 from dplinked.data.sources import Query, SparkTable
-from dplinked.errors import StudyError, suggest
+from dplinked.errors import StudyError, raise_alone, shown, suggest
 from dplinked.linkage import ELE, UNSTATED, Exact, Linkage, PrivacyUnit
 from dplinked.study.descent import Descent
 
@@ -45,7 +46,10 @@ def read_settings(text: str, folder: Path, name: str) -> dict[str, Any]:
     try:
         declared = tomllib.loads(text)
     except tomllib.TOMLDecodeError as fault:
-        raise StudyError(f"The study file {name!r} is not valid TOML: {fault}.") from None
+        place = re.search(r"\(at (line \d+)", str(fault))  # the rest may quote the file, which may be the data's
+        raise_alone(
+            StudyError(f"The study file {shown(name)} is not valid TOML: see {place[1] if place else 'its end'}.")
+        )
     _check_names(declared)
 
     def section(name: str, *required: str) -> dict[str, Any]:
@@ -78,12 +82,18 @@ def _check_names(declared: Mapping[str, Any]) -> None:
     """Refuse sections and keys that a study does not have."""
     for heading, values in declared.items():
         if heading not in SECTIONS:
-            raise StudyError(f"The study has an unknown section [{heading}].{suggest(heading, SECTIONS)}")
+            raise StudyError(f"The study has an unknown section{_like(heading, SECTIONS)}")
         if not isinstance(values, dict):
             raise StudyError(f"The study's {heading!r} must be a section: write [{heading}].")
         for key in values if SECTIONS[heading] else ():
             if key not in SECTIONS[heading]:
-                raise StudyError(f"[{heading}] has an unknown key {key!r}.{suggest(key, SECTIONS[heading])}")
+                raise StudyError(f"[{heading}] has an unknown key{_like(key, SECTIONS[heading])}")
+
+
+def _like(name: str, known: Iterable[str]) -> str:
+    """A name that a study does not have. It is shown if it is like one that it has: rows may stand in the place of a study."""
+    hint = suggest(name, known)
+    return f" {shown(name)}.{hint}" if hint else f". There are {', '.join(known)}."
 
 
 def _data_from(declared: dict[str, Any], folder: Path) -> Path | Query | SparkTable | None:
@@ -128,10 +138,10 @@ def _linkage_from(declared: dict[str, Any]) -> Linkage:
     kind = declared.pop("model", "ele")
     if kind == "exact":
         if declared:
-            raise StudyError(f"[linkage] model = 'exact' takes no {sorted(declared)}.")
+            raise StudyError("[linkage] model = 'exact' takes no other settings.")
         return Exact()
     if kind != "ele":
-        raise StudyError(f"[linkage] model must be 'ele' or 'exact', not {kind!r}.")
+        raise StudyError(f"[linkage] model must be 'ele' or 'exact', not {shown(kind)}.")
     if "accuracy" not in declared:
         raise StudyError("The study lacks 'accuracy' in [linkage]. For a join on a unique key, write model = 'exact'.")
     return ELE(**declared)

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from dplinked.errors import StudyError
+from dplinked.errors import StudyError, shown
 from dplinked.linkage import ELE, PrivacyUnit
 from dplinked.sums.types import BlockFacts
 
@@ -46,7 +46,7 @@ def check_others(others: bool, linkage: ELE) -> None:
     """Refuse rows without a block of their own where no accuracy is declared for them."""
     if others and linkage.other_accuracy is None:
         raise StudyError(
-            f"No accuracy for other blocks: {linkage.block!r} has null keys or keys absent from the accuracy "
+            f"No accuracy for other blocks: {shown(linkage.block)} has null keys or keys absent from the accuracy "
             "table. Add them, or declare ELE(…, other=…)."
         )
 

@@ -312,14 +312,14 @@ def test_columns_are_found_whatever_their_names(engine: Open) -> None:
     [
         ("y ~ x + nowhere", dpl.ELE(0.8, block="k")),
         ("y ~ x", dpl.ELE(0.8, block="kk")),
-        ("y ~ x + g", dpl.Exact()),
+        ("y ~ x + day", dpl.Exact()),
         ("y ~ x", dpl.ELE({"101": 0.9}, block="k")),
         ("y ~ x", dpl.ELE(0.01, block="k")),
     ],
 )
 def test_faults_are_those_of_memory(engine: Open, formula: str, linkage: Any) -> None:
-    table = make_table(10)
-    design = build_design(formula, {**BOUNDS, "nowhere": (0.0, 1.0), "g": (0.0, 1.0)})
+    table = make_table(10).append_column("day", KEYS["dates"])
+    design = build_design(formula, {**BOUNDS, "nowhere": (0.0, 1.0), "day": (0.0, 1.0)})
 
     def run(source: Any) -> None:
         source.require(design.variables, numeric=list(design.bounds))
@@ -348,6 +348,24 @@ def test_what_has_no_clear_text_is_no_key(engine: Open, column: Any) -> None:
     source = engine(make_table(11, column))
     with pytest.raises(dpl.StudyError, match=r"'k' holds .* cannot be compared"):
         source.require(["k"])
+
+
+@pytest.mark.parametrize("kind", [pa.string(), pa.large_string(), pa.dictionary(pa.int8(), pa.string())], ids=str)
+def test_texts_are_the_numbers_that_memory_reads(engine: Open, kind: Any) -> None:
+    texts = [
+        "0.1", " +2.5e-1\t", "-.5", "1.", "1e400", "true", "True", "FALSE", "0.30000000000000004", "word", "", " ", "nan", "inf", "1_000", "１２",
+        "0x10", "1,5", "--1", "tRue", "1e", "5 5", "🎲", "9" * 5000, None, "1d", "1f", "0b1", "\n1\n", "1\n2", "\u00a01",
+    ]  # fmt: skip
+    table = make_table(30)
+    texts = [texts[i % len(texts)] for i in range(N)]
+    column = pa.array(texts).dictionary_encode().cast(kind) if pa.types.is_dictionary(kind) else pa.array(texts, kind)
+    table = table.set_column(0, "x", column)
+    linkage = dpl.ELE(0.8, block="k")
+    assert_equal_sums(all_sums(open_source(table), "y ~ x + w", linkage), all_sums(engine(table), "y ~ x + w", linkage))
+    assert_equal_sums(
+        all_sums(open_source({**table.to_pydict(), "x": texts}), "y ~ x", linkage),
+        all_sums(engine(table), "y ~ x", linkage),
+    )
 
 
 def test_literals_are_read_as_they_are(engine: Open) -> None:
@@ -623,8 +641,10 @@ def test_json_files_are_texts(tmp_path: Path, lines: bool) -> None:
     path = tmp_path / "rows.json"
     text = "\n".join(map(json.dumps, records)) if lines else json.dumps(records, indent=1)
     path.write_text(text, encoding="utf-8")
-    source = duckdb.open_files([path], "json")
-    assert set(source.columns) == {"x", "y", "g", "k", "K/~"}
+    source = duckdb.open_files([path], "json", ["x", "y", "g", "k", "K/~", "absent"])
+    assert source.columns == ("x", "y", "g", "k", "K/~", "absent")
+    assert source.count_keys("K/~") == {"1": 1, None: N - 1}
+    assert source.count_keys("absent") == {None: N}
     numbers = [r.get("x") if isinstance(r.get("x"), (int, float, str)) else None for r in records]
     table = pa.table(
         {
@@ -636,6 +656,49 @@ def test_json_files_are_texts(tmp_path: Path, lines: bool) -> None:
     )
     linkage = dpl.ELE(0.8, block="k")
     assert_equal_sums(all_sums(open_source(table), "y ~ x + C(g)", linkage), all_sums(source, "y ~ x + C(g)", linkage))
+
+
+@pytest.mark.parametrize(
+    "record",
+    [
+        "{}",
+        '{"z": 1}',
+        '{"x": true}',
+        "5",
+        "null",
+        "[1, 2]",
+        '"x"',
+        '{"x": 1, "x": "secret"}',
+        '{"x": "\\ud800"}',
+        '{"X": 1, "secret": {"y": 1}}',
+    ],
+)
+@pytest.mark.parametrize("suffix", ["json", "jsonl", "array"])
+def test_no_record_decides_which_columns_there_are(tmp_path: Path, suffix: str, record: str) -> None:
+    """One person's keys, or a record that is no object, change neither the columns nor the number of rows."""
+    if suffix == "array" and "ud800" in record:
+        pytest.skip("DuckDB takes an array with half a surrogate pair for malformed as a whole.")
+    usual = ['{"x": 0.5, "y": 1}', '{"x": "0.25", "y": 2}', '{"x": null}']
+    records = [usual[0], record, *usual[1:]]
+    path = tmp_path / ("rows.json" if suffix == "array" else f"rows.{suffix}")
+    path.write_text(f"[{', '.join(records)}]" if suffix == "array" else "\n".join(records), encoding="utf-8")
+    source = open_source(path, ["x", "y", "z"])
+    assert (source.count, source.columns) == (4, ("x", "y", "z"))
+    source.require(["x", "y", "z"], numeric=["x", "y", "z"])
+    assert source.open(build_design("y ~ x", BOUNDS), dpl.Exact(), UNIT).instrument_sums().count == 4
+
+
+def test_a_line_that_is_no_record_is_a_row_of_nulls(tmp_path: Path) -> None:
+    path = tmp_path / "rows.ndjson"
+    path.write_bytes(b'{"x": 1}\n{"x": [}\n{"x": "\xff"}\n{"x": 3}\n')
+    assert open_source(path, ["x"]).count_keys("x") == {"1": 1, "3": 1, None: 2}
+
+
+def test_json_files_have_no_columns_of_their_own(tmp_path: Path) -> None:
+    (tmp_path / "rows.json").write_text('{"secret": 1}', encoding="utf-8")
+    with pytest.raises(dpl.StudyError, match="Name the columns to read") as refused:
+        open_source(tmp_path / "rows.json")
+    assert "secret" not in str(refused.value)
 
 
 def test_parquet_files_and_partitions(tmp_path: Path) -> None:

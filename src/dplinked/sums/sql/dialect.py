@@ -15,13 +15,11 @@ from dataclasses import dataclass
 from decimal import Decimal, InvalidOperation
 from typing import Any
 
-from dplinked.data.keys import key_text
+from dplinked.data.keys import FALSE, NUMBER, TRUE, key_text
 from dplinked.errors import ReleaseError, raise_alone
 
 UNREADABLE = "The rows cannot be read. The steward's 'check' shows the details."
 FAILED = "The release failed while the engine read the rows. The steward's 'check' shows the details."
-_NUMBER = r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?"  # as in data/table.py
-WHITESPACE = " \t\n\v\f\r"
 LARGEST = 1.7976931348623157e308
 _KEY_DIGITS = 15  # decimals of so many digits are told apart by their doubles
 
@@ -45,7 +43,7 @@ class SqlColumn:
     digits, scale
         Those of a decimal type.
     parsed
-        Whether the texts are those of a file without types (CSV, JSON), so that a cell is a number if its text is one.
+        Whether the texts are those of a file without types (CSV, JSON). The first line of such a file may be a row.
     """
 
     name: str
@@ -59,8 +57,8 @@ class SqlColumn:
 
     @property
     def numeric(self) -> bool:
-        """Whether cells can be read as numbers."""
-        return self.parsed or self.kind in ("boolean", "integer", "float", "decimal", "null")
+        """Whether cells can be read as numbers; a text is a number if it looks like one."""
+        return self.kind in ("boolean", "integer", "float", "decimal", "null", "text")
 
     @property
     def comparable(self) -> bool:
@@ -210,10 +208,14 @@ class SqlEngine(ABC):
         return None if plain is None else self.typed(column, self.text(plain))
 
     def number(self, column: SqlColumn) -> str:
-        """A cell as a double; null where it holds no number."""
-        if column.parsed:
-            trimmed = self.trimmed(column.sql)
-            return f"case when {self.matches(trimmed, _NUMBER)} then try_cast({trimmed} as {self.double_type}) end"
+        """A cell as a double, as :func:`dplinked.data.keys.number` reads it; null where it holds no number."""
+        if column.kind == "text":
+            text = self.trimmed(self.key(column))
+            true, false = (", ".join(map(self.text, words)) for words in (TRUE, FALSE))
+            return (
+                f"case when {self.matches(text, NUMBER)} then try_cast({text} as {self.double_type}) "
+                f"when {text} in ({true}) then {self.double(1.0)} when {text} in ({false}) then {self.double(0.0)} end"
+            )
         return column.sql if column.kind == "float" else self.as_double(column.sql)
 
     def clip(self, value: str, low: float, high: float) -> str:

@@ -68,7 +68,7 @@ def open_data(
         case Query():
             return open_query(data, columns)
         case Files():
-            return _open_files(data, None)
+            return _open_files(data, columns)
     return open_relation(data)
 
 
@@ -77,21 +77,24 @@ def data_content(data: Any) -> Iterator[bytes]:
     return open_data(data).content()
 
 
-def open_files(paths: Sequence[str | Path] | str, kind: str, *, threads: int | None = None) -> DuckDBRows:
+def open_files(
+    paths: Sequence[str | Path] | str, kind: str, columns: Sequence[str] | None = None, *, threads: int | None = None
+) -> DuckDBRows:
     """Rows of files of one kind: ``"csv"``, ``"json"`` (an array, or a record per line) or ``"parquet"``.
 
     CSV and JSON files have no types, and guessing them would look at cells: all columns are texts, and a cell is a
-    number if its text is. CSV files are read through once, so that one that cannot be read is found out now.
+    number if its text is. JSON files have no columns either: those to read are named by `columns`. CSV and JSON files are read through once, so
+    that one that cannot be read is found out now.
     """
     found = find_files(paths).paths if isinstance(paths, str) else tuple(Path(path) for path in paths)
-    return _open_files(Files(found, kind), threads)
+    return _open_files(Files(found, kind), columns, threads)
 
 
-def _open_files(files: Files, threads: int | None) -> DuckDBRows:
+def _open_files(files: Files, columns: Sequence[str] | None, threads: int | None = None) -> DuckDBRows:
     connection = connect(threads)
     engine = DuckDBEngine(connection)
     if files.kind == "json":
-        return DuckDBRows(engine, *json_source(connection, files.paths), files)
+        return DuckDBRows(engine, *json_source(connection, files.paths, columns), files)
     source, names, parsed = file_source(files.paths, files.kind)
     if files.kind == "csv":
         read_through(connection, source, files.paths)

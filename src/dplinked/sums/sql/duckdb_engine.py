@@ -13,11 +13,11 @@ import duckdb
 
 from dplinked.data.arrow import to_arrow
 from dplinked.data.files import find_files
+from dplinked.data.keys import WHITESPACE
 from dplinked.data.sources import is_spark
 from dplinked.errors import StudyError, raise_alone
 from dplinked.sums.sql.dialect import (
     UNREADABLE,
-    WHITESPACE,
     Kept,
     SqlColumn,
     SqlEngine,

@@ -14,6 +14,7 @@ from dplinked.data.csv import FROM_TEXT
 from dplinked.errors import StudyError, raise_alone
 
 _LONGEST = 1 << 27  # bytes of a line of CSV, or of a JSON record
+_BY_LINE = (".jsonl", ".ndjson")  # JSON files whose records are lines
 
 
 def text_literal(text: str) -> str:
@@ -71,17 +72,23 @@ def _unreadable(file: Path, kind: str) -> StudyError:
     return StudyError(f"{file.name!r} cannot be read as {kind}. The steward's 'check' shows the details.")
 
 
-def json_source(connection: duckdb.DuckDBPyConnection, files: Sequence[Path]) -> tuple[str, list[str], frozenset[str]]:
-    """Records of JSON files. Each key that any record has is a column, whose cells are the texts of its values."""
-    records = f"read_json_objects({_listed(files)}, maximum_object_size = {_LONGEST})"
-    names = None
+def json_source(
+    connection: duckdb.DuckDBPyConnection, files: Sequence[Path], columns: Sequence[str] | None
+) -> tuple[str, list[str], frozenset[str]]:
+    """Records of JSON files. The columns are those asked for, and their cells the texts of the records' values.
+
+    A record's keys are its person's, so which columns there are never follows from them: a key that a record lacks is a null cell. A record
+    that is no object is a row of null cells, and so is a line that cannot be read in a file of one record per line.
+    """
+    if columns is None:
+        raise StudyError("JSON files have no columns of their own. Name the columns to read.")
+    names = list(dict.fromkeys(columns)) or [""]
+    form = "newline_delimited" if all(file.suffix.lower() in _BY_LINE for file in files) else "auto"
+    records = f"read_json_objects({_listed(files)}, maximum_object_size = {_LONGEST}, format = '{form}', ignore_errors = true)"
     try:
-        found = connection.execute(f"select distinct unnest(json_keys(json)) as name from {records} order by name")
-        names = [name for (name,) in found.fetchall()]
+        connection.execute(f"select count(json) from {records}").fetchall()
     except Exception:
         raise_alone(_unreadable(files[0], "json"))
-    if not names:
-        raise StudyError(f"{files[0].name!r} holds no records.")
     pointers = (text_literal("/" + name.replace("~", "~0").replace("/", "~1")) for name in names)
     cells = ", ".join(f"json_extract_string(json, {pointer}) as c{i}" for i, pointer in enumerate(pointers))
     return f"(select {cells} from {records}) records", names, frozenset(names)

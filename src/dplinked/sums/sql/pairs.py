@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from dplinked.errors import StudyError
+from dplinked.errors import StudyError, shown
 from dplinked.linkage import Matching
 from dplinked.linkage.matching import (
     COLUMN_SUM,
@@ -61,7 +61,7 @@ def keep_matching(columns: DesignColumns, count: int, linkage: Matching) -> Pair
     ((different, most),) = engine.fetch(f"select count(*), max(m) from ({repeated}) repeated")
     ((known,),) = engine.fetch(f"select count(k) from ({ids}) ids")
     if known != count or different != count or most != 1:
-        raise StudyError(IDS.format(linkage.id))
+        raise StudyError(IDS.format(shown(linkage.id)))
     raw = Kept(engine, "raw_pairs")
     engine.hold(raw.name, pairs)
     del read
@@ -69,7 +69,7 @@ def keep_matching(columns: DesignColumns, count: int, linkage: Matching) -> Pair
         unknown = f"select p.{end} from {raw.name} p left join ({ids}) ids on p.{end} = ids.k where ids.k is null"
         ((lost,),) = engine.fetch(f"select count(*) from ({unknown}) lost")
         if lost:
-            raise StudyError(UNKNOWN_IDS.format(linkage.id))
+            raise StudyError(UNKNOWN_IDS.format(shown(linkage.id)))
     kept = _keep_pairs(engine, raw, count)
     _check_pairs(engine, kept, count, linkage)
     return PairTable(kept, linkage.id)
@@ -95,7 +95,7 @@ def _id_key(engine: SqlEngine, column: SqlColumn, data: SqlColumn) -> str:
         return engine.key(column)
     if column.kind not in _WITH_WHOLE or data.kind not in _WITH_WHOLE:
         raise StudyError(
-            f"The pairs' ids in {column.name!r} hold {column.type}, those in {data.name!r} {data.type}: convert one of them."
+            f"The pairs' ids in {shown(column.name)} hold {column.type}, those in {shown(data.name)} {data.type}: convert one of them."
         )
     whole = _whole(engine, column, data.type if data.kind == "integer" else engine.bigint_type)
     if data.kind == "text":

@@ -8,7 +8,7 @@ from dplinked.data.files import Files
 from dplinked.data.fingerprint import content_bytes
 from dplinked.data.keys import key_text
 from dplinked.data.table import check_columns
-from dplinked.errors import StudyError, raise_alone
+from dplinked.errors import StudyError, raise_alone, shown
 from dplinked.linkage import Linkage, Matching, PrivacyUnit
 from dplinked.study.design import Design
 from dplinked.sums.engine import Source
@@ -74,12 +74,12 @@ class SqlRows(Source):
         for name in numeric:
             column = self._stored[name]
             if not column.numeric:
-                kind = {"text": "String", "date": "Date"}.get(column.kind, column.type)
-                raise StudyError(f"Column {name!r} holds {kind}, not numbers. Convert it before fitting.")
+                kind = "Date" if column.kind == "date" else column.type
+                raise StudyError(f"Column {shown(name)} holds {kind}, not numbers. Convert it before fitting.")
         for name in set(names) - set(numeric):
             if not self._stored[name].comparable:
                 raise StudyError(
-                    f"Column {name!r} holds {self._stored[name].type}, which cannot be compared. Convert it to text first."
+                    f"Column {shown(name)} holds {self._stored[name].type}, which cannot be compared. Convert it to text first."
                 )
 
     def open(self, design: Design, linkage: Linkage, unit: PrivacyUnit) -> SqlPass:

@@ -11,12 +11,12 @@ from typing import Any
 
 from dplinked.data.arrow import to_arrow
 from dplinked.data.files import find_files
+from dplinked.data.keys import WHITESPACE
 from dplinked.data.sources import Progress, SparkTable, is_spark
 from dplinked.errors import StudyError, raise_alone
 from dplinked.sums.sql.dialect import (
     LARGEST,
     UNREADABLE,
-    WHITESPACE,
     Kept,
     SqlColumn,
     SqlEngine,
@@ -137,22 +137,20 @@ class SparkEngine(SqlEngine):
 
     def open_pairs(self, pairs: Any) -> tuple[str, tuple[SqlColumn, ...], Kept | None]:
         """Source and columns of the pairs of a matching matrix, and the view that must be kept until they are read."""
-        parsed = False
         if isinstance(pairs, (str, Path)):
             files = find_files(pairs)
             listed = [str(file.resolve()) for file in files.paths]
-            parsed = files.kind == "csv"
-            frame = _read_csv(self._session, listed) if parsed else self._session.read.parquet(*listed)
+            frame = _read_csv(self._session, listed) if files.kind == "csv" else self._session.read.parquet(*listed)
         elif is_spark(pairs):
             frame = pairs
         else:
             frame = self._session.createDataFrame(to_arrow(pairs, "pairs"))
-        return self.open_frame(frame, parsed=parsed)
+        return self.open_frame(frame)
 
-    def open_frame(self, frame: Any, *, parsed: bool = False) -> tuple[str, tuple[SqlColumn, ...], Kept]:
+    def open_frame(self, frame: Any) -> tuple[str, tuple[SqlColumn, ...], Kept]:
         """Source and columns of a frame, renamed by position, and the view that must be kept."""
         columns = tuple(
-            make_column(field.name, f"c{i}", field.dataType.simpleString(), parsed)
+            make_column(field.name, f"c{i}", field.dataType.simpleString())
             for i, field in enumerate(frame.schema.fields)
         )
         kept = Kept(self, "rows")
@@ -181,14 +179,14 @@ def _read_csv(session: Any, paths: Sequence[str]) -> Any:
     return session.read.csv(list(paths), header=True, inferSchema=False, multiLine=True, escape='"', encoding="UTF-8")
 
 
-def make_column(name: str, sql: str, type: str, parsed: bool = False) -> SqlColumn:
+def make_column(name: str, sql: str, type: str) -> SqlColumn:
     """The column of a Spark type."""
     if type in _INTEGERS:
         return SqlColumn(name, sql, "integer", type, limits=integer_limits(_INTEGERS[type], True))
     if type.startswith("decimal("):
         return decimal_column(name, sql, type)
     if _TEXTS.fullmatch(type):
-        return SqlColumn(name, sql, "text", "string", parsed=parsed)
+        return SqlColumn(name, sql, "text", "string")
     if type == "void":
         return SqlColumn(name, "cast(null as int)", "integer", "int", limits=integer_limits(32, True))
     if type == "float":
