@@ -15,6 +15,7 @@ from __future__ import annotations
 import argparse
 import itertools
 import os
+import shutil
 import sys
 import tempfile
 import time
@@ -34,12 +35,12 @@ import attack_sources
 import dplinked as dpl
 from attack_pairs import Draw, Neighbours, Target, draw_neighbours, draw_target, mutate, noise_of, prepare
 from attack_replay import Verdict, compare
-from attack_surroundings import attack_accuracy, attack_command_line
+from attack_surroundings import attack_accuracy, attack_command_line, attack_pieces
 from machine import describe_machine
 from sections import Report
 
-SHARES = {"climb": 0.25, "wild": 0.4, "slow": 0.25, "accuracy": 0.03, "command line": 0.07}  # of chains
-STEPS = {"climb": 45, "wild": 10, "slow": 3, "accuracy": 10, "command line": 3}
+SHARES = {"climb": 0.25, "wild": 0.4, "slow": 0.23, "accuracy": 0.04, "command line": 0.07, "pieces": 0.01}  # of chains
+STEPS = {"climb": 45, "wild": 10, "slow": 3, "accuracy": 10, "command line": 3, "pieces": 1}
 
 
 @dataclass
@@ -80,7 +81,11 @@ class Tally:
 
 def labels_of(target: Target) -> dict[str, str]:
     unit = target.unit
-    said = {"moves_block": unit.moves_block, "displaced_links": bool(unit.displaced_links), "linkage_change": bool(unit.linkage_change)}
+    said = {
+        "moves_block": unit.moves_block,
+        "displaced_links": bool(unit.displaced_links),
+        "linkage_change": bool(unit.linkage_change),
+    }
     return {
         "release path": target.path,
         "linkage": target.linkage,
@@ -94,7 +99,9 @@ def show(release: Any, whole: bool) -> dict[str, str]:
     """All texts of a release: the long ones for the last pair of a chain only, since they take most of the time."""
     texts = {"to_json": release.to_json(), "repr": repr(release)}
     if whole:
-        texts |= {name: getattr(release, name)() for name in ("summary", "to_html", "to_markdown", "to_latex", "to_csv")}
+        texts |= {
+            name: getattr(release, name)() for name in ("summary", "to_html", "to_markdown", "to_latex", "to_csv")
+        }
     return texts
 
 
@@ -132,7 +139,9 @@ def _height(verdict: Verdict, part: str | None) -> float:
     return verdict.parts.get(part, 0.0) if part else verdict.ratio
 
 
-def attack_chain(seed: int, chain: int, folder: Path, weaken: float, spark: bool) -> Iterator[tuple[dict[str, str], Verdict]]:
+def attack_chain(
+    seed: int, chain: int, folder: Path, weaken: float, spark: bool
+) -> Iterator[tuple[dict[str, str], Verdict]]:
     """All pairs of one chain; its numbers follow from `seed` and `chain` alone."""
     rng = np.random.default_rng([seed, chain])
     kind = str(rng.choice(list(SHARES), p=list(SHARES.values())))
@@ -140,15 +149,17 @@ def attack_chain(seed: int, chain: int, folder: Path, weaken: float, spark: bool
         yield from (attack_accuracy(rng, weaken) for _ in range(STEPS[kind]))
     elif kind == "command line":
         yield from (attack_command_line(rng, folder, weaken) for _ in range(STEPS[kind]))
+    elif kind == "pieces":
+        yield attack_pieces(rng, folder, weaken)
     else:
         slow = kind == "slow"
         target = draw_target(rng, slow, list(attack_sources.names(slow=slow)))
-        if spark and slow and rng.random() < 0.2:
-            target = replace(target, source="Spark")
         wild = 0.0 if kind == "climb" else float(rng.choice([0.1, 0.5]))
         pair = draw_neighbours(rng, target, wild)
         labels = labels_of(target)
-        for verdict in climb(rng, pair, STEPS[kind], wild, partial(attack_pair, folder=folder, seed=[seed, chain], weaken=weaken)):
+        for verdict in climb(
+            rng, pair, STEPS[kind], wild, partial(attack_pair, folder=folder, seed=[seed, chain], weaken=weaken)
+        ):
             yield labels, verdict
 
 
@@ -158,19 +169,22 @@ def plant_leak() -> None:
 
     def fit(data: Any, *given: Any, **settings: Any) -> dpl.Release:
         release = honest(data, *given, **settings)
-        unpaid = str(list(data["y"])[0]) if hasattr(data, "__getitem__") and not isinstance(data, str) else ""
+        unpaid = str(next(iter(data["y"]))) if hasattr(data, "__getitem__") and not isinstance(data, str) else ""
         return replace(release, versions={**release.versions, "leak": unpaid})
 
     dpl.fit = fit
 
 
-def attack_all(pairs: int, seed: int, chains: Iterator[int], control: str | None, spark: bool) -> Tally:
+def attack_all(pairs: int, seed: int, chains: Iterator[int], control: str | None) -> Tally:
     tally = Tally()
     with tempfile.TemporaryDirectory() as folder, Progress(disable=not sys.stderr.isatty()) as progress:
         task = progress.add_task("pairs", total=pairs)
         for chain in chains:
-            for labels, verdict in attack_chain(seed, chain, Path(folder), 0.7 if control == "scales" else 1.0, spark):
+            place = Path(folder) / "chain"
+            place.mkdir()
+            for labels, verdict in attack_chain(seed, chain, place, 0.7 if control == "scales" else 1.0):
                 tally.add(labels, verdict, f"--seed {seed} --chain {chain}")
+            shutil.rmtree(place)
             progress.update(task, completed=tally.pairs, description=f"{len(tally.findings)} findings, chain {chain}")
             if tally.pairs >= pairs:
                 break
@@ -179,16 +193,24 @@ def attack_all(pairs: int, seed: int, chains: Iterator[int], control: str | None
 
 def write_report(tally: Tally, seconds: float, command: str) -> str:
     report = Report()
-    report.add("# Attack: neighbours that try to be told apart", f"`{command}`: {tally.pairs:,} pairs in {seconds / 60:.0f} minutes.")
+    report.add(
+        "# Attack: neighbours that try to be told apart",
+        f"`{command}`: {tally.pairs:,} pairs in {seconds / 60:.0f} minutes.",
+    )
     report.add(describe_machine("dplinked", "numpy", "scipy", "pandas", "polars", "pyarrow", "duckdb", "opendp"))
     report.add(
         "A ratio is the distance of two neighbours' values, in units of the noise, by what the release's mu allows. At most 1 is promised; a search "
         "that reaches 1 shows that the bound is tight, a lower one that the bound is generous or the search weak. *Refused* pairs were refused alike, by the same words."
     )  # fmt: skip
     for table, lines in tally.tables.items():
-        rows = [(name, f"{line.pairs:,}", f"{line.refused:,}", f"{line.largest:.4f}") for name, line in sorted(lines.items())]
+        rows = [
+            (name, f"{line.pairs:,}", f"{line.refused:,}", f"{line.largest:.4f}")
+            for name, line in sorted(lines.items())
+        ]
         report.table([table, "pairs", "refused", "largest ratio"], rows)
-    report.add("Released parts: the largest change that was found, by the sensitivity that the release states for the part.")
+    report.add(
+        "Released parts: the largest change that was found, by the sensitivity that the release states for the part."
+    )
     report.table(["part", "largest ratio"], [(name, f"{size:.4f}") for name, size in sorted(tally.parts.items())])
     findings = [f"- {what} ({len(where)} times, first by `{where[0]}`)" for what, where in tally.findings.items()]
     report.add(f"## Findings: {len(findings)}", *(findings or ["None."]))
@@ -204,11 +226,13 @@ def main() -> int:
     parser.add_argument("--spark", action="store_true", help="attack Spark too, which is slow")
     parser.add_argument("--out", type=Path)
     given = parser.parse_args()
+    if given.spark:
+        attack_sources.SOURCES.update(attack_sources.SPARK)
     if given.control == "leak":
         plant_leak()
     start = time.monotonic()
     chains = itertools.count() if given.chain is None else iter([given.chain])
-    tally = attack_all(given.pairs, given.seed, chains, given.control, given.spark)
+    tally = attack_all(given.pairs, given.seed, chains, given.control)
     text = write_report(tally, time.monotonic() - start, " ".join(["python", "benchmarks/attack.py", *sys.argv[1:]]))
     print(text)
     for refusal, count in sorted(tally.refusals.items(), key=lambda item: -item[1]):

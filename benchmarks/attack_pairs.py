@@ -47,6 +47,15 @@ LINKAGES = [
 ]  # fmt: skip
 if "carriers" in inspect.signature(dpl.ELE).parameters:
     LINKAGES.append("ELE, carriers")
+MOVABLE = [
+    "ELE",
+    "ELE, table and other",
+    "ELE, perfect",
+    "ELE, checked",
+    "ELE, estimated",
+    *(kind for kind in LINKAGES if "carriers" in kind),
+]
+ARRAYS = ["NumPy", "NumPy objects", "pandas", "pandas objects", "polars"]  # containers for LinkedRegression
 UNITS = [
     {}, {"displaced_links": 1}, {"displaced_links": 3}, {"linkage_change": 2.0}, {"linkage_change": 0.5, "displaced_links": 2},
     {"moves_block": True}, {"moves_block": True, "displaced_links": 1}, {"moves_block": True, "linkage_change": 0.1, "displaced_links": 2},
@@ -76,31 +85,42 @@ class Target:
 
 
 def draw_target(rng: Draw, slow: bool, sources: list[str]) -> Target:
-    """Draw a study at random; what the library refuses by its settings is drawn again."""
-    path, linkage = str(rng.choice(list(PATHS))), str(rng.choice(LINKAGES))
-    formulas = [f for f in FORMULAS if path != "LinkedRegression" or re.fullmatch(r"y ~ (0 \+ )?x( \+ w)?", f)]
-    unit = dict(UNITS[rng.integers(len(UNITS))])
-    if linkage == "Exact":
-        unit = {}
-    if "one block" in linkage or "Matching" in linkage:
-        unit.pop("moves_block", None)
-    if linkage == "ELE, released":
-        unit = {"displaced_links": unit.get("displaced_links", 0)}
-    if "Matching" in linkage or "estimated" in linkage:
-        unit = {"displaced_links": 0, "linkage_change": 1.0, **unit}
-    source = str(rng.choice(sources))
+    """Draw a study at random, among those that the documentation allows."""
+    path, unit, source = str(rng.choice(list(PATHS))), dict(UNITS[rng.integers(len(UNITS))]), str(rng.choice(sources))
     if path == "LinkedRegression":
-        source = str(rng.choice(["NumPy", "NumPy objects", "pandas", "pandas objects", "polars"])) if not slow else "NumPy"
-    if slow and linkage.startswith("Matching"):
-        linkage = "Matching, ids"
-    if path == "LinkedRegression" and "ids" in linkage:
-        linkage = "Matching"
-    if "ELE, table" == linkage and unit.get("moves_block"):
-        linkage = "ELE, table and other"
+        source = str(rng.choice(ARRAYS))
+    linkage = _draw_linkage(
+        rng, unit, with_ids=slow and path != "LinkedRegression", with_id_column=path != "LinkedRegression"
+    )
+    if linkage == "ELE, released":  # takes the unit that its accuracies were released for
+        unit = {"displaced_links": unit.get("displaced_links", 0)}
+    if linkage.startswith(("Matching", "ELE, estimated")):
+        unit = {"displaced_links": 0, "linkage_change": 1.0, **unit}
+    formulas = [f for f in FORMULAS if path != "LinkedRegression" or re.fullmatch(r"y ~ (0 \+ )?x( \+ w)?", f)]
+    epsilons = (
+        [0.3, 0.9] if "paper" in path else [0.3, 1, 10, 300, 1e4, 1e6]
+    )  # large ones reach the variance's routes with few rows
+    rows = int(rng.integers(4, 31 if rng.random() < 0.3 else 12))
+    noise = str(rng.choice(["normal", "none", "large", "one side", "anything"]))
     return Target(
-        path, str(rng.choice(formulas)), linkage, dpl.PrivacyUnit(**unit), source, int(rng.integers(4, 31 if rng.random() < 0.3 else 12)),
-        float(rng.choice([0.3, 0.9] if "paper" in path else [0.3, 1, 10, 300, 1e4, 1e6])), str(rng.choice(["normal", "none", "large", "one side", "anything"])),
-    )  # fmt: skip
+        path,
+        str(rng.choice(formulas)),
+        linkage,
+        dpl.PrivacyUnit(**unit),
+        source,
+        rows,
+        float(rng.choice(epsilons)),
+        noise,
+    )
+
+
+def _draw_linkage(rng: Draw, unit: dict[str, Any], with_ids: bool, with_id_column: bool) -> str:
+    """A linkage that goes with the unit; rows in a database have ids and no positions, and arrays have no ids."""
+    if unit.get("moves_block"):
+        return str(rng.choice(MOVABLE))
+    kinds = [kind for kind in LINKAGES if kind != "Exact" or not unit]
+    kinds = [kind for kind in kinds if kind == "Matching, ids" or not (with_ids and kind.startswith("Matching"))]
+    return str(rng.choice([kind for kind in kinds if kind != "Matching, ids" or with_id_column]))
 
 
 def noise_of(target: Target, rng: Draw) -> Callable[[np.ndarray, np.ndarray], np.ndarray]:
@@ -163,7 +183,11 @@ def draw_neighbours(rng: Draw, target: Target, wild: float) -> Neighbours:
         cells["b"] = [None if rng.random() < 0.2 else key for key in cells["b"]]
     cells["id"] = [f"i{row}" for row in range(target.rows)]
     person, carriers, relinked, moved = _draw_person(rng, target, cells["b"])
-    groups = [[(name, person)] for name in target.columns if name != "y"] + [[("y", row) for row in carriers]] + [[("y", row)] for row in relinked]
+    groups = (
+        [[(name, person)] for name in target.columns if name != "y"]
+        + [[("y", row) for row in carriers]]
+        + [[("y", row)] for row in relinked]
+    )
     pair = Neighbours(target, cells, {}, groups, (None, None), moved, carriers)
     if moved:
         pair.other["b", person] = moved[1]
@@ -174,7 +198,9 @@ def draw_neighbours(rng: Draw, target: Target, wild: float) -> Neighbours:
     return pair
 
 
-def _draw_person(rng: Draw, target: Target, keys: list[Any]) -> tuple[int, list[int], list[int], tuple[int, Any] | None]:
+def _draw_person(
+    rng: Draw, target: Target, keys: list[Any]
+) -> tuple[int, list[int], list[int], tuple[int, Any] | None]:
     """Whose row, the rows that hold their response, the rows linked anew, and the block moved to."""
     unit, order = target.unit, [int(row) for row in rng.permutation(target.rows)]
     person, moved = order[0], None
@@ -185,7 +211,9 @@ def _draw_person(rng: Draw, target: Target, keys: list[Any]) -> tuple[int, list[
     if unit.moves_block and rng.random() < 0.85:
         wild = target.container.wild_cells("b")
         moved = (person, [*dict.fromkeys(keys), "new", wild[rng.integers(len(wild))]][rng.integers(len(set(keys)) + 2)])
-        relinked += [row for row, key in enumerate(keys) if key == moved[1] and row not in (person, *carriers, *relinked)][:1]
+        relinked += [
+            row for row, key in enumerate(keys) if key == moved[1] and row not in (person, *carriers, *relinked)
+        ][:1]
     if (unit.displaced_links or moved) and person not in carriers:
         relinked.append(person)
     return person, carriers, relinked, moved
@@ -302,7 +330,11 @@ def _matching(target: Target, matrix: np.ndarray) -> Any:
         settings = {"column_sum": 2.0, "carriers": 3}
     kept = sparse.coo_matrix(np.where(np.abs(matrix) < 1e-12, 0, matrix))
     if "ids" in target.linkage:
-        pairs = {"row": [f"i{row}" for row in kept.row], "match": [f"i{row}" for row in kept.col], "probability": kept.data}
+        pairs = {
+            "row": [f"i{row}" for row in kept.row],
+            "match": [f"i{row}" for row in kept.col],
+            "probability": kept.data,
+        }
         return dpl.Matching(pairs, id="id", **settings)
     if "table" in target.linkage:
         return dpl.Matching(pd.DataFrame({"row": kept.row, "match": kept.col, "probability": kept.data}), **settings)
@@ -321,15 +353,21 @@ def prepare(target: Target, cells: dict[str, list[Any]], linkage: Any, folder: P
     }  # fmt: skip
     if target.path == "LinkedRegression":
         return lambda: _estimate(target, data, cells, common)
-    return lambda: dpl.fit(data, target.formula, bounds=_only_used(target, BOUNDS), levels=_only_used(target, LEVELS), **common)
+    return lambda: dpl.fit(
+        data, target.formula, bounds=_only_used(target, BOUNDS), levels=_only_used(target, LEVELS), **common
+    )
 
 
 def _only_used(target: Target, value: Any) -> Any:
-    return {name: setting for name, setting in value.items() if name in target.columns} if isinstance(value, dict) else value
+    return (
+        {name: setting for name, setting in value.items() if name in target.columns}
+        if isinstance(value, dict)
+        else value
+    )
 
 
 def _estimate(target: Target, data: Any, cells: dict[str, list[Any]], common: dict[str, Any]) -> Any:
-    from dplinked.regression import LinkedRegression  # noqa: PLC0415
+    from dplinked.regression import LinkedRegression
 
     features = [name for name in target.columns if name != "y"]
     model = LinkedRegression(
@@ -339,4 +377,3 @@ def _estimate(target: Target, data: Any, cells: dict[str, list[Any]], common: di
     rows = np.column_stack([data[name] for name in features]) if isinstance(data, dict) else data[features]
     blocks = object_array(cells["b"]) if getattr(common["linkage"], "block", None) else None
     return model.fit(rows, data["y"], blocks=blocks).release_
-

@@ -56,12 +56,18 @@ def _observe(run: Run, add: Callable[[Any, Any], np.ndarray], calls: list[Call])
     original = noise.add_gaussian
     noise.add_gaussian = add
     try:
-        with warnings.catch_warnings(record=True) as caught, contextlib.redirect_stdout(printed), contextlib.redirect_stderr(printed):
+        with (
+            warnings.catch_warnings(record=True) as caught,
+            contextlib.redirect_stdout(printed),
+            contextlib.redirect_stderr(printed),
+        ):
             warnings.simplefilter("always")
             try:
                 outcome.result = run()
             except Exception as error:
-                outcome.seen["error"] = f"{type(error).__name__}: {error} | {error.__cause__!r} | {error.__suppress_context__ or error.__context__!r}"
+                outcome.seen["error"] = (
+                    f"{type(error).__name__}: {error} | {error.__cause__!r} | {error.__suppress_context__ or error.__context__!r}"
+                )
     finally:
         noise.add_gaussian = original
     outcome.seen["warnings"] = "\n".join(f"{warning.category.__name__}: {warning.message}" for warning in caught)
@@ -132,13 +138,18 @@ def _measure(one: Outcome, two: Outcome, show: Callable[[Any], dict[str, str]], 
     for way, text in shown.items():
         if again[way] != text:
             return Verdict(broken=f"{way} of the release differs although all noisy values agree")
-    privacy, moved = getattr(one.result, "privacy", one.result), [(a.values - b.values) / weaken for a, b in zip(one.calls, two.calls, strict=True)]
-    distance = math.sqrt(sum(float(((change / call.scale) ** 2).sum()) for change, call in zip(moved, one.calls, strict=True)))
+    privacy, moved = (
+        getattr(one.result, "privacy", one.result),
+        [(a.values - b.values) / weaken for a, b in zip(one.calls, two.calls, strict=True)],
+    )
+    distance = math.sqrt(
+        sum(float(((change / call.scale) ** 2).sum()) for change, call in zip(moved, one.calls, strict=True))
+    )
     ratio, parts = distance / privacy.mu, _parts(one, moved)
     if not privacy.mu <= exact_mu(privacy.epsilon, privacy.delta) * (1 + 1e-9):
         return Verdict(ratio, parts, broken="mu is larger than epsilon and delta allow")
     if not ratio <= 1:
-        return Verdict(ratio, parts, broken=f"neighbours are {ratio:.4f} of the allowed distance apart")
+        return Verdict(ratio, parts, broken="neighbours are further apart than mu allows")
     return Verdict(ratio, parts)
 
 
@@ -148,7 +159,12 @@ def _parts(outcome: Outcome, moved: list[np.ndarray]) -> dict[str, float]:
     for call, change in zip(outcome.calls, moved, strict=True):
         start = 0
         while start < change.size:
-            again = start == 0 and place >= 0 and stated[place].entries == change.size and call.scale[0] == stated[place].scale
+            again = (
+                start == 0
+                and place >= 0
+                and stated[place].entries == change.size
+                and call.scale[0] == stated[place].scale
+            )
             place += not again
             if place >= len(stated) or call.scale[start] != stated[place].scale:
                 return largest

@@ -7,6 +7,7 @@ import datetime
 import gc
 import json
 import math
+import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
@@ -30,7 +31,22 @@ CANARY = "CANARY-7351"
 MISSING = object()  # a JSON record without this key
 
 FLOATS: list[Any] = [math.nan, math.inf, -math.inf, 1e308, -1e308, 5e-324, -0.0, None]
-TEXTS: list[Any] = [None, "", CANARY, "NA", "nan", "-inf", "1e999", "1,5", " 1 ", "0x1F", "１", "'\";--\n,|\t", "é\u200b", "x" * 5000]
+TEXTS: list[Any] = [
+    None,
+    "",
+    CANARY,
+    "NA",
+    "nan",
+    "-inf",
+    "1e999",
+    "1,5",
+    " 1 ",
+    "0x1F",
+    "１",
+    "'\";--\n,|\t",
+    "é\u200b",
+    "x" * 5000,
+]
 NESTED: list[Any] = [[1, 2], {"a": CANARY}, [], True]
 OBJECTS: list[Any] = [
     *NESTED, 10**400, -(10**400), 2**63, b"\xff\xfe", "\ud800", "a\0b", 1 + 2j, Decimal("sNaN"), Decimal("1e999"), Fraction(1, 3), object(),
@@ -41,6 +57,7 @@ WILD: dict[str, list[Any]] = {
     "texts": TEXTS,
     "decimals": [None, Decimal("9e20"), Decimal("-9e20"), Decimal("1e-6")],
     "integers": [None, 2**63 - 1, -(2**63), 2**53 + 1],
+    "folders": [None, "word", "01", "1.5", "99999999999999999999"],
     "json": [None, MISSING, 1e308, 10**400, *NESTED, *TEXTS],
     "objects": [*FLOATS, *TEXTS, *OBJECTS],
 }
@@ -107,11 +124,17 @@ def _pandas_nullable(cells: Cells, _: Path) -> pd.DataFrame:
 
 
 def _pandas_categories(cells: Cells, _: Path) -> pd.DataFrame:
-    return arrow_table(cells).to_pandas().astype(dict.fromkeys([name for name in cells if name not in NUMBERS], "category"))
+    return (
+        arrow_table(cells)
+        .to_pandas()
+        .astype(dict.fromkeys([name for name in cells if name not in NUMBERS], "category"))
+    )
 
 
 def _polars_categories(cells: Cells, _: Path) -> pl.DataFrame:
-    return pl.from_arrow(arrow_table(cells)).with_columns(pl.col([name for name in cells if name not in NUMBERS]).cast(pl.Categorical))
+    return pl.from_arrow(arrow_table(cells)).with_columns(
+        pl.col([name for name in cells if name not in NUMBERS]).cast(pl.Categorical)
+    )
 
 
 def _parquet(table: pa.Table, folder: Path, **options: Any) -> Path:
@@ -127,14 +150,46 @@ def _csv(cells: Cells, folder: Path) -> Path:
     return folder / "rows.csv"
 
 
+def _csv_files(cells: Cells, folder: Path) -> str:
+    half = len(cells["id"]) // 2
+    for part, rows in (("first", slice(half)), ("second", slice(half, None))):
+        _csv({name: column[rows] for name, column in cells.items()}, folder).rename(folder / f"{part}.csv")
+    return str(folder / "*.csv")
+
+
+def _partitions(cells: Cells, folder: Path) -> Path:
+    """A folder for each block key, as Hive has them."""
+    table, root = arrow_table(cells), folder / "partitions"
+    shutil.rmtree(root, ignore_errors=True)
+    for key in dict.fromkeys(cells["b"]):
+        place = root / f"b={'__HIVE_DEFAULT_PARTITION__' if key is None else key}"
+        place.mkdir(parents=True)
+        _parquet(table.filter(pa.array([cell == key for cell in cells["b"]])).drop_columns("b"), place)
+    return root
+
+
 def _json(cells: Cells, folder: Path) -> Path:
-    records = ({name: cell for name, cell in zip(cells, row, strict=True) if cell is not MISSING} for row in zip(*cells.values(), strict=True))
-    (folder / "rows.ndjson").write_text("".join(json.dumps(_strict(record)) + "\n" for record in records), encoding="utf-8")
+    records = (
+        {name: cell for name, cell in zip(cells, row, strict=True) if cell is not MISSING}
+        for row in zip(*cells.values(), strict=True)
+    )
+    lines = (json.dumps(_strict(record)) + "\n" for record in records)
+    (folder / "rows.ndjson").write_text("".join(lines), encoding="utf-8")
     return folder / "rows.ndjson"
 
 
+def _json_array(cells: Cells, folder: Path) -> Path:
+    lines = _json(cells, folder)
+    (folder / "rows.json").write_text(
+        "[" + ",\n".join(lines.read_text(encoding="utf-8").splitlines()) + "]", encoding="utf-8"
+    )
+    return folder / "rows.json"
+
+
 def _strict(record: dict[str, Any]) -> dict[str, Any]:
-    return {name: None if isinstance(cell, float) and not math.isfinite(cell) else cell for name, cell in record.items()}
+    return {
+        name: None if isinstance(cell, float) and not math.isfinite(cell) else cell for name, cell in record.items()
+    }
 
 
 def _batches(table: pa.Table) -> pa.RecordBatchReader:
@@ -157,7 +212,7 @@ def _query(cells: Cells, folder: Path) -> dpl.Query:
 
 
 def _spark(cells: Cells, folder: Path) -> Any:
-    from pyspark.sql import SparkSession  # noqa: PLC0415
+    from pyspark.sql import SparkSession
 
     return SparkSession.builder.getOrCreate().read.parquet(str(_parquet(arrow_table(cells), folder)))
 
@@ -181,7 +236,10 @@ SOURCES: dict[str, Source] = {
     "Arrow stream": Source(lambda cells, _: _batches(arrow_table(cells)), "floats"),
     "Parquet": Source(lambda cells, folder: _parquet(arrow_table(cells), folder, row_group_size=3), "floats"),
     "Parquet dictionaries": Source(lambda cells, folder: _parquet(arrow_table(cells, keys=DICTIONARY), folder), "floats"),
+    "Parquet partitions": Source(_partitions, "floats", keys="folders"),
     "CSV": Source(_csv, "texts"),
+    "CSV files": Source(_csv_files, "texts", slow=True),
+    "JSON array": Source(_json_array, "json", slow=True),
     "JSON": Source(_json, "json", slow=True),
     "DuckDB query": Source(_query, "floats", slow=True),
     "DuckDB database": Source(_database, "floats", slow=True),
