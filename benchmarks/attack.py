@@ -139,9 +139,7 @@ def _height(verdict: Verdict, part: str | None) -> float:
     return verdict.parts.get(part, 0.0) if part else verdict.ratio
 
 
-def attack_chain(
-    seed: int, chain: int, folder: Path, weaken: float, spark: bool
-) -> Iterator[tuple[dict[str, str], Verdict]]:
+def attack_chain(seed: int, chain: int, folder: Path, weaken: float) -> Iterator[tuple[dict[str, str], Verdict]]:
     """All pairs of one chain; its numbers follow from `seed` and `chain` alone."""
     rng = np.random.default_rng([seed, chain])
     kind = str(rng.choice(list(SHARES), p=list(SHARES.values())))
