@@ -13,9 +13,9 @@ must find it.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import itertools
 import os
-import shutil
 import sys
 import tempfile
 import time
@@ -176,15 +176,18 @@ def plant_leak() -> None:
 
 
 def attack_all(pairs: int, seed: int, chains: Iterator[int], control: str | None) -> Tally:
-    tally = Tally()
-    with tempfile.TemporaryDirectory() as folder, Progress(disable=not sys.stderr.isatty()) as progress:
+    """Run chains until there are enough pairs; one that fails by itself is a finding too."""
+    tally, weaken = Tally(), 0.7 if control == "scales" else 1.0
+    with Progress(disable=not sys.stderr.isatty()) as progress, contextlib.suppress(KeyboardInterrupt):
         task = progress.add_task("pairs", total=pairs)
         for chain in chains:
-            place = Path(folder) / "chain"
-            place.mkdir()
-            for labels, verdict in attack_chain(seed, chain, place, 0.7 if control == "scales" else 1.0):
-                tally.add(labels, verdict, f"--seed {seed} --chain {chain}")
-            shutil.rmtree(place)
+            where = f"--seed {seed} --chain {chain}"
+            with tempfile.TemporaryDirectory() as folder:
+                try:
+                    for labels, verdict in attack_chain(seed, chain, Path(folder), weaken):
+                        tally.add(labels, verdict, where)
+                except Exception as error:
+                    tally.findings[f"the attack itself failed: {error!r}"].append(where)
             progress.update(task, completed=tally.pairs, description=f"{len(tally.findings)} findings, chain {chain}")
             if tally.pairs >= pairs:
                 break
