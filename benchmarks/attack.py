@@ -176,7 +176,7 @@ def plant_leak() -> None:
 
 
 def attack_all(pairs: int, seed: int, chains: Iterator[int], control: str | None) -> Tally:
-    """Run chains until there are enough pairs; one that fails by itself is a finding too."""
+    """Run chains until there are enough pairs, or until a planted fault is found; a chain that fails by itself is a finding too."""
     tally, weaken = Tally(), 0.7 if control == "scales" else 1.0
     with Progress(disable=not sys.stderr.isatty()) as progress, contextlib.suppress(KeyboardInterrupt):
         task = progress.add_task("pairs", total=pairs)
@@ -189,7 +189,7 @@ def attack_all(pairs: int, seed: int, chains: Iterator[int], control: str | None
                 except Exception as error:
                     tally.findings[f"the attack itself failed: {error!r}"].append(where)
             progress.update(task, completed=tally.pairs, description=f"{len(tally.findings)} findings, chain {chain}")
-            if tally.pairs >= pairs:
+            if tally.pairs >= pairs or (control and tally.findings):
                 break
     return tally
 
@@ -203,7 +203,8 @@ def write_report(tally: Tally, seconds: float, command: str) -> str:
     report.add(describe_machine("dplinked", "numpy", "scipy", "pandas", "polars", "pyarrow", "duckdb", "opendp"))
     report.add(
         "A ratio is the distance of two neighbours' values, in units of the noise, by what the release's mu allows. At most 1 is promised; a search "
-        "that reaches 1 shows that the bound is tight, a lower one that the bound is generous or the search weak. *Refused* pairs were refused alike, by the same words."
+        "that reaches 1 shows that the bound is tight, a lower one that the bound is generous or the search weak. *Refused* pairs were refused alike, by the same words. "
+        f"`to_json` and `repr` are compared for every pair, pages and tables for the last one of {WHOLE:.0%} of the chains."
     )  # fmt: skip
     for table, lines in tally.tables.items():
         rows = [
