@@ -275,7 +275,7 @@ def draw_linkages(rng: Draw, target: Target, pair: Neighbours) -> tuple[Any, Any
         "ELE, table": lambda: dpl.ELE(pd.DataFrame({"b": list(table), "accuracy": list(table.values())}), block=block),
         "ELE, table and other": lambda: dpl.ELE(table, block=block, other=0.7),
         "ELE, perfect": lambda: dpl.ELE(1.0, block=block),
-        "ELE, checked": lambda: dpl.ELE(table, block=block, other=0.8, checked=40),
+        "ELE, checked": lambda: dpl.ELE(table, block=block, other=0.8, checked=40, source="public"),
         "ELE, released": lambda: dpl.ELE(table, block=block, other=0.8, source="released", paid=0.3, displaced_links=target.unit.displaced_links or 0),
         "ELE, carriers": lambda: dpl.ELE(accuracy, block=block, carriers=3),
     }[kind]()  # fmt: skip
