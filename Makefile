@@ -7,7 +7,7 @@ FEBRL ?= .venv-febrl
 RELEASE ?= .venv-release
 PYTEST := $(BIN)/python -m pytest -n 2
 
-.PHONY: demo studio test test-slow test-all test-febrl check format hooks docs wheel bench bench-coverage bench-engines bench-ledger bench-linking bench-reproduction clean
+.PHONY: demo studio test test-slow test-all test-febrl check format hooks docs wheel bench bench-attack bench-coverage bench-engines bench-ledger bench-linking bench-reproduction clean
 
 $(READY): pyproject.toml constraints.txt hatch_build.py src/dplinked/sums/numpy/kernel.c
 	$(PYTHON) -m venv $(VENV)
@@ -81,6 +81,10 @@ bench: $(READY)
 	$(BIN)/python benchmarks/paper_table.py --out benchmarks/results/paper_table.md
 	$(BIN)/python benchmarks/accuracy.py --peers
 	$(BIN)/python benchmarks/engines.py all --rows 10000000
+
+# Neighbours that try to be told apart, some 12,000 pairs over all release paths and containers: about a quarter of an hour.
+bench-attack: $(READY)
+	$(BIN)/python benchmarks/attack.py --out benchmarks/results/attack.md
 
 # SURVEY=path: the Bank of Italy's survey for the application; generated households without it.
 bench-reproduction: $(FEBRL)/.ready

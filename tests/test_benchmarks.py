@@ -57,3 +57,22 @@ def test_small_engines(tmp_path: Path) -> None:
     assert float(deviation[1]) <= 1e-10
     for line in ("| 5,000 |", "| 10 large blocks |", "| 20 columns |", "| ours, Parquet |", "| `dplinked fit` |"):
         assert line in report
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("given", "found"),
+    [
+        (["--pairs", "200"], "## Findings: 0"),
+        (["--control", "scales"], "neighbours are further apart than mu allows"),
+        (["--control", "leak"], "to_json of the release differs although all noisy values agree"),
+    ],
+    ids=["as-it-is", "too-little-noise", "an-unpaid-value"],
+)
+def test_small_attack(given: list[str], found: str, tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, str(ROOT / "benchmarks" / "attack.py"), "--seed", "3", *given],
+        capture_output=True, text=True, cwd=tmp_path, check=False,
+    )  # fmt: skip
+    assert found in done.stdout, done.stdout[-3000:] + done.stderr[-3000:]
+    assert done.returncode == ("--control" in given)
