@@ -211,7 +211,7 @@ def test_the_greedy_rule_links_the_rest_at_random_within_the_block() -> None:
 
 def test_a_block_too_large_for_memory_is_refused_before_work() -> None:
     big = {"id": ["1"] * 2000, "block": ["x"] * 2000}
-    with pytest.raises(dpl.StudyError, match=r"Block 'x' has 2,000 × 2,000 pairs.*finer key"):
+    with pytest.raises(dpl.StudyError, match=r"A block has more pairs than fit.*finer key"):
         run_rules(big, big, [Field("id", "id")], 1.0, memory=1e6)
 
 
@@ -324,9 +324,9 @@ def test_many_blocks_share_one_accuracy() -> None:
     assert (accuracy, other) == (0.9, 0.4)
 
 
-@pytest.mark.parametrize(("answers", "fault"), [(["yes", ""], "1 of 2"), (["maybe"], "1 of 1"), ([None], "1 of 1")])
-def test_unclear_answers_are_refused(answers, fault) -> None:
-    with pytest.raises(dpl.StudyError, match=fault):
+@pytest.mark.parametrize("answers", [["yes", ""], ["maybe"], [None]])
+def test_unclear_answers_are_refused(answers) -> None:
+    with pytest.raises(dpl.StudyError, match="no clear answer"):
         quality.read_answers(answers)
 
 

@@ -323,13 +323,13 @@ def test_odd_names_survive_the_text() -> None:
         ("model", "formula"): f"`{ODD}` ~ x",
         ("bounds", ODD): [0, 1],
         ("bounds", "x"): [0.5, 2],
-        ("linkage", "block"): ODD,
+        ("linkage", "block"): f"{ODD}'s",
         ("linkage", "accuracy"): table_from(f"{ODD} = 0.9\n a = b = 0.8\n\n"),
         ("data", "path"): "x\n\u202e.csv",
     }
     study = dpl.Study.from_text(Draft(0, "", BLANK).changed(changes), "/tmp")
     assert study.bounds == {ODD: [0, 1], "x": [0.5, 2]}
-    assert study.linkage == dpl.ELE({ODD: 0.9, "a = b": 0.8}, ODD)
+    assert study.linkage == dpl.ELE({ODD: 0.9, "a = b": 0.8}, f"{ODD}'s")
     assert formula_columns(study.formula, []) == ([ODD, "x"], [])
     assert list_from("1\n two\n", [1, 2]) == [1, "two"]
 

@@ -272,7 +272,7 @@ def test_half_a_surrogate_pair_is_no_key_in_any_column_of_pandas(missing: Any) -
     assert open_source(frame).summarise_column("k", 0.0, 1.0).missing == 4
 
 
-NUMBERS: dict[str | None, float | None] = {
+TEXTS: dict[str | None, float | None] = {
     "0.1": 0.1, " +2.5e-1\t": 0.25, "-.5": -0.5, "1.": 1.0, "1e400": math.inf, "true": 1.0, "True": 1.0, "FALSE": 0.0, "0.30000000000000004": 0.1 + 0.2,
     "word": None, "": None, " ": None, "nan": None, "inf": None, "1_000": None, "１２": None, "0x10": None, "1,5": None, "--1": None,
     "tRue": None, "1e": None, "5 5": None, "🎲": None, "9" * 5000: math.inf, None: None,
@@ -308,11 +308,11 @@ def text_tables(texts: list[str | None]) -> dict[str, Any]:
 
 @pytest.mark.parametrize("container", text_tables([None]))
 def test_texts_are_numbers_cell_by_cell_in_every_container(container: str) -> None:
-    source = open_source(text_tables(list(NUMBERS))[container])
+    source = open_source(text_tables(list(TEXTS))[container])
     source.require(["x"], numeric=["x"])
     (found,) = source.rows.read(0, ["x"])
-    expected = np.array([np.nan if value is None else value for value in NUMBERS.values()])
-    np.testing.assert_array_equal(found.numbers("x", 0, len(NUMBERS)), expected)
+    expected = np.array([np.nan if value is None else value for value in TEXTS.values()])
+    np.testing.assert_array_equal(found.numbers("x", 0, len(TEXTS)), expected)
 
 
 @pytest.mark.parametrize("kind", ["int64", "double", "dictionary"])

@@ -25,10 +25,11 @@ def mark_origin(field: pa.Field, file: str) -> pa.Field:
     return field.with_metadata({**known, _ORIGIN: file.encode() + (b"" if before is None else b"/" + before)})
 
 
-def column_origins(schema: Any) -> dict[str, str]:
-    """The file that each column of linked rows comes from, for columns that say so; none without an Arrow schema."""
+def column_origins(data: Any) -> dict[str, str]:
+    """The file that each column of linked rows comes from, for columns of an Arrow table or schema that say so."""
     import pyarrow as pa
 
+    schema = data.schema if isinstance(data, pa.Table) else data
     if not isinstance(schema, pa.Schema):
         return {}
     marked = {field.name: field.metadata.get(_ORIGIN) for field in schema if field.metadata}
