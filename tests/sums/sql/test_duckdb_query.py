@@ -94,3 +94,10 @@ def test_only_the_columns_of_a_study_are_kept(attach: dict[str, str]) -> None:
 def test_what_fails_inside_try_is_a_null_cell(attach: dict[str, str]) -> None:
     rows = open_query(dpl.Query("select try(income * 1000) as k from base.t", attach))
     assert rows.summarise_column("k", 0, 1e9).missing == 1
+
+
+def test_attached_databases_are_closed_when_the_query_ran(attach: dict[str, str]) -> None:
+    rows = open_query(dpl.Query("select * from base.t", attach))
+    with ddb.connect(attach["base"]) as base:
+        base.execute("delete from t")
+    assert rows.count == rows.count_keys("code")["abc"] + 1 == 2

@@ -84,6 +84,8 @@ class FrozenQuery:
         self.names = [self.known[i] for i in wanted]
         self._kept = freeze(self.engine, f"({text}\n) query", len(self.known), wanted)
         self.source = self._kept.name
+        for name in query.attach:  # their files are closed
+            connection.execute(f"detach {_identifier(name)}")
 
 
 def freeze(engine: DuckDBEngine, source: str, width: int, wanted: Sequence[int]) -> Kept:
@@ -239,11 +241,14 @@ def _attach(connection: duckdb.DuckDBPyConnection, name: str, database: str, fol
                 )
             )
     kind = "" if extension is None else f"type {extension}, "
-    identifier = '"' + name.replace('"', '""') + '"'
     try:
-        connection.execute(f"attach {_quoted(database)} as {identifier} ({kind}read_only)")
+        connection.execute(f"attach {_quoted(database)} as {_identifier(name)} ({kind}read_only)")
     except Exception:
         raise_alone(StudyError(f"Database {name!r} cannot be opened."))
+
+
+def _identifier(name: str) -> str:
+    return '"' + name.replace('"', '""') + '"'
 
 
 def _quoted(text: str) -> str:
