@@ -6,7 +6,8 @@ import html
 import inspect
 import re
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, Self
 
@@ -23,6 +24,7 @@ from sklearn.utils.validation import (
     validate_data,
 )
 
+from dplinked.data.arrow import column_origins
 from dplinked.data.table import read_matrix
 from dplinked.errors import DplinkedError, StudyError, plain_faults, raise_alone, shown, suggest
 from dplinked.fitting import fit_study
@@ -144,6 +146,7 @@ class LinkedRegression(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         -------
         One (ε, δ)-differentially private release; see the class.
         """
+        origins = column_origins(X)
         X, y = _read_rows(self, X, y)
         labels = [str(label) for label in getattr(self, "feature_names_in_", [f"x{k}" for k in range(X.shape[1])])]
         if len({"Intercept", *labels}) <= len(labels):
@@ -157,7 +160,9 @@ class LinkedRegression(RegressorMixin, BaseEstimator):  # type: ignore[misc]
             name: np.ascontiguousarray(column) for name, column in zip([*names, f"y{tail}"], [*X.T, y], strict=True)
         }
         study = self._declare(f"y{tail}", names)
+        known = {name: origins[label] for name, label in names.items() if label in origins}
         try:
+            study.check_origins(study.prepare()[0], known)
             release = fit_study(study, cells | self._read_blocks(block, blocks, len(y)))
         except StudyError as fault:
             labelled = names | {f"y{tail}": "y"}
@@ -170,7 +175,8 @@ class LinkedRegression(RegressorMixin, BaseEstimator):  # type: ignore[misc]
     def predict(self, X: Any) -> Floats:
         """Return ``X @ coef_ + intercept_``. Nothing is clipped, and a row with NaN gives NaN."""
         check_is_fitted(self)
-        X = _read_features(self, X, reset=False)
+        with _short_errors():
+            X = _read_features(self, X, reset=False)
         return np.asarray(X @ self.coef_ + self.intercept_)
 
     def __repr__(self, N_CHAR_MAX: int = 700) -> str:
@@ -283,11 +289,18 @@ def _read_response(model: LinkedRegression, y: Any) -> Floats:
 
 
 def _read_rows(model: LinkedRegression, X: Any, y: Any) -> tuple[Floats, Floats]:
-    """Read features and responses. Error messages are cut off at a colon, since they quote cells after it."""
-    try:
+    """Read features and responses."""
+    with _short_errors():
         features, response = _read_features(model, X, y, reset=True), _read_response(model, y)
         check_consistent_length(features, response)
-        return features, response
+    return features, response
+
+
+@contextmanager
+def _short_errors() -> Iterator[None]:
+    """Cut scikit-learn's error messages off at a colon, since they quote cells after it."""
+    try:
+        yield
     except DplinkedError:
         raise
     except (TypeError, ValueError, OverflowError) as fault:

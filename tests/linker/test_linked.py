@@ -6,6 +6,7 @@ import json
 import tomllib
 from contextlib import nullcontext
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -13,11 +14,12 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv
-import pyarrow.parquet
+import pyarrow.parquet as pq
 import pytest
 
 import dplinked as dpl
 from dplinked.check import check_study
+from dplinked.data.arrow import mark_origin
 from dplinked.linkage.declared import DeclaredLinkage
 from dplinked.linker.files import linkage_section
 from dplinked.linker.release_accuracy import ReleasedAccuracy
@@ -97,7 +99,7 @@ def test_any_table_gives_the_same_links(files, linked, kind, tmp_path: Path) -> 
             case "csv":
                 pyarrow.csv.write_csv(table, tmp_path / f"{name}.csv")
             case "parquet":
-                pyarrow.parquet.write_table(table, tmp_path / f"{name}.parquet")
+                pq.write_table(table, tmp_path / f"{name}.parquet")
         return tmp_path / f"{name}.{kind}"
 
     again = dpl.link(convert(files.left, "a"), convert(files.right, "b"), fields=FIELDS, id="id", block="state")
@@ -207,7 +209,7 @@ def test_pairs_with_probabilities_come_in(files, linked, tmp_path: Path) -> None
             "match_probability": odds / (1 + odds),
         }
     )
-    pyarrow.parquet.write_table(pairs, tmp_path / "pairs.parquet")
+    pq.write_table(pairs, tmp_path / "pairs.parquet")
     again = dpl.link(files.left, files.right, id="id", method="pairs", pairs=tmp_path / "pairs.parquet", block="state")
     assert accuracy(again, files) > 0.97
     assert again.estimates[0].overall[0] == pytest.approx(accuracy(again, files), abs=0.02)
@@ -250,7 +252,8 @@ def test_an_audit_goes_out_and_comes_back(files, linked, tmp_path: Path) -> None
     audited = linked.audited(tmp_path / "audit.csv")
     assert audited.estimates[0].method == "audit"
     assert audited.audit.overall[1] <= accuracy(linked, files) <= audited.audit.overall[2]
-    assert dict(audited.linkage.checked)["nsw"] == audited.audit.checked[audited.strata.names.index("nsw")]
+    assert audited.linkage.checked == 5  # a public number: how many were checked in a group follows the links
+    assert linked.audited(tmp_path / "audit.csv", least_checked=20).linkage.checked == 20
 
 
 @pytest.mark.parametrize("options", [{"block": "state"}, {"block": "state", "threshold": 2.5}])
@@ -336,9 +339,7 @@ def test_fit_refuses_estimated_accuracies_and_unstated_units(audited) -> None:
 
 def test_estimated_accuracies_with_declarations_are_never_shown(audited) -> None:
     model = audited.linkage
-    hidden = dpl.ELE(
-        dict(model.accuracy), model.block, checked=dict(model.checked), source="estimated", accuracy_min=0.5
-    )
+    hidden = dpl.ELE(dict(model.accuracy), model.block, checked=model.checked, source="estimated", accuracy_min=0.5)
     with pytest.raises(dpl.StudyError, match=r"change the matching matrix by"):
         dpl.fit(audited.rows, "consumption ~ income", linkage=hidden, unit=dpl.PrivacyUnit(linkage_change=1.0), **MODEL)
     needed = hidden.audit_change(dpl.PrivacyUnit(), 1500)
@@ -401,7 +402,7 @@ def test_files_are_written_and_fit_reads_them(files, audited, tmp_path: Path) ->
     paid = dpl.release_accuracy(audited, epsilon=0.5, delta=1e-6, unit=dpl.PrivacyUnit())
     written = audited.save(tmp_path / "out", audit_sample=100, linkage=paid.linkage)
     assert written == ["audit.csv", "linkage.toml", "linked.parquet", "quality.html", "quality.txt"]
-    assert pyarrow.parquet.read_table(tmp_path / "out" / "linked.parquet").equals(audited.rows)
+    assert pq.read_table(tmp_path / "out" / "linked.parquet").equals(audited.rows)
     study = """[data]
 path = "out/linked.parquet"
 [model]
@@ -537,8 +538,8 @@ def test_accuracies_of_found_groups_are_never_public_by_omission(audited) -> Non
     assert "0.9" not in repr(dpl.ELE(0.9123, "b", source="estimated"))
 
 
-def test_checked_numbers_do_not_follow_a_mover() -> None:
-    with pytest.raises(dpl.StudyError, match="Leave out checked"):
+def test_checked_numbers_of_hidden_accuracies_do_not_follow_the_blocks() -> None:
+    with pytest.raises(dpl.StudyError, match="Give one public number"):
         dpl.ELE({"a": 0.9}, "b", checked={"a": 50}, source="estimated", accuracy_min=0.5).check_source(
             dpl.PrivacyUnit(moves_block=True, linkage_change=1.0)
         )
@@ -681,3 +682,51 @@ def test_files_that_were_linked_before_stay_apart(linked) -> None:
     with pytest.raises(dpl.StudyError, match="both linked files"):
         dpl.fit(rows, "debt ~ income + consumption", **model)
     dpl.fit(rows, "debt ~ income", **model)
+
+
+MARKED = pa.schema(
+    [mark_origin(pa.field(name, pa.float64()), file) for name, file in (("x", "left"), ("w", "right"), ("y", "right"))]
+)
+
+
+def marked_rows(schema: pa.Schema = MARKED) -> pa.Table:
+    rng = np.random.default_rng(0)
+    return pa.table([pa.array(rng.uniform(-1, 1, 60)) for _ in schema], schema=schema)
+
+
+def fit_marked(data: Any, formula: str) -> dpl.Release:
+    return dpl.fit(data, formula, bounds=dict.fromkeys("xwy", (-1, 1)), linkage=dpl.ELE(0.9), epsilon=1.0, delta=1e-6)
+
+
+def test_a_response_of_both_files_is_refused() -> None:
+    """One person would change it on two rows."""
+    with pytest.raises(dpl.StudyError, match="The response is made of columns of both linked files"):
+        fit_marked(marked_rows(), "I(x * y) ~ 1")
+    assert fit_marked(marked_rows(), "I(w * y) ~ x").count == 60
+
+
+@pytest.mark.parametrize("first", [True, False])
+def test_one_file_of_several_that_says_where_columns_come_from_is_enough(tmp_path: Path, first: bool) -> None:
+    plain = marked_rows(pa.schema([field.remove_metadata() for field in MARKED]))
+    for name, table in zip(
+        ("0.parquet", "1.parquet"), (marked_rows(), plain) if first else (plain, marked_rows()), strict=True
+    ):
+        pq.write_table(table, tmp_path / name)
+    with pytest.raises(dpl.StudyError, match="both linked files"):
+        fit_marked(tmp_path, "y ~ x + w")
+
+
+def test_files_that_disagree_about_where_a_column_comes_from_are_refused(tmp_path: Path) -> None:
+    other = pa.schema([mark_origin(field.remove_metadata(), "right") for field in MARKED])
+    pq.write_table(marked_rows(), tmp_path / "0.parquet")
+    pq.write_table(marked_rows(other), tmp_path / "1.parquet")
+    with pytest.raises(dpl.StudyError, match="disagree about which linked file column 'x' comes from"):
+        fit_marked(tmp_path, "y ~ x + w")
+
+
+def test_the_estimator_refuses_features_of_both_files() -> None:
+    table = marked_rows()
+    model = dpl.LinkedRegression(bounds=(-1, 1), response_bounds=(-1, 1), linkage=dpl.ELE(0.9), delta=1e-6)
+    with pytest.raises(dpl.StudyError, match="both linked files"):
+        model.fit(table.select(["x", "w"]), table["y"])
+    assert model.fit(table.select(["x"]), table["y"]).coef_.size == 1

@@ -267,13 +267,13 @@ def test_every_row_is_drawn_as_often_as_any_other() -> None:
 
 
 def test_links_and_groups_do_not_tell_who_is_checked() -> None:
-    """Another group or another partner of some rows changes no row's part in the sample; a lost partner takes out that row alone."""
+    """Another group or another partner of some rows changes no row's part in the sample, and neither does a lost partner."""
     before = drawn(BLOCKS)
     assert np.array_equal(drawn(["b"] * 50 + BLOCKS[50:]), before)
     assert np.array_equal(drawn(BLOCKS, np.roll(np.arange(993), 1)), before)
     lost = np.arange(993)
     lost[before[7]] = -1
-    assert np.array_equal(drawn(BLOCKS, lost), np.delete(before, 7))
+    assert np.array_equal(drawn(BLOCKS, lost), before)
 
 
 def test_groups_without_checked_links_are_not_called_wrong() -> None:
@@ -417,16 +417,54 @@ def test_one_person_moves_hidden_accuracies_as_far_as_declared(groups: list[int]
         before, k = rng.random(rows.size) < rng.choice([0.5, 0.95]), int(rng.integers(0, 3))
         audited = dataclasses.replace(linked, audit=quality.estimate_from_audit(linked.strata, rows, before))
         allowed = audited.linkage.audit_change(dpl.PrivacyUnit(displaced_links=k), n)
-        checked = np.where(audited.audit.checked > 0, audited.audit.checked, np.inf)
+        assert allowed == 2.0 * n * (2 + k) / quality.LEAST_CHECKED
         for turned in itertools.islice(itertools.combinations(rng.permutation(rows.size), 2 + k), 60):
             for answer in (True, False, None):  # all of them to one answer, or each to the other one
                 after = before.copy()
                 after[list(turned)] = ~before[list(turned)] if answer is None else answer
                 change = matrix_change(linked, rows, before, after, 0.1)
                 assert change <= allowed * (1 + 1e-12)
-                assert change <= 2.0 * (2 + k) * (linked.strata.rows / checked).max() * (1 + 1e-12)
                 reached = max(reached, change / allowed)
     assert reached > 0.05
+
+
+def test_links_that_are_checked_on_one_side_only_move_hidden_accuracies_no_further() -> None:
+    """Every number of checked links and of right ones, below and above the public number, with one more or one less of them."""
+    strata = linked_in_groups(["g"] * 60).strata
+    for least in (1, 5, 20):
+        for m in range(30):
+            for g in range(m + 1):
+                here, *others = (
+                    quality.hidden_accuracies(strata, audit(np.array([m + more]), np.array([g + right])), least)[0]
+                    for more, right in ((0, 0), (1, 0), (1, 1), (0, 1 if g < m else 0))
+                )
+                assert max(abs(here - other) for other in others) <= 1.0 / least + 1e-12
+
+
+def audit(checked: np.ndarray, correct: np.ndarray) -> quality.AccuracyEstimate:
+    unknown = np.full(checked.size, np.nan)
+    return quality.AccuracyEstimate("audit", unknown, unknown, unknown, (0.0, 0.0, 0.0), "", checked, correct)
+
+
+def test_a_row_without_a_partner_counts_as_a_wrong_link() -> None:
+    """Else one displaced link could change how many links are checked, which a release of the accuracies prints."""
+    n = 200
+    files = [pa.table({"id": np.arange(size).astype(str), "state": ["a"] * size}) for size in (n, n)]
+    for gap in range(0, n, 7):
+        ids = [str(i) for i in range(n) if i != gap]
+        linked = dpl.link(
+            *files, id="id", block="state", method="pairs", pairs={"left": ids, "right": ids}, assignment="greedy"
+        )
+        sample = linked.audit_sample(80, seed=3)
+        if gap == 0:
+            first = sample["left_id"].to_pylist()
+        assert sample["left_id"].to_pylist() == first
+        answered = sample.set_column(
+            sample.column_names.index("correct"),
+            "correct",
+            pa.array([one or "yes" for one in sample["correct"].to_pylist()]),
+        )
+        assert linked.audited(answered).audit.checked.sum() == len(first)
 
 
 def test_shrunken_accuracies_would_move_further(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -447,5 +485,5 @@ def test_shrunken_accuracies_would_move_further(monkeypatch: pytest.MonkeyPatch)
         return found
 
     assert furthest() <= 1.0
-    monkeypatch.setattr(quality, "hidden_accuracies", lambda strata, estimate: estimate.accuracy)
+    monkeypatch.setattr(quality, "hidden_accuracies", lambda strata, estimate, least: estimate.accuracy)
     assert furthest() > 1.2

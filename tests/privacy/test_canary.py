@@ -875,3 +875,31 @@ def test_releases_do_not_touch_seeded_random_numbers(monkeypatch: pytest.MonkeyP
     ):  # fmt: skip
         assert dpl.fit(data, "y ~ x", **options, **extra).summary()
     dpl.release_accuracy(linked, epsilon=0.5, delta=1e-6, unit=dpl.PrivacyUnit())
+
+
+@pytest.mark.parametrize(
+    "given", [pd.Series([float(NUMBER), 2.0]), pd.Series([TOKEN, "b"]), {TOKEN: 1.0}, f"{TOKEN}," * 200]
+)
+def test_methods_of_a_release_show_no_canary(given: Any) -> None:
+    """Rows in the place of what a release or a model is asked."""
+    rows = {"x": np.linspace(0, 1, 30), "y": np.linspace(0, 1, 30)}
+    release = dpl.fit(rows, "y ~ x", bounds={"x": (0, 1), "y": (0, 1)}, linkage=dpl.Exact(), epsilon=1.0, delta=1e-6)
+    model = dpl.LinkedRegression(bounds=(0, 1), response_bounds=(0, 1), linkage=dpl.Exact(), delta=1e-6)
+    model.fit(rows["x"][:, None], rows["y"])
+    for call in (
+        release.test,
+        release.in_region,
+        release.save,
+        release.submodel,
+        release.ridge,
+        dpl.Release.load,
+        model.predict,
+    ):
+        with pytest.raises((dpl.StudyError, TypeError, ValueError)) as fault:
+            call(given)
+        chain = [
+            fault.value,
+            fault.value.__cause__,
+            fault.value.__context__ if not fault.value.__suppress_context__ else None,
+        ]
+        assert not any(canary in str(error) for error in chain if error for canary in (TOKEN, str(NUMBER)))

@@ -193,7 +193,7 @@ def fit(
         release = fit_study(declared, _data_of(declared), release_id=id, again=again, progress=shown)
     try:
         release.save(out)
-    except OSError:
+    except StudyError:
         stored = "" if release.ledger is None else " It is stored: run again with another --out, at no cost."
         raise_alone(ReleaseError(f"The release was made, but {str(out)!r} could not be written.{stored}"))
     typer.echo(release.summary())

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dplinked.data.csv import FROM_TEXT
 from dplinked.data.files import read_file
-from dplinked.errors import StudyError, raise_alone
+from dplinked.errors import StudyError, raise_alone, shown
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -34,6 +34,18 @@ def column_origins(data: Any) -> dict[str, str]:
         return {}
     marked = {field.name: field.metadata.get(_ORIGIN) for field in schema if field.metadata}
     return {name: origin.decode() for name, origin in marked.items() if origin is not None}
+
+
+def common_origins(schemas: Iterable[Any]) -> dict[str, str]:
+    """The file that each column of several tables comes from. Tables that disagree about it are refused."""
+    found: dict[str, str] = {}
+    for schema in schemas:
+        for name, origin in column_origins(schema).items():
+            if found.setdefault(name, origin) != origin:
+                raise StudyError(
+                    f"The files disagree about which linked file column {shown(name)} comes from. Give rows of one linkage."
+                )
+    return found
 
 
 def text_columns(table: Any) -> frozenset[str]:

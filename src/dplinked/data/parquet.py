@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dplinked.data.arrow import column_origins
+from dplinked.data.arrow import common_origins
 from dplinked.data.csv import FROM_TEXT
 from dplinked.data.encoding import (
     CHANGED,
@@ -61,7 +61,7 @@ class ParquetRows:
         self._files = [_open(path, root) for path in paths]
         self._schema = self._types = _common_schema(self._files)
         self.columns: tuple[str, ...] = tuple(self._schema.names)
-        self.origins: Mapping[str, str] = column_origins(self._schema)
+        self.origins: Mapping[str, str] = common_origins(file.metadata.schema.to_arrow_schema() for file in self._files)
         self.count = sum(file.metadata.num_rows for file in self._files)
         self._parts = list(_cut_parts(self._files))
 
@@ -130,7 +130,7 @@ class ParquetRows:
                 tables = list(pool.map(lambda place: self._table(place[0], place[1], wanted), groups))
             empty = pa.schema([self._schema.field(name) for name in wanted]).empty_table()
             rows = Rows(pa.concat_tables([empty, *tables]))
-            rows.columns = self.columns
+            rows.columns, rows.origins = self.columns, self.origins
             return rows
         except (pa.ArrowException, OSError):
             raise_alone(_unreadable(self._files[0].path))

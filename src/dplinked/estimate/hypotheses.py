@@ -32,7 +32,10 @@ class TestResult:
 
 def parse_hypotheses(text: str | Sequence[str], names: Sequence[str]) -> tuple[Floats, Floats, str]:
     """Read ``"income = 0.5, a - 2*b = 0"`` as ``left β = right`` (q×p, q) over the named coefficients."""
-    asked = text if isinstance(text, str) else ", ".join(text)
+    listed = [text] if isinstance(text, str) else text
+    if not isinstance(listed, (list, tuple)) or not all(isinstance(one, str) for one in listed):
+        raise StudyError(f"A hypothesis is a text like 'income = 0.5', or a list of such texts, not {shown(text)}.")
+    asked = ", ".join(listed)
     hidden = {name: f"_c{k}_" for k, name in enumerate(names)}
     pieces = "|".join(re.escape(name) for name in sorted(names, key=len, reverse=True))
     pattern = re.compile(rf"(?<![\w.])(?:{pieces})(?!\w)")

@@ -110,8 +110,8 @@ class ELE:
         single number, the rows with null keys form one block with that accuracy, unless `other` is given.
     checked
         How many links were checked to find the accuracy. For a single accuracy this is the total. For accuracies per block it is
-        the number per block: one number that holds for every block, or a mapping. Intervals then include the accuracy's own error. It
-        asks for `source`, and so does `accuracy_error`: links of these very files do not make a public accuracy.
+        the number per block: one number that holds for every block, or a mapping; with ``source="estimated"`` one public number. Intervals then
+        include the accuracy's own error. It asks for `source`, and so does `accuracy_error`: links of these very files do not make a public accuracy.
     accuracy_error
         Instead of `checked`, the accuracy's standard error, in the same form.
     source
@@ -222,8 +222,8 @@ class ELE:
         """The part of the model that may be used outside the sums: all of it, unless the accuracies are data."""
         if self.source != "estimated" or self.accuracy_min is None:
             return self
-        checked = sum(self.checked.values()) if isinstance(self.checked, Mapping) else self.checked
-        return ELE(self.accuracy_min, self.block, checked=checked, source="public", carriers=self.carriers)
+        assert not isinstance(self.checked, Mapping)  # `check_source` refuses it
+        return ELE(self.accuracy_min, self.block, checked=self.checked, source="public", carriers=self.carriers)
 
     def check_source(self, unit: PrivacyUnit) -> None:
         """Refuse accuracies that are data and neither paid for nor covered by declarations."""
@@ -241,9 +241,10 @@ class ELE:
             )
         if self.source == "released" and self.carriers > 1:
             raise StudyError("The accuracies were released for links that are one to one. Leave out carriers=….")
-        if self.source == "estimated" and unit.moves_block and self.checked is not None:
+        if self.source == "estimated" and isinstance(self.checked, Mapping):
             raise StudyError(
-                "How many links were checked in a block follows its size, which a move changes. Leave out checked=…."
+                "How many links were checked in each block follows the blocks, which may change here. Give one public number that holds for all of "
+                "them, checked=…, as linked.audited(…, least_checked=…) makes it."
             )
         if self.source == "estimated" and (self.accuracy_min is None or unit.linkage_change is None):
             raise StudyError(
@@ -260,16 +261,16 @@ class ELE:
         (:func:`dplinked.linker.quality.hidden_accuracies`); accuracies that were drawn towards each other move further.
 
         Proof. One person can change the answer to t = 1 + ν + k checked links: that of their own row, those of the ν rows that hold their
-        response, and those of k displaced rows. If t_b of them lie in group b, its accuracy, found on m_b links, moves by at most
-        ``t_b/m_b``: raising accuracies to a fixed limit moves them closer. A change η of the accuracy of n_b rows changes their diagonal
-        entries of Q by η, and the others, n_b - 1 in each row, by η/(n_b - 1): ``2 n_b η``. In all
-        ``Σ 2 n_b t_b/m_b ≤ 2nt/min m_b`` over n rows. The groups' own sizes are not used: they are not public where Q may change.
+        response, and those of k displaced rows. If t_b of them lie in group b, its accuracy moves by at most ``t_b/m``, m the public number of
+        links that count as checked in every group: raising accuracies to a fixed limit moves them closer. A change η of the accuracy of n_b rows
+        changes their diagonal entries of Q by η, and the others, n_b - 1 in each row, by η/(n_b - 1): ``2 n_b η``. In all
+        ``Σ 2 n_b t_b/m ≤ 2nt/m`` over n rows. The groups' own sizes and numbers of checked links are not used: they are not public where Q may change.
         """
         if self.source != "estimated" or self.checked is None:
             return 0.0
         links = 1 + self.carriers + (unit.displaced_links or 0)
-        least = min(self.checked.values()) if isinstance(self.checked, Mapping) else self.checked
-        return 2.0 * count * links / least
+        assert not isinstance(self.checked, Mapping)
+        return 2.0 * count * links / self.checked
 
     def accuracy_variance(self, shares: Mapping[str | None, float] | None) -> float | None:
         """Relative variance of the mean accuracy over the rows, ``Var(γ̂)/γ²``; None if nothing was declared about it.

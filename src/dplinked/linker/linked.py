@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dplinked.data.arrow import LEFT, RIGHT, column_texts, mark_origin, to_arrow
-from dplinked.errors import StudyError
+from dplinked.errors import StudyError, shown
 from dplinked.linkage import ELE, Matching
 from dplinked.linkage.ele import RESULTS_OF_LINKING
 from dplinked.linker import quality
@@ -48,6 +48,8 @@ class Linked:
         Where the two files were read from (paths, or the tables themselves), and the state of each file at that time.
     audit
         The accuracies that a clerical audit found, if one was read back.
+    least_checked
+        A public number of links that count as checked in every group, for accuracies that stay hidden; see :meth:`audited`.
     """
 
     left: pa.Table
@@ -59,6 +61,7 @@ class Linked:
     sources: tuple[Any, Any]
     states: tuple[FileState | None, FileState | None]
     audit: quality.AccuracyEstimate | None = None
+    least_checked: int = quality.LEAST_CHECKED
 
     def __repr__(self) -> str:
         return f"Linked({self.left.num_rows:,} rows, method={self.method!r}, {len(self.strata.names)} groups of links)"
@@ -156,14 +159,9 @@ class Linked:
                 "(audit_sample), or declare dpl.ELE(accuracy=…, block='link_block') yourself."
             )
         best = self.estimates[0]
-        accuracy, other = quality.accuracy_table(self.strata, quality.hidden_accuracies(self.strata, best))
-        checked: Any = None
-        if best.checked is not None:
-            # No answer moves the accuracy of a stratum without checked links, so it must not count as the least well known.
-            known = np.where(best.checked > 0, best.checked, best.checked.max())
-            checked = dict(zip(self.strata.names, map(float, known), strict=True))
-            if not self.strata.per_block:
-                checked = float(known.min())  # one number stands for all strata
+        hidden = quality.hidden_accuracies(self.strata, best, self.least_checked)
+        accuracy, other = quality.accuracy_table(self.strata, hidden)
+        checked = None if best.checked is None else self.least_checked
         return ELE(accuracy, BLOCK, other=other, checked=checked, source="estimated")
 
     def matching(self, *, seed: int = 0, tolerance: float = 1e-6) -> Matching:
@@ -183,7 +181,7 @@ class Linked:
         """Draw about `size` links for a person to check. Both records stand side by side; the answer, yes or no, goes into the column ``correct``.
 
         Every row of the left file is drawn with the same chance, which follows from its position, the seed, the size and the number of
-        rows alone, so who is checked does not depend on the links. Drawn rows without a partner are left out: there is no link to check.
+        rows alone, so who is checked does not depend on the links. A row without a partner is answered already: it has no right link.
         """
         import pyarrow as pa
 
@@ -192,11 +190,18 @@ class Linked:
         table = {"left_id": pairs["left"], "right_id": pairs["right"], "block": pairs[BLOCK], "score": pairs[SCORE]}
         for field in self.fields:
             table[f"{field.name} (left)"] = self.left.column(field.name).take(rows)
-            table[f"{field.right} (right)"] = self.right.column(field.right).take(pa.array(self.links.right[rows]))
-        return pa.table({**table, quality.ANSWER: pa.array([None] * len(rows), pa.string())})
+            table[f"{field.right} (right)"] = self.right.column(field.right).take(self._positions.take(pa.array(rows)))
+        known = ["no" if right < 0 else None for right in self.links.right[rows]]
+        return pa.table({**table, quality.ANSWER: pa.array(known, pa.string())})
 
-    def audited(self, answers: Any) -> Linked:
-        """Read a checked sample back, given as a table or as the path of a CSV or Parquet file."""
+    def audited(self, answers: Any, *, least_checked: int = quality.LEAST_CHECKED) -> Linked:
+        """Read a checked sample back, given as a table or as the path of a CSV or Parquet file.
+
+        `least_checked` matters only if the accuracies are to stay hidden (:attr:`linkage`). It is public, so choose it before the audit: groups with fewer
+        checked links are estimated as if the links that lack were half right, and one person moves no accuracy by more than one over it.
+        """
+        if isinstance(least_checked, bool) or not isinstance(least_checked, int) or least_checked < 1:
+            raise StudyError(f"least_checked must be a whole number, 1 or more, not {shown(least_checked)}.")
         table = to_arrow(answers, "audit")
         answered = quality.answer_column(table.column_names)
         missing = {"left_id", "right_id", answered or quality.ANSWER} - set(table.column_names)
@@ -208,7 +213,7 @@ class Linked:
         rows = [known.get(key, -1) for key in left_id]
         if not rows:
             raise StudyError("The audit has no answers.")
-        if any(row < 0 or other is None or partner[row] != other for row, other in zip(rows, right_id, strict=True)):
+        if any(row < 0 or partner[row] != other for row, other in zip(rows, right_id, strict=True)):
             raise StudyError(
                 "The audit belongs to other links: link the same files with the same settings as when it was drawn."
             )
@@ -216,7 +221,7 @@ class Linked:
             raise StudyError("The audit names a link twice.")
         correct = quality.read_answers(table.column(answered).to_pylist(), answered)
         found = quality.estimate_from_audit(self.strata, np.array(rows, dtype=np.int64), correct)
-        return replace(self, audit=found)
+        return replace(self, audit=found, least_checked=least_checked)
 
     def overall(self, linkage: ELE) -> float:
         """The mean accuracy of all rows under a linkage model."""

@@ -25,7 +25,7 @@ LEVEL = 0.95
 ANSWER = "correct"  # the column of an audit in which the reviewer answers
 _OLD_ANSWER = "right"  # its name before version 0.2
 _MOST_STRATA = 50  # if there are more blocks than this, they share one accuracy
-_LEAST_CHECKED = 5  # an audit asks for at least this many links per stratum, or for all links
+LEAST_CHECKED = 5  # an audit asks for at least this many links per stratum, or for all links
 _REGULAR = "(linked)"  # the stratum of all blocks together, if there are many
 
 
@@ -100,16 +100,17 @@ def draw_audit(links: Links, strata: Strata, size: int, seed: int) -> Integers:
     Notes
     -----
     Row i is drawn if a hash of i, keyed with the seed, is below size/n of its range. No row's group and no row's link
-    takes part, so another name for one person changes who is checked in one way only: a drawn row without a partner has no link to
-    check and is left out. The number of rows is therefore random; its standard deviation is below the root of `size`.
+    takes part, so another name for one person changes nobody's chance. Left out is the group of rows without a partner, whose accuracy is known;
+    a row without a partner in another group counts as a wrong link. So while rows keep their groups, the numbers checked in them stay. The number of rows
+    is random; its standard deviation is below the root of `size`.
     """
     groups, n = sum(name != UNLINKED for name in strata.names), links.right.size
-    if size < min(_LEAST_CHECKED * groups, n):
+    if size < min(LEAST_CHECKED * groups, n):
         raise StudyError(
-            f"An audit of {size} links is too small for {groups} groups of links: ask for {_LEAST_CHECKED} for each of them or more."
+            f"An audit of {size} links is too small for {groups} groups of links: ask for {LEAST_CHECKED} for each of them or more."
         )
     drawn = _position_hashes(n, seed) < size / max(n, 1)
-    return np.flatnonzero(drawn & (links.right >= 0))
+    return np.flatnonzero(drawn & (np.array(strata.names)[strata.of_row] != UNLINKED))
 
 
 def _position_hashes(n: int, seed: int) -> Floats:
@@ -258,18 +259,22 @@ def _draw(cumulated: Floats, size: int, rng: np.random.Generator) -> Integers:
 # --- what fit needs ----------------------------------------------------------------------------------
 
 
-def hidden_accuracies(strata: Strata, estimate: AccuracyEstimate) -> Floats:
+def hidden_accuracies(strata: Strata, estimate: AccuracyEstimate, least: int) -> Floats:
     """Accuracies for a fit that keeps them hidden, each from its own stratum's checked links alone.
 
-    With g right links among m checked ones it is ``(g + 1)/(m + 2)``, drawn towards one half by the weight of two links, whatever the others
-    found. So t changed answers move it by at most ``t/m``, which :meth:`dplinked.ELE.audit_change` needs; estimates that are drawn towards
-    each other move all at once. A stratum without checked links has the accuracy of random ones. Estimates that rest on
-    no checked links are returned as they are.
+    With g right links among m checked ones it is ``(g + 1)/(m + 2)``. Where m is below the public number `least`, the links that lack count as half
+    right: ``(g + 1 + (least - m)/2)/(least + 2)``. Rows without a partner have the accuracy of random links. Estimates that rest on no checked links
+    are returned as they are.
+
+    Proof that one changed link moves it by less than ``1/least``, which :meth:`dplinked.ELE.audit_change` needs. A turned answer changes g by 1 and
+    nothing else. A link that is checked only on one side changes g by 0 or 1, and m by 1. For m below `least` that moves the estimate by
+    ``1/(2 least + 4)``. Else it moves from ``(g+1)/(m+2)`` to ``(g+1)/(m+3)`` or ``(g+2)/(m+3)``, by less than ``1/(m+3)``.
     """
     if estimate.checked is None or estimate.correct is None:
         return estimate.accuracy
-    drawn = np.where(estimate.checked > 0, (estimate.correct + 1.0) / (estimate.checked + 2.0), 0.0)
-    return _within(drawn, strata)
+    lacking = np.maximum(least - estimate.checked, 0)
+    found = (estimate.correct + 1.0 + lacking / 2.0) / (np.maximum(estimate.checked, least) + 2.0)
+    return _within(np.where(np.array(strata.names) == UNLINKED, 0.0, found), strata)
 
 
 def _within(accuracy: Floats, strata: Strata) -> Floats:

@@ -9,7 +9,7 @@ from typing import overload
 from dplinked.errors import StudyError, raise_alone, shown
 from dplinked.release.json import read_json, write_json
 from dplinked.release.result import Result
-from dplinked.report.files import HTML, check_ending, write_or_return
+from dplinked.report.files import HTML, write_or_return
 
 
 @dataclass(frozen=True)
@@ -122,8 +122,7 @@ class Release(Result):
 
     def save(self, path: str | Path) -> None:
         """Write the release to a JSON file."""
-        check_ending(path, (".json",))
-        Path(path).write_text(self.to_json() + "\n", encoding="utf-8")
+        write_or_return(self.to_json() + "\n", path, (".json",))
 
     @classmethod
     def load(cls, path: str | Path) -> Release:

@@ -67,9 +67,12 @@ class Result:
 
     def in_region(self, coef: Mapping[str, float], level: float = 0.95) -> bool:
         """Whether the joint confidence region of the named coefficients contains the given values."""
-        return self.test([f"{name} = {float(value)!r}" for name, value in coef.items()]).p_value >= 1.0 - checked_level(
-            level
-        )
+        if not isinstance(coef, Mapping) or not all(name in self.coef for name in coef):
+            raise StudyError(
+                f"in_region takes a mapping of coefficients to values; the coefficients are {list(self.coef)}."
+            )
+        asked = [f"{name} = {plain_number(value)!r}" for name, value in coef.items()]
+        return self.test(asked).p_value >= 1.0 - checked_level(level)
 
     def submodel(self, formula: str) -> Self:
         """The same release with fewer columns: those left out have coefficient zero. Costs nothing."""

@@ -166,6 +166,11 @@ class Study(PlainlyShown):
                 "The regressors come from both linked files, so one person's would be on two rows, which the noise does not cover. Take all "
                 "regressors from one file; the response may come from either."
             )
+        if len({found[name] for name in design.response_variables if name in found}) > 1:
+            raise StudyError(
+                "The response is made of columns of both linked files, so one person would change it on two rows, which the noise does not cover. "
+                "Make it of columns of one file."
+            )
         exposure = self.linkage.exposure(self.unit)
         if files - {LEFT} and (exposure.displaced or exposure.carriers > 1):
             raise StudyError(

@@ -124,7 +124,9 @@ def review_links(sample: pa.Table, files: TwoFiles) -> pa.Table:
         name: right[place] if place >= 0 else None for name, place in zip(left, files.truth.tolist(), strict=True)
     }
     pairs = zip(sample["left_id"].to_pylist(), sample["right_id"].to_pylist(), strict=True)
-    answers = pa.array(["yes" if partner[one] == other else "no" for one, other in pairs], pa.string())
+    answers = pa.array(
+        ["yes" if other is not None and partner[one] == other else "no" for one, other in pairs], pa.string()
+    )
     return sample.set_column(sample.column_names.index("correct"), "correct", answers)
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import duckdb
 
-from dplinked.data.arrow import column_origins
+from dplinked.data.arrow import common_origins
 from dplinked.data.csv import FROM_TEXT
 from dplinked.errors import StudyError, raise_alone
 
@@ -123,8 +123,7 @@ def parquet_origins(files: Sequence[Path]) -> dict[str, str]:
     """Which of the linked files each column comes from, as far as Parquet files say it."""
     import pyarrow.parquet
 
-    schemas = map(pyarrow.parquet.read_schema, files)
-    return {name: origin for schema in schemas for name, origin in column_origins(schema).items()}
+    return common_origins(map(pyarrow.parquet.read_schema, files))
 
 
 def _listed(files: Sequence[Path]) -> str:
