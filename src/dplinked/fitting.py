@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from dplinked.data.fingerprint import source_state
+from dplinked.data.fingerprint import locate, source_state
 from dplinked.errors import DplinkedError, LedgerError, ReleaseError, StudyError, plain_faults, raise_alone
 from dplinked.ledger.ledger import REFUSED, Ledger
 from dplinked.linkage import ELE, UNSTATED, Linkage, PrivacyUnit
@@ -158,8 +158,9 @@ def _fit_charged(study: Study, data: Any, release_id: str | None, again: bool, p
     """
     assert study.ledger is not None
     ledger = Ledger(study.ledger, study.population, key=study.ledger_key)
-    allowed = ledger.check_place(data, study.unit, study.linkage)
-    source = _freeze(data)
+    located = _locate(data)
+    allowed = ledger.check_place(located, study.unit, study.linkage)
+    source = _freeze(located)
     before, fingerprint = source_state(source), ledger.check_content(source, allowed)
     rows = _find_rows(study, _open_source(study, source, progress))
     if source_state(source) != before:
@@ -181,6 +182,14 @@ def _run(study: Study, rows: LinkedRows) -> Release:
     method = method_of(study)
     with _quietly():
         return method.run(study, rows, Spending(method.mu(study)))
+
+
+def _locate(data: Any) -> Any:
+    """The data with the symlinks of its paths resolved, which happens only here. Files that are not there are not registered."""
+    try:
+        return locate(data)
+    except StudyError:
+        raise_alone(LedgerError(REFUSED))
 
 
 def _freeze(data: Any) -> Any:

@@ -177,6 +177,41 @@ def test_relations_are_frozen_too(tmp_path: Path) -> None:
         dpl.fit(connection.table("t"), "consumption ~ income", **options)
 
 
+def test_a_file_is_what_its_own_name_says(tmp_path: Path) -> None:
+    """A link with another ending has the registered place and bytes, but would read a person's record as the columns' names."""
+    rows = tmp_path / "rows.jsonl"
+    rows.write_text('{"income": 30, "consumption": 1}\n{"income": 31, "consumption": 2}\n', encoding="utf-8")
+    ledger = Ledger.create(tmp_path / "budget.db", "people", epsilon=1.0, delta=1e-6)
+    ledger.register(rows, linkage=dpl.Exact())
+    (tmp_path / "x.csv").symlink_to(rows)
+    bounds = {"income": (0, 50), "consumption": (0, 5)}
+    options: dict[str, Any] = {"bounds": bounds, "linkage": dpl.Exact(), "epsilon": 0.5, "delta": 1e-6, "ledger": tmp_path / "budget.db"}  # fmt: skip
+    assert dpl.fit(tmp_path / "x.csv", "consumption ~ income", **options).count == 2
+
+
+def test_a_link_that_is_named_like_a_glob_is_none(tmp_path: Path) -> None:
+    """It resolves to the registered pattern, while the pattern would find other files beside it."""
+    for name in ("steward", "analyst"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "rows.csv").write_text("income,consumption\n30,1\n31,2\n", encoding="utf-8")
+    ledger = Ledger.create(tmp_path / "budget.db", "people", epsilon=1.0, delta=1e-6)
+    ledger.register(tmp_path / "steward" / "*.csv", linkage=dpl.Exact())
+    (tmp_path / "analyst" / "*.csv").symlink_to(tmp_path / "steward" / "*.csv")
+    with pytest.raises(LedgerError, match="not registered"):
+        ledger.check_place(tmp_path / "analyst" / "*.csv", dpl.PrivacyUnit(), dpl.Exact())
+    assert ledger.check_place(tmp_path / "steward" / "*.csv", dpl.PrivacyUnit(), dpl.Exact())
+
+
+def test_what_was_registered_last_counts(folder: Path) -> None:
+    ledger, study = Ledger("budget.db"), dpl.Study.from_toml("study.toml")
+    for unit in (dpl.PrivacyUnit(displaced_links=3), dpl.PrivacyUnit(), dpl.PrivacyUnit(displaced_links=3)):
+        ledger.register(study.data, linkage=study.linkage, unit=unit)
+    with pytest.raises(StudyError, match="displaced_links must be at least 3"):
+        dpl.fit_study(study, study.data)
+    ledger.register(study.data, linkage=study.linkage, unit=dpl.PrivacyUnit())
+    assert dpl.fit_study(study, study.data).count == 400
+
+
 # --- what is stated about links -----------------------------------------------------------------------
 
 UNIT = dpl.PrivacyUnit

@@ -29,29 +29,39 @@ class Files:
         The files, in the order of their rows.
     kind
         ``"parquet"``, ``"csv"`` or ``"json"``.
+    place
+        What was given, with its symlinks resolved: by it a ledger knows the files before it opens them.
     root
         The folder that was given, if one was; the names of its subfolders may hold Hive partitions.
     """
 
     paths: tuple[Path, ...]
     kind: str
+    place: str = ""
     root: Path | None = None
 
 
 def find_files(path: str | os.PathLike[str]) -> Files:
-    """Find the files that a path stands for: one file, all Parquet files in a folder, or those of a glob like ``rows/*.csv``."""
+    """Find the files that a path stands for: one file, all Parquet files in a folder, or those of a glob like ``rows/*.csv``.
+
+    Symlinks are resolved here, once: what a file is and what it holds are found out about the same file.
+    """
     given = Path(path)
-    if given.is_dir():
+    real = Path(os.path.realpath(given))
+    if real.is_dir():
         found = sorted(
-            file for file in given.rglob("*") if _KINDS.get(file.suffix.lower()) == "parquet" and file.is_file()
+            file for file in real.rglob("*") if _KINDS.get(file.suffix.lower()) == "parquet" and file.is_file()
         )
-        files = Files(tuple(file for file in found if not file.name.startswith(("_", "."))), "parquet", given)
-    elif given.is_file() or not glob.has_magic(str(path)):
-        files = Files((given,), _KINDS.get(given.suffix.lower(), ""))
+        shown_files = tuple(file for file in found if not file.name.startswith(("_", ".")))
+        files = Files(shown_files, "parquet", str(real), real)
+    elif real.is_file() or not glob.has_magic(str(path)):
+        files = Files((real,), _KINDS.get(real.suffix.lower(), ""), str(real))
     else:
-        named = tuple(sorted(file for file in map(Path, glob.glob(str(path), recursive=True)) if file.is_file()))
+        pattern = _real_pattern(given)
+        found = sorted(Path(os.path.realpath(file)) for file in glob.glob(pattern, recursive=True))
+        named = tuple(file for file in found if file.is_file())
         kinds = {_KINDS.get(file.suffix.lower(), "") for file in named}
-        files = Files(named, kinds.pop() if len(kinds) == 1 else "")
+        files = Files(named, kinds.pop() if len(kinds) == 1 else "", pattern)
     if not files.paths:
         raise StudyError(f"There are no files at {shown(given.name)}.")
     if not files.kind:
@@ -60,6 +70,13 @@ def find_files(path: str | os.PathLike[str]) -> Files:
         if not file.is_file():
             raise StudyError(f"There is no file {shown(file.name)} at the given path.")
     return files
+
+
+def _real_pattern(given: Path) -> str:
+    """A glob whose folders without wildcards have their symlinks resolved."""
+    parts = Path(os.path.abspath(given)).parts
+    first = next(k for k, part in enumerate(parts) if glob.has_magic(part))
+    return str(Path(os.path.realpath(Path(*parts[:first])), *parts[first:]))
 
 
 def read_file(path: Path, columns: Sequence[str] | None, kind: str | None = None) -> tuple[pa.Table, list[str]]:

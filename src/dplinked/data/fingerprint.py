@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dplinked.data.arrow import to_arrow
-from dplinked.data.files import Files
+from dplinked.data.files import Files, find_files
 from dplinked.data.keys import key_text, number
 from dplinked.data.sources import Query, SparkTable, is_path, is_stream
 from dplinked.errors import StudyError, shown
@@ -20,25 +20,31 @@ if TYPE_CHECKING:
 NOT_KNOWN = "A stream cannot be known again. With a ledger, give a file, a table or a query."
 
 
+def locate(data: Any) -> Any:
+    """The same data with the symlinks of its paths resolved, once: what is compared with a ledger is what is opened then."""
+    if isinstance(data, Query):
+        folder = Path(os.path.realpath(data.folder or Path()))
+        return Query(data.query, {name: _database_place(folder, base) for name, base in data.attach.items()}, folder)
+    return find_files(data) if is_path(data) and not isinstance(data, Files) else data
+
+
 def source_place(data: Any) -> list[Any]:
     """Where data is, so that a ledger can tell before anything is opened whether it was registered there.
 
-    That is a path with its symlinks resolved; a query with its attachments and the folder that its paths start from; the text of a Spark
+    That is a path with its symlinks resolved, and the kind of its files; a query with its attachments and the folder that its paths start from; the text of a Spark
     table. What is in memory has no place of its own: it is known by its content alone.
     """
     match data:
         case Query():
-            folder = Path(os.path.realpath(data.folder or Path()))
-            attached = {name: _database_place(folder, database) for name, database in data.attach.items()}
-            return ["query", data.query, attached, str(folder)]
+            located = locate(data)
+            return ["query", data.query, dict(located.attach), str(located.folder)]
         case SparkTable():
             return ["spark", data.table]
         case Files():
-            named = (data.root,) if data.root is not None else data.paths
-            return ["path", *map(os.path.realpath, named)]
+            return ["path", data.kind, data.place]
     if is_stream(data):
         raise StudyError(NOT_KNOWN)
-    return ["path", os.path.realpath(data)] if is_path(data) else ["memory"]
+    return source_place(find_files(data)) if is_path(data) else ["memory"]
 
 
 def _database_place(folder: Path, database: str) -> str:

@@ -106,6 +106,10 @@ class Registration:
     content: str
     floor: LinkageFloor
 
+    def names(self, other: Registration) -> bool:
+        """Whether both are of the same data."""
+        return (self.place, self.content) == (other.place, other.content)
+
 
 def cost(mu: float) -> int:
     """Units that a release of μ costs, rounded up.
@@ -227,7 +231,8 @@ class Ledger:
         new = Registration(self._place(source), self.fingerprint(source), floor)
         with self._transaction() as connection:
             row = self._locked(connection)
-            if new not in self._registrations(connection):
+            same = [known for known in self._registrations(connection) if known.names(new)]
+            if not same or same[-1] != new:
                 body = canonical({"place": new.place, "floor": floor})
                 self._append(connection, row, "register", None, new.content, 0, body)
 
@@ -294,13 +299,14 @@ class Ledger:
         """
         place, study = self._place(data), LinkageFloor.of(linkage, unit)
         with self._transaction() as connection:
-            here = [known for known in self._registrations(connection) if known.place == place]
+            found = self._registrations(connection)
+        here = {known.content: known.floor for known in found if known.place == place}  # what was stated last counts
         if not here:
             raise LedgerError(REFUSED)
-        allowed = frozenset(known.content for known in here if known.floor.undercut_by(study) is None)
+        allowed = frozenset(content for content, floor in here.items() if floor.undercut_by(study) is None)
         if not allowed:
             raise StudyError(
-                f"The study assumes less about the links than the steward registered with the data: {here[-1].floor.undercut_by(study)}. Nothing "
+                f"The study assumes less about the links than the steward registered with the data: {[*here.values()][-1].undercut_by(study)}. Nothing "
                 "was spent. State that, or have the data registered anew with what holds: 'dplinked budget register'."
             )
         return allowed

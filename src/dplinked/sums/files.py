@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from os import PathLike
 
 from dplinked.data.files import Files, find_files, read_file
@@ -20,10 +19,7 @@ LARGEST_TEXT = 1 << 30  # bytes of a CSV file beyond which DuckDB reads it
 
 def resolve_data(data: str | PathLike[str] | Files) -> Files:
     """The files that a path means, with symlinks resolved, so that fingerprint and sums see the same ones."""
-    if isinstance(data, Files):
-        return data
-    files = find_files(data)
-    return replace(files, paths=tuple(path.resolve() for path in files.paths)) if files.root is None else files
+    return data if isinstance(data, Files) else find_files(data)
 
 
 def open_data(

@@ -128,8 +128,9 @@ def parquet_origins(files: Sequence[Path]) -> dict[str, str]:
 
 def _listed(files: Sequence[Path]) -> str:
     """A list of paths as DuckDB reads it, in which the characters of globs stand for themselves."""
-    return f"[{', '.join(text_literal(_escaped(str(file.resolve()))) for file in files)}]"
+    return f"[{', '.join(text_literal(escaped(str(file.resolve()))) for file in files)}]"
 
 
-def _escaped(path: str) -> str:
+def escaped(path: str) -> str:
+    """A path in which the characters of globs stand for themselves."""
     return "".join(f"[{letter}]" if letter in "*?[" else letter for letter in path)

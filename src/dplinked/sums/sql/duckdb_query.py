@@ -1,17 +1,18 @@
-"""A SELECT that DuckDB runs once: what it may say, the databases it reads, and its result, frozen for all passes.
+"""A SELECT that DuckDB runs once: which files and databases it reads, and its result, frozen for all passes.
 
 A query runs a single time, and its result is kept as a table of our own. The fingerprint and all sums read that table, so a query cannot show
-different rows to them. What one person's cell can make fail is refused before it runs: an error is an answer that nobody paid for.
+different rows to them. Files are named by absolute paths before it runs: DuckDB would look for them in the working directory first. What one person's
+cell could make fail is refused before it runs (:mod:`dplinked.sums.sql.duckdb_total`).
 """
 
 from __future__ import annotations
 
+import copy
+import glob
 import json
+import os
 import re
-import shutil
-import tempfile
-import weakref
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,24 +22,17 @@ from dplinked.data.sources import Query
 from dplinked.errors import StudyError, raise_alone
 from dplinked.sums.sql.dialect import UNREADABLE, Kept
 from dplinked.sums.sql.duckdb_engine import DuckDBEngine, connect
+from dplinked.sums.sql.duckdb_files import escaped
+from dplinked.sums.sql.duckdb_total import check_total
 
 _FAULT = "The query fails: DuckDB finds a fault in it, or a table or file is missing."
-_OPERATORS = (
-    "/",
-    "||",
-    "~~",
-    "!~~",
-    "~~*",
-    "!~~*",
-    "~~~",
-    "^@",
-)  # division gives a double; the others compare or join texts
-_AGGREGATES = ("count", "count_star", "min", "max", "avg", "any_value", "first", "last", "bool_and", "bool_or")
-_TEXTS = ("upper", "lower", "trim", "ltrim", "rtrim", "length", "concat", "starts_with", "ends_with", "contains")
-_OTHERS = ("greatest", "least", "isnan", "isfinite", "year", "month", "day", "struct_pack", "list_value", "row")
-_TABLES = ("parquet_scan", "range", "generate_series", "unnest")
-_WINDOWS = ("row_number", "rank", "dense_rank", "lag", "lead", "first_value", "last_value")
-TOTAL = frozenset((*_OPERATORS, *_AGGREGATES, *_TEXTS, *_OTHERS, *_TABLES, *_WINDOWS))
+_GUESSED = (
+    "A query over a CSV or JSON file, or over a pandas frame, would guess types from cells. Give the file's path or the frame itself, or "
+    "convert it to Parquet."
+)
+_PARTITIONS = "A query over folders that are named column=value would guess types from their names. Give the folder's path instead of a query."
+_READERS = ("read_parquet", "parquet_scan")
+_SHAPE = "dplinked_shape_"  # name of an empty table with the columns of a file
 
 
 class FrozenQuery:
@@ -65,12 +59,11 @@ class FrozenQuery:
         _check_single(query.query)
         connection = connect(threads)
         self.engine = DuckDBEngine(connection)
-        if query.folder is not None:
-            connection.execute(f"set file_search_path = {_quoted(_plain_path(connection, query.folder))}")
-        for name, database in query.attach.items():
-            _attach(connection, name, database, query.folder)
-        text = _bare(query.query)
-        check_total(connection, text)
+        foreign = {name for name, database in query.attach.items() if _attach(connection, name, database, query.folder)}
+        tree = _parsed(connection, _bare(query.query))
+        _locate_files(tree, Path(os.path.realpath(query.folder or Path())))
+        text = _written(connection, tree)
+        check_total(connection, _with_empty_tables(connection, tree, foreign))
         self.known: list[str] = []
         plan = ""
         try:
@@ -102,26 +95,7 @@ def freeze(engine: DuckDBEngine, source: str, width: int, wanted: Sequence[int])
     return kept
 
 
-def check_total(connection: duckdb.DuckDBPyConnection, query: str) -> None:
-    """Refuse a query in which an expression may fail for one cell: a cast, arithmetic or a function that is not known to be total.
-
-    The query's own text and the definitions of the views that it names are looked at. Inside ``try(…)`` everything is allowed, since what fails there
-    is null.
-    """
-    pending, seen = [query], set[str]()
-    views = _view_texts(connection)
-    while pending:
-        tree = _parsed(connection, pending.pop())
-        for node in _nodes(tree):
-            if (found := _partial(node)) is not None:
-                raise StudyError(
-                    f"The query uses {found}, which can fail for a single person's cell and so tell about it. Write try_cast(column as type) for a cast, "
-                    "and try(…) around arithmetic and other functions: what fails inside is null."
-                )
-            name = str(node.get("table_name", "")).lower()
-            if name in views and name not in seen:
-                seen.add(name)
-                pending.append(views[name])
+# --- the syntax tree: which files a query reads ----------------------------------------------------------
 
 
 def _parsed(connection: duckdb.DuckDBPyConnection, query: str) -> Any:
@@ -137,51 +111,120 @@ def _parsed(connection: duckdb.DuckDBPyConnection, query: str) -> Any:
     return tree
 
 
+def _written(connection: duckdb.DuckDBPyConnection, tree: Any) -> str:
+    """The SELECT of a syntax tree."""
+    text = ""
+    try:
+        ((text,),) = connection.execute("select json_deserialize_sql(?::json)", [json.dumps(tree)]).fetchall()
+    except Exception:
+        raise_alone(StudyError(_FAULT))
+    return str(text)
+
+
 def _nodes(tree: Any) -> Iterator[dict[str, Any]]:
-    """All nodes of a tree that stand outside ``try(…)``."""
+    """All nodes of a tree."""
     if isinstance(tree, list):
         for part in tree:
             yield from _nodes(part)
-    elif isinstance(tree, dict) and tree.get("type") != "OPERATOR_TRY":
+    elif isinstance(tree, dict):
         yield tree
-        for part in tree.values():
+        for part in list(tree.values()):
             yield from _nodes(part)
 
 
-def _partial(node: Mapping[str, Any]) -> str | None:
-    """What makes an expression fail for some cell; None for an expression that has a value for all cells."""
-    name = node.get("function_name")
-    if node.get("class") == "CAST":
-        constant = isinstance(node.get("child"), dict) and node["child"].get("class") == "CONSTANT"
-        return None if node.get("try_cast") or constant else "a cast"
-    if node.get("class") not in ("FUNCTION", "WINDOW") or name in TOTAL or _is_sum_of_doubles(node):
-        return None
-    return None if str(name).startswith("read_") else f"{name!r}"  # files with guessed types are refused by the plan
+def _file_nodes(tree: Any) -> Iterator[dict[str, Any]]:
+    """The nodes that name Parquet files. Files of other kinds are refused, since their types would be guessed from cells."""
+    named = {str(node["key"]) for node in _nodes(tree) if "key" in node and "value" in node}  # by `with`
+    for node in _nodes(tree):
+        if node.get("type") == "BASE_TABLE" and not (node["schema_name"] or node["catalog_name"]):
+            name = node["table_name"]
+            if name not in named and re.search(r"[./\\*?]", name):
+                if not name.lower().endswith((".parquet", ".pq")):
+                    raise StudyError(_GUESSED)
+                yield node
+        elif node.get("type") == "TABLE_FUNCTION":
+            name = node["function"]["function_name"]
+            if name in _READERS:
+                yield node
+            elif name.startswith("read_") or name.endswith("_scan") or name.startswith("sniff_"):
+                raise StudyError(_GUESSED)
 
 
-def _is_sum_of_doubles(node: Mapping[str, Any]) -> bool:
-    """Whether this is a sum of ``try_cast(… as double)``, which cannot overflow into an error as sums of whole numbers and decimals can."""
-    summed = [argument.get("expression", {}) for argument in node.get("arguments", [])]
-    doubles = [one.get("try_cast") and one["type_expr"].get("type_name", "").lower() == "double" for one in summed]
-    return node.get("function_name") == "sum" and doubles == [True]
+def _locate_files(tree: Any, folder: Path) -> None:
+    """Give all files absolute paths, relative ones from the folder on."""
+    for node in _file_nodes(tree):
+        if node["type"] == "BASE_TABLE":
+            path = _absolute(node["table_name"], folder)
+            node.update(table_name=path, qualified_name={"path": [path]})
+            _check_files(path)
+            continue
+        for text in _nodes(node["function"]["arguments"][:1]):
+            if text.get("kind") == "STRING":
+                text["text"] = _absolute(text["text"], folder)
+                _check_files(text["text"])
 
 
-def _view_texts(connection: duckdb.DuckDBPyConnection) -> dict[str, str]:
-    """The SELECT of each view that a user made, by its name in lower case."""
-    found = connection.execute("select lower(view_name), sql from duckdb_views() where not internal").fetchall()
-    return {
-        name: re.sub(r"(?is)^\s*create\s.*?\sas\s+(?=with\b|select\b|from\b|\()", "", sql).rstrip("; \n")
-        for name, sql in found
-    }
+def _absolute(name: str, folder: Path) -> str:
+    """The path of files; in the folder's own name the characters of globs stand for themselves."""
+    return name if "://" in name or Path(name).is_absolute() else f"{escaped(str(folder))}/{name}"
+
+
+def _check_files(path: str) -> None:
+    """Refuse files whose types follow from other files: from the names of folders like column=value, or from the first file's types."""
+    import pyarrow as pa
+    import pyarrow.parquet
+
+    files, schemas = glob.glob(path, recursive=True), []
+    if any("=" in part for file in files or [path] for part in Path(file).parent.parts):
+        raise StudyError(_PARTITIONS)
+    try:
+        schemas = [pyarrow.parquet.read_schema(file) for file in files]
+    except (pa.ArrowException, OSError):
+        raise_alone(StudyError(_FAULT))
+    if any(not schema.equals(schemas[0]) for schema in schemas):
+        raise StudyError("The Parquet files of a query do not all have the same columns with the same types.")
+
+
+def _with_empty_tables(connection: duckdb.DuckDBPyConnection, tree: Any, foreign: set[str]) -> str:
+    """The same SELECT over empty tables in place of files and of tables of other databases, whose scans DuckDB does not show in a plan."""
+    tree = copy.deepcopy(tree)
+    listed = [*_file_nodes(tree), *(node for node in _nodes(tree) if _is_foreign(node, foreign))]
+    for k, node in enumerate(listed):
+        shape = _parsed(connection, "select * from x limit 0")
+        shape["statements"][0]["node"]["from_table"] = {**node, "alias": "", "column_name_alias": []}
+        try:
+            connection.execute(f"create temp table {_SHAPE}{k} as {_written(connection, shape)}")
+        except StudyError:
+            raise
+        except Exception:
+            raise_alone(StudyError(_FAULT))
+        table = _parsed(connection, f"select * from {_SHAPE}{k}")["statements"][0]["node"]["from_table"]
+        alias, columns = node["alias"] or _alias(node), node["column_name_alias"]
+        node.clear()
+        node.update({**table, "alias": alias, "column_name_alias": columns})
+    return _written(connection, tree)
+
+
+def _is_foreign(node: dict[str, Any], foreign: set[str]) -> bool:
+    """Whether a node is a table of a database that is not DuckDB's."""
+    return node.get("type") == "BASE_TABLE" and bool({node["schema_name"], node["catalog_name"]} & foreign)
+
+
+def _alias(node: dict[str, Any]) -> str:
+    """The name by which a query may call a table that it gives no name."""
+    if node["type"] == "TABLE_FUNCTION":
+        return str(node["function"]["function_name"])
+    name = str(node["table_name"])
+    return Path(name).stem if name.lower().endswith((".parquet", ".pq")) else name
+
+
+# --- what is refused, and attached databases ---------------------------------------------------------------
 
 
 def refuse_guessed_types(plan: str) -> None:
     """Refuse queries over CSV and JSON files and pandas' objects: DuckDB takes their types from cells, so one cell would change what others mean."""
     if re.search(r"READ_(CSV|JSON|NDJSON)|PANDAS_SCAN", plan):
-        raise StudyError(
-            "A query over a CSV or JSON file, or over a pandas frame, would guess types from cells. Give the file's path or the frame itself, or "
-            "convert it to Parquet."
-        )
+        raise StudyError(_GUESSED)
 
 
 def _check_single(query: str) -> None:
@@ -205,23 +248,8 @@ def _bare(query: str) -> str:
     return content.decode()
 
 
-def _plain_path(connection: duckdb.DuckDBPyConnection, folder: Path) -> str:
-    """A folder's path. If it has commas, DuckDB would take it for a list of paths, so a link to it is made."""
-    path = folder.resolve()
-    if "," not in str(path):
-        return str(path)
-    place = tempfile.mkdtemp(prefix="dplinked-")
-    weakref.finalize(connection, shutil.rmtree, place, ignore_errors=True)
-    link = Path(place) / "rows"
-    try:
-        link.symlink_to(path, target_is_directory=True)
-    except OSError:
-        raise_alone(StudyError("DuckDB cannot look for files in a folder whose path has a comma. Rename it."))
-    return str(link)
-
-
-def _attach(connection: duckdb.DuckDBPyConnection, name: str, database: str, folder: Path | None) -> None:
-    """Attach a database to be read, with an extension that is installed already."""
+def _attach(connection: duckdb.DuckDBPyConnection, name: str, database: str, folder: Path | None) -> bool:
+    """Attach a database to be read, with an extension that is installed already. Returns whether it is not one of DuckDB's own."""
     extension = "postgres" if database.startswith(("postgres:", "postgresql:")) else None
     if extension is None:
         path = (folder or Path()) / database
@@ -245,6 +273,7 @@ def _attach(connection: duckdb.DuckDBPyConnection, name: str, database: str, fol
         connection.execute(f"attach {_quoted(database)} as {_identifier(name)} ({kind}read_only)")
     except Exception:
         raise_alone(StudyError(f"Database {name!r} cannot be opened."))
+    return extension is not None
 
 
 def _identifier(name: str) -> str:
