@@ -177,8 +177,8 @@ def test_relations_are_frozen_too(tmp_path: Path) -> None:
         dpl.fit(connection.table("t"), "consumption ~ income", **options)
 
 
-def test_a_file_is_what_its_own_name_says(tmp_path: Path) -> None:
-    """A link with another ending has the registered place and bytes, but would read a person's record as the columns' names."""
+def test_a_file_read_as_another_kind_is_other_data(tmp_path: Path) -> None:
+    """A link with another ending leads to the registered bytes, but would read a person's record as the columns' names."""
     rows = tmp_path / "rows.jsonl"
     rows.write_text('{"income": 30, "consumption": 1}\n{"income": 31, "consumption": 2}\n', encoding="utf-8")
     ledger = Ledger.create(tmp_path / "budget.db", "people", epsilon=1.0, delta=1e-6)
@@ -186,7 +186,10 @@ def test_a_file_is_what_its_own_name_says(tmp_path: Path) -> None:
     (tmp_path / "x.csv").symlink_to(rows)
     bounds = {"income": (0, 50), "consumption": (0, 5)}
     options: dict[str, Any] = {"bounds": bounds, "linkage": dpl.Exact(), "epsilon": 0.5, "delta": 1e-6, "ledger": tmp_path / "budget.db"}  # fmt: skip
-    assert dpl.fit(tmp_path / "x.csv", "consumption ~ income", **options).count == 2
+    with pytest.raises(LedgerError, match="not registered"):
+        dpl.fit(tmp_path / "x.csv", "consumption ~ income", **options)
+    (tmp_path / "x.jsonl").symlink_to(rows)
+    assert dpl.fit(tmp_path / "x.jsonl", "consumption ~ income", **options).count == 2
 
 
 def test_a_link_that_is_named_like_a_glob_is_none(tmp_path: Path) -> None:

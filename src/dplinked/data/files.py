@@ -55,13 +55,13 @@ def find_files(path: str | os.PathLike[str]) -> Files:
         shown_files = tuple(file for file in found if not file.name.startswith(("_", ".")))
         files = Files(shown_files, "parquet", str(real), real)
     elif real.is_file() or not glob.has_magic(str(path)):
-        files = Files((real,), _KINDS.get(real.suffix.lower(), ""), str(real))
+        files = Files((real,), _KINDS.get(given.suffix.lower(), ""), str(real))
     else:
         pattern = _real_pattern(given)
-        found = sorted(Path(os.path.realpath(file)) for file in glob.glob(pattern, recursive=True))
-        named = tuple(file for file in found if file.is_file())
+        named = sorted(file for file in map(Path, glob.glob(pattern, recursive=True)) if file.is_file())
         kinds = {_KINDS.get(file.suffix.lower(), "") for file in named}
-        files = Files(named, kinds.pop() if len(kinds) == 1 else "", pattern)
+        real_files = tuple(Path(os.path.realpath(file)) for file in named)
+        files = Files(real_files, kinds.pop() if len(kinds) == 1 else "", pattern)
     if not files.paths:
         raise StudyError(f"There are no files at {shown(given.name)}.")
     if not files.kind:
