@@ -6,14 +6,17 @@ import os
 import sys
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Annotated, Any, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 from rich.console import Console
 
 from dplinked.errors import DplinkedError, StudyError, raise_alone
+
+if TYPE_CHECKING:
+    from dplinked.study.study import Study
 
 StudyFile = Annotated[Path, typer.Argument(help="The study file (TOML).")]
 progress = Console(stderr=True)
@@ -42,6 +45,51 @@ def told_warnings() -> Iterator[None]:
     for warning in said:
         if warning.category is UserWarning:
             typer.echo(f"dplinked: {warning.message}", err=True)
+
+
+def files_of(study: Study) -> list[Path]:
+    """The files that a study stands on: all of its data's, its ledger and the ledger's key. What is not there yet, or no file, is left out."""
+    from dplinked.data.files import find_files
+    from dplinked.data.sources import Query
+    from dplinked.ledger.key import key_path
+
+    found = []
+    if isinstance(study.data, Path):
+        found.append(study.data)
+        with suppress(StudyError):  # that there are none is told once they are read
+            found.extend(find_files(study.data).paths)
+    if isinstance(study.data, Query):
+        found.extend((study.data.folder or Path()) / database for database in study.data.attach.values())
+    if study.ledger is not None:
+        address = str(study.ledger)
+        database = None if "://" in address else Path(address)
+        found.extend(path for path in (database, key_path(database, study.ledger_key)) if path is not None)
+    return found
+
+
+@contextmanager
+def reserved(path: Path, *, force: bool) -> Iterator[None]:
+    """Hold an output file by its name before anything is spent, so that no other command writes it. It goes again if nothing is written."""
+    held = True
+    try:
+        path.open("x").close()
+    except FileExistsError:
+        held = False
+        if not force:
+            raise_alone(
+                StudyError(
+                    f"{str(path)!r} is there already, and may hold a release that was paid for. Choose another file with --out, or overwrite it "
+                    "with --force."
+                )
+            )
+    except OSError:
+        raise_alone(StudyError(f"{str(path)!r} cannot be written. Choose a file in an existing folder with --out."))
+    try:
+        yield
+    finally:
+        with suppress(OSError):
+            if held and not path.stat().st_size:
+                path.unlink()
 
 
 def check_writable(path: Path, *read: Any) -> None:
