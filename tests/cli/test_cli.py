@@ -14,6 +14,7 @@ import pytest
 
 import dplinked as dpl
 from dplinked.cli.main import main
+from dplinked.cli.terminal import reserved
 from dplinked.simulate import linked_households, review_links, two_files
 from studies import STUDY, edit
 
@@ -327,9 +328,14 @@ def test_a_fit_holds_its_output_before_it_is_charged(folder: Path, run: Run, mon
     monkeypatch.setattr("dplinked.fitting.fit_study", failing)
     assert run("fit", folder / "study.toml", "--out", out).returncode == 5
     assert (seen, out.exists()) == ([True], False)
-    out.touch()  # another fit is at work
-    assert "is there already" in run("fit", folder / "study.toml", "--out", out).stderr
-    assert (len(seen), out.exists()) == (1, True)
+    with reserved(out, force=False):  # another fit is at work
+        assert "is there already" in run("fit", folder / "study.toml", "--out", out).stderr
+        assert (len(seen), out.exists()) == (1, True)
+    out.touch()  # a fit was killed
+    assert run("fit", folder / "study.toml", "--out", out).returncode == 5
+    out.write_text("a release", encoding="utf-8")
+    assert run("fit", folder / "study.toml", "--out", out, "--force").returncode == 5
+    assert out.read_text(encoding="utf-8") == "a release"
 
 
 def test_report_has_one_message_whatever_a_file_holds(folder: Path, run: Run) -> None:

@@ -6,9 +6,9 @@ import os
 import sys
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn, TextIO
 
 import typer
 from rich.console import Console
@@ -69,27 +69,36 @@ def files_of(study: Study) -> list[Path]:
 
 @contextmanager
 def reserved(path: Path, *, force: bool) -> Iterator[None]:
-    """Hold an output file by its name before anything is spent, so that no other command writes it. It goes again if nothing is written."""
-    held = True
-    try:
-        path.open("x").close()
-    except FileExistsError:
-        held = False
-        if not force:
-            raise_alone(
-                StudyError(
-                    f"{str(path)!r} is there already, and may hold a release that was paid for. Choose another file with --out, or overwrite it "
-                    "with --force."
-                )
+    """Hold an output file before anything is spent, so that no other command writes it. It goes again if nothing is written."""
+    with ExitStack() as held:
+        free, existed = False, path.exists()
+        try:
+            free = _is_free(held.enter_context(path.open("a", encoding="utf-8")), existed)
+        except OSError:
+            raise_alone(StudyError(f"{str(path)!r} cannot be written. Choose a file in an existing folder with --out."))
+        if not free and not force:
+            raise StudyError(
+                f"{str(path)!r} is there already, and may hold a release that was paid for. Choose another file with --out, or overwrite it with --force."
             )
-    except OSError:
-        raise_alone(StudyError(f"{str(path)!r} cannot be written. Choose a file in an existing folder with --out."))
+        try:
+            yield
+        finally:
+            with suppress(OSError):
+                if free and not path.stat().st_size:
+                    path.unlink()
+
+
+def _is_free(file: TextIO, existed: bool) -> bool:
+    """Lock an output file, and tell whether it is empty and nobody else's. A command that was killed leaves an empty file without a lock."""
     try:
-        yield
-    finally:
-        with suppress(OSError):
-            if held and not path.stat().st_size:
-                path.unlink()
+        import fcntl
+
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except (ImportError, OSError):  # files cannot be locked here
+        return not existed
+    return file.tell() == 0
 
 
 def check_writable(path: Path, *read: Any) -> None:
