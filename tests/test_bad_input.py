@@ -29,6 +29,7 @@ import pytest
 import dplinked as dpl
 from dplinked.cli.main import main
 from dplinked.data.table import Rows
+from dplinked.errors import plain_faults
 from dplinked.fitting import fit_study, release_mu
 from dplinked.ledger.ledger import Ledger, cost
 from dplinked.simulate import linked_households
@@ -895,3 +896,27 @@ def test_a_disk_may_fill_up_anywhere(base: Path, tmp_path: Path, run: Run) -> No
         many_columns(folder)
         found.append(full_disk(folder, run, size))
     assert set(found) == {(4, 0), (5, 1), (0, 1)}
+
+
+def test_a_warning_that_is_an_error_stays_one() -> None:
+    @plain_faults
+    def warned() -> None:
+        raise UserWarning("told")
+
+    with pytest.raises(UserWarning, match="told"):
+        warned()
+
+
+def test_methods_raise_errors_of_this_package_only(tmp_path: Path) -> None:
+    rows = {"x": [0.1, 0.9] * 30, "y": [0.2, 0.7] * 30}
+    release = dpl.fit(rows, "y ~ x", bounds={"x": (0, 1), "y": (0, 1)}, linkage=dpl.Exact(), epsilon=1, delta=1e-6)
+    linked = dpl.link({"id": [1, 2], "name": ["a", "b"]}, {"id": [1, 2], "name": ["a", "b"]}, id="id", fields=["name"])
+    table = [["secret"]]
+    for call in (
+        lambda: release.save(table), lambda: release.submodel(table), lambda: dpl.Release.load(table), lambda: release.save("secret" * 99),
+        lambda: linked.matching(tolerance=table), lambda: linked.audit_sample(table), lambda: linked.audited(object()),
+    ):  # fmt: skip
+        with pytest.raises(dpl.StudyError) as fault:
+            call()
+        assert "secret" not in str(fault.value)
+        assert fault.value.__context__ is None

@@ -9,9 +9,11 @@ from __future__ import annotations
 import difflib
 import functools
 import math
+import re
 from collections.abc import Callable, Iterable
 from decimal import Decimal
 from numbers import Real
+from pathlib import Path
 from typing import Any, NoReturn, ParamSpec, TypeVar
 
 P = ParamSpec("P")
@@ -66,13 +68,13 @@ def raise_alone(error: Exception) -> NoReturn:
 
 def plain_faults(call: Callable[P, R]) -> Callable[P, R]:
     """Let a public function raise errors of this package only. Others may quote what stands in the place of an argument, which may be data."""
-    name = call.__qualname__.partition("._")[0]
+    name = call.__qualname__.partition("._")[0].replace("Result.", "Release.")  # the public class of a result's methods
 
     @functools.wraps(call)
     def guarded(*arguments: P.args, **named: P.kwargs) -> R:
         try:
             return call(*arguments, **named)
-        except (DplinkedError, MemoryError, DeprecationWarning):
+        except (DplinkedError, MemoryError, Warning):
             raise
         except Exception as fault:
             if isinstance(fault, TypeError) and fault.__traceback__ is not None and not fault.__traceback__.tb_next:
@@ -96,6 +98,16 @@ def shown(value: Any) -> str:
     if isinstance(value, int):
         return int.__repr__(value) if abs(value) < _LARGEST_NUMBER else "[a huge number]"
     return repr(plain_number(value)) if isinstance(value, (Real, Decimal)) else f"[{type(value).__name__}]"
+
+
+def shown_type(type: Any) -> str:
+    """The plain name of a column's type, without what stands in brackets: names of fields, categories and lengths may be those of cells."""
+    return re.split(r"[\[(<{,]", str(type), maxsplit=1)[0].strip()
+
+
+def shown_place(path: Path) -> str:
+    """A database's file by its name, unless its path looks like an address, which may hold a password."""
+    return "[an address]" if re.search("[:@=]", str(path)[len(path.drive) :]) else shown(path.name)
 
 
 def plain_number(value: Any) -> float:

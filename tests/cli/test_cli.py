@@ -14,6 +14,7 @@ import pytest
 
 import dplinked as dpl
 from dplinked.cli.main import main
+from dplinked.cli.terminal import reserved
 from dplinked.simulate import linked_households, review_links, two_files
 from studies import STUDY, edit
 
@@ -288,3 +289,65 @@ def test_reproduce_writes_tables_and_a_page(tmp_path: Path, run: Run) -> None:
     assert "holds          toy" in done.stdout
     assert (tmp_path / "out" / "reproduction.html").exists()
     assert run("reproduce", "setting9", "--out", tmp_path / "out").returncode == 2
+
+
+# --- output files ------------------------------------------------------------------------------------------
+
+
+def with_ledger(folder: Path, data: str = "linked.parquet", key: str = "budget.key") -> Path:
+    text = (
+        STUDY.replace("linked.parquet", data) + f'\n[ledger]\nurl = "budget.db"\npopulation = "people"\nkey = "{key}"\n'
+    )
+    (folder / "kept.toml").write_text(text, encoding="utf-8")
+    return folder / "kept.toml"
+
+
+def test_neither_key_nor_data_is_overwritten(folder: Path, run: Run) -> None:
+    (folder / "rows").mkdir()
+    (folder / "linked.parquet").rename(folder / "rows" / "a.parquet")
+    for data in ("rows", "rows/*.parquet"):
+        study = with_ledger(folder, data, key="key.json")
+        run("budget", "init", study, "--epsilon", 3, "--delta", 1e-6)
+        for name in ("key.json", "rows/a.parquet"):
+            held = (folder / name).read_bytes()
+            done = run("budget", "export", study, "--out", folder / name)
+            assert (done.returncode, "would be overwritten" in done.stderr) == (2, True), done.stderr
+            assert (folder / name).read_bytes() == held
+        held = (folder / "key.json").read_bytes()
+        assert run("fit", study, "--force", "--out", folder / "key.json").returncode == 2
+        assert (folder / "key.json").read_bytes() == held
+
+
+def test_a_fit_holds_its_output_before_it_is_charged(folder: Path, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    out, seen = folder / "release.json", []
+
+    def failing(*_: object, **__: object) -> None:
+        seen.append(out.exists())
+        raise dpl.ReleaseError("failed")
+
+    monkeypatch.setattr("dplinked.fitting.fit_study", failing)
+    assert run("fit", folder / "study.toml", "--out", out).returncode == 5
+    assert (seen, out.exists()) == ([True], False)
+    with reserved(out, force=False):  # another fit is at work
+        assert "is there already" in run("fit", folder / "study.toml", "--out", out).stderr
+        assert (len(seen), out.exists()) == (1, True)
+    out.touch()  # a fit was killed
+    assert run("fit", folder / "study.toml", "--out", out).returncode == 5
+    out.write_text("a release", encoding="utf-8")
+    assert run("fit", folder / "study.toml", "--out", out, "--force").returncode == 5
+    assert out.read_text(encoding="utf-8") == "a release"
+
+
+def test_report_has_one_message_whatever_a_file_holds(folder: Path, run: Run) -> None:
+    assert run("fit", folder / "study.toml", "--out", folder / "release.json").returncode == 0
+    release = (folder / "release.json").read_text(encoding="utf-8")
+    broken = release.replace('"formula": "', '"formula": "~', 1).replace('"route"', '"path"', 1)
+    told = set()
+    for held in (b"a,b\n1,2\n", b"\xff\xfe", b"[1]", b"{}", b'{"dplinked_release": 2}', broken.encode()):
+        (folder / "x.json").write_bytes(held)
+        done = run("report", folder / "x.json")
+        told.add((done.returncode, done.stderr))
+    (folder / "x.json").unlink()
+    done = run("report", folder / "x.json")
+    assert told == {(2, done.stderr)}
+    assert "is no release" in done.stderr

@@ -7,6 +7,7 @@ import dataclasses
 import itertools
 import json
 import math
+import os
 import random
 import shutil
 import subprocess
@@ -894,3 +895,60 @@ def test_a_changed_head_is_noticed(tmp_path: Path, whole: tuple[bytes, Any]) -> 
         path.write_bytes(flip(whole[0], [8 * where]))
         with pytest.raises(LedgerError, match="was changed"):
             Ledger(path, "people").verify()
+
+
+# --- what messages and files tell ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("address", ["host=db password=hunter2", "steward:hunter2@db", "host=h password=a/hunter2"])
+def test_no_message_shows_a_password(tmp_path: Path, address: str) -> None:
+    attached = dpl.Query("select * from pg.t", {"pg": address}, tmp_path)
+    for call in (
+        lambda: Ledger(str(tmp_path / address)),
+        lambda: dpl.fit(attached, **MODEL),
+        lambda: Ledger.create(str(tmp_path / "none" / address), "p", **BUDGET),
+    ):
+        with pytest.raises((LedgerError, StudyError), match=r"\[an address\]") as fault:
+            call()
+        assert "hunter2" not in str(fault.value)
+
+
+def test_one_message_whatever_a_key_file_holds(tmp_path: Path) -> None:
+    Ledger.create(tmp_path / "budget.db", "people", **BUDGET)
+    told = set()
+    for held in (None, b"10\n25\n", b"n/a\n", b"\xff", b"00" * 31):
+        key = tmp_path / "ids.csv"
+        key.unlink(missing_ok=True)
+        if held is not None:
+            key.write_bytes(held)
+            key.chmod(0o600)
+        with pytest.raises(LedgerError) as fault:
+            Ledger(tmp_path / "budget.db", key=key).fingerprint(tmp_path / "budget.db")
+        told.add(str(fault.value))
+        assert fault.value.__context__ is None
+    assert len(told) == 1
+
+
+@pytest.mark.skipif(os.name != "posix", reason="files have modes on POSIX only")
+def test_a_ledger_of_ones_own_is_closed_to_others(tmp_path: Path) -> None:
+    database, data = tmp_path / "budget.db", tmp_path / "rows.csv"
+    database.write_bytes(b"")
+    database.chmod(0o644)
+    data.write_text("a\n1\n", encoding="utf-8")
+    opened = Ledger.create(database, "people", **BUDGET)
+    assert database.stat().st_mode & 0o777 == 0o600
+    database.chmod(0o664)
+    opened.register(data)
+    assert database.stat().st_mode & 0o777 == 0o600
+
+
+def test_a_failure_that_cannot_be_recorded_is_a_failed_release(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ledger = Ledger.create(tmp_path / "budget.db", "people", **BUDGET)
+    charge = ledger.reserve(None, {"a": 1}, MU)
+
+    def full(_: Any) -> None:
+        raise OSError("secret")
+
+    monkeypatch.setattr(ledger, "record_failure", full)
+    with pytest.raises(ReleaseError, match="the charge stays"), ledger.finishing(charge):
+        raise ValueError("secret")

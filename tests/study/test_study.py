@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import inspect
+from pathlib import Path
+from typing import Any
 
+import numpy as np
+import pandas as pd
 import pytest
 
 import dplinked as dpl
@@ -137,3 +141,36 @@ def test_a_release_says_how_many_rows_carry_a_response() -> None:
         assert said in release.to_html()
         assert dpl.Release.from_json(release.to_json()) == release
         assert release.linkage.carriers == (None if carriers == 1 else carriers)
+
+
+def test_one_person_always_moves_estimated_accuracies() -> None:
+    hidden = dpl.ELE(0.9, "state", checked=100, source="estimated", accuracy_min=0.5)
+    for change in (None, 0.0):
+        with pytest.raises(dpl.StudyError, match="M above 0"):
+            hidden.check_source(dpl.PrivacyUnit(linkage_change=change))
+    hidden.check_source(dpl.PrivacyUnit(linkage_change=1.0))
+
+
+def test_the_error_of_estimated_accuracies_is_no_setting() -> None:
+    hidden = dpl.ELE(0.9, "state", accuracy_error=0.01234, source="estimated", accuracy_min=0.5)
+    with pytest.raises(dpl.StudyError, match="Give one public number") as fault:
+        hidden.check_source(dpl.PrivacyUnit(linkage_change=1.0))
+    assert "0.01234" not in str(fault.value)
+
+
+@pytest.mark.parametrize(("name", "told"), [("study.toml", True), ("rows.csv", False)])
+def test_the_line_of_a_fault_is_told_of_study_files_only(tmp_path: Path, name: str, told: bool) -> None:
+    (tmp_path / name).write_text("a = 1\nb = 2\nsecret secret\n", encoding="utf-8")
+    with pytest.raises(dpl.StudyError, match="not valid TOML") as fault:
+        dpl.Study.from_toml(tmp_path / name)
+    assert ("line 3" in str(fault.value)) is told
+
+
+@pytest.mark.parametrize(
+    "count", [731.5, [731.5], [731, 731.5], pd.Series([731.5]), np.array([731, 732]), "731", (True,), iter([731])]
+)
+def test_a_plan_takes_whole_numbers_of_rows_only(count: Any) -> None:
+    with pytest.raises(dpl.StudyError, match=r"whole number of rows \(int\)") as fault:
+        dpl.plan(count, "y ~ x", bounds={"x": (0, 1), "y": (0, 1)}, linkage=dpl.Exact(), epsilon=1.0, delta=1e-6)
+    assert "731" not in str(fault.value)
+    assert fault.value.__context__ is None

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dplinked.cli.terminal import StudyFile, check_writable, write_text
+from dplinked.cli.terminal import StudyFile, check_writable, files_of, write_text
 from dplinked.data.files import find_files
 from dplinked.errors import StudyError, raise_alone
 
@@ -99,7 +99,7 @@ def export(
     from dplinked.study.study import Study
 
     declared = Study.from_toml(study)
-    check_writable(out, study, declared.data, declared.ledger)
+    check_writable(out, study, *files_of(declared))
     events = _ledger_of(study).events()
     hidden = {"request", "nonce"}  # fingerprints of requests and data, and the nonces that mask them in hashes
     lines = [

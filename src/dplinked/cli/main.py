@@ -14,8 +14,10 @@ from dplinked.cli.terminal import (
     StudyFile,
     check_folder,
     check_writable,
+    files_of,
     progress,
     progress_bar,
+    reserved,
     run_app,
     told_warnings,
     write_text,
@@ -183,19 +185,16 @@ def fit(
     declared = Study.from_toml(study)
     if (id is not None or again) and declared.ledger is None:
         raise StudyError("--id and --again concern a release in a ledger, and the study has no [ledger].")
-    check_writable(out, study, declared.data, declared.ledger)
+    check_writable(out, study, *files_of(declared))
     check_ending(out, (".json",))  # `save` would refuse it, after the charge
-    if out.exists() and not force:
-        raise StudyError(
-            f"{str(out)!r} is there already, and may hold a release that was paid for. Choose another file with --out, or overwrite it with --force."
-        )
-    with progress_bar("Fitting privately") as shown, told_warnings():
-        release = fit_study(declared, _data_of(declared), release_id=id, again=again, progress=shown)
-    try:
-        release.save(out)
-    except StudyError:
-        stored = "" if release.ledger is None else " It is stored: run again with another --out, at no cost."
-        raise_alone(ReleaseError(f"The release was made, but {str(out)!r} could not be written.{stored}"))
+    with reserved(out, force=force):
+        with progress_bar("Fitting privately") as shown, told_warnings():
+            release = fit_study(declared, _data_of(declared), release_id=id, again=again, progress=shown)
+        try:
+            release.save(out)
+        except StudyError:
+            stored = "" if release.ledger is None else " It is stored: run again with another --out, at no cost."
+            raise_alone(ReleaseError(f"The release was made, but {str(out)!r} could not be written.{stored}"))
     typer.echo(release.summary())
     typer.echo(f"\nWritten to {out}. Next: dplinked report {out}")
 
@@ -209,7 +208,7 @@ def report(
     markdown: Annotated[bool, typer.Option("--markdown", help="Markdown instead of text.")] = False,
 ) -> None:
     """Show a release as text or Markdown; write it as a page, a LaTeX table or CSV."""
-    from dplinked.release.release import Release
+    from dplinked.release.release import Release, no_release
 
     loaded = Release.load(release)
     kinds: dict[str, Callable[[], str]] = {
@@ -219,7 +218,10 @@ def report(
     if out is not None:
         check_writable(out, release)
         check_ending(out, [".md", ".txt"] if markdown else list(kinds))
-    text = kinds[".md" if markdown else (out.suffix.lower() if out else "") or ".txt"]()
+    try:
+        text = kinds[".md" if markdown else (out.suffix.lower() if out else "") or ".txt"]()
+    except Exception:  # values that are no release's, though they have its form
+        raise_alone(no_release(release))
     if out is None:
         typer.echo(text, nl=False)
     else:

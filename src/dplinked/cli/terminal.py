@@ -6,14 +6,17 @@ import os
 import sys
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from typing import Annotated, Any, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn, TextIO
 
 import typer
 from rich.console import Console
 
 from dplinked.errors import DplinkedError, StudyError, raise_alone
+
+if TYPE_CHECKING:
+    from dplinked.study.study import Study
 
 StudyFile = Annotated[Path, typer.Argument(help="The study file (TOML).")]
 progress = Console(stderr=True)
@@ -42,6 +45,60 @@ def told_warnings() -> Iterator[None]:
     for warning in said:
         if warning.category is UserWarning:
             typer.echo(f"dplinked: {warning.message}", err=True)
+
+
+def files_of(study: Study) -> list[Path]:
+    """The files that a study stands on: all of its data's, its ledger and the ledger's key. What is not there yet, or no file, is left out."""
+    from dplinked.data.files import find_files
+    from dplinked.data.sources import Query
+    from dplinked.ledger.key import key_path
+
+    found = []
+    if isinstance(study.data, Path):
+        found.append(study.data)
+        with suppress(StudyError):  # that there are none is told once they are read
+            found.extend(find_files(study.data).paths)
+    if isinstance(study.data, Query):
+        found.extend((study.data.folder or Path()) / database for database in study.data.attach.values())
+    if study.ledger is not None:
+        address = str(study.ledger)
+        database = None if "://" in address else Path(address)
+        found.extend(path for path in (database, key_path(database, study.ledger_key)) if path is not None)
+    return found
+
+
+@contextmanager
+def reserved(path: Path, *, force: bool) -> Iterator[None]:
+    """Hold an output file before anything is spent, so that no other command writes it. It goes again if nothing is written."""
+    with ExitStack() as held:
+        free, existed = False, path.exists()
+        try:
+            free = _is_free(held.enter_context(path.open("a", encoding="utf-8")), existed)
+        except OSError:
+            raise_alone(StudyError(f"{str(path)!r} cannot be written. Choose a file in an existing folder with --out."))
+        if not free and not force:
+            raise StudyError(
+                f"{str(path)!r} is there already, and may hold a release that was paid for. Choose another file with --out, or overwrite it with --force."
+            )
+        try:
+            yield
+        finally:
+            with suppress(OSError):
+                if free and not path.stat().st_size:
+                    path.unlink()
+
+
+def _is_free(file: TextIO, existed: bool) -> bool:
+    """Lock an output file, and tell whether it is empty and nobody else's. A command that was killed leaves an empty file without a lock."""
+    try:
+        import fcntl
+
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except (ImportError, OSError):  # files cannot be locked here
+        return not existed
+    return file.tell() == 0
 
 
 def check_writable(path: Path, *read: Any) -> None:

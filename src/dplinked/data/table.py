@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from copy import copy
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,7 +23,7 @@ from dplinked.data.encoding import Keys, cell_texts, dense_codes, dense_range, e
 from dplinked.data.files import read_file
 from dplinked.data.keys import FALSE, NUMBER, TRUE, number
 from dplinked.data.sizes import PART
-from dplinked.errors import ReleaseError, StudyError, raise_alone, shown, suggest
+from dplinked.errors import ReleaseError, StudyError, raise_alone, shown, shown_type, suggest
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -151,7 +152,7 @@ def empty_rows(schema: pa.Schema) -> Rows:
 def read_matrix(data: Any) -> Any:
     """The numbers of a table, an array or nested lists as an array of floats, each cell read on its own; NaN where a cell holds no number.
 
-    What holds no cells, like a number or a mapping, is returned as it is; so are arrays of complex numbers and of records.
+    What holds no cells, like a number or a mapping, is returned as it is; so are arrays of records.
     """
     import narwhals as nw
     import pyarrow as pa
@@ -179,7 +180,7 @@ def _read_array(data: NDArray[Any]) -> NDArray[Any]:
         raise StudyError("An array of dates or durations holds no numbers. Convert it before fitting.")
     if kind == "O" and data.ndim == 1:
         return _read_nested(data.tolist())
-    return np.fromiter(map(number, data.flat), np.float64, data.size).reshape(data.shape) if kind in "OUS" else data
+    return np.fromiter(map(number, data.flat), np.float64, data.size).reshape(data.shape) if kind in "OUSc" else data
 
 
 def _read_table(data: Any) -> Floats:
@@ -199,13 +200,26 @@ def _read_nested(rows: Sequence[Any]) -> Floats:
     cells = np.full((len(rows), width), np.nan)
     for place, (row, found) in enumerate(zip(rows, widths, strict=True)):
         if found == width:
-            cells[place] = [number(cell) for cell in row]
+            cells[place] = _read_row(row, width)
     return cells
 
 
 def _width(row: Any) -> int | None:
-    """Number of cells of a row; None for what is no row."""
-    return len(row) if isinstance(row, (list, tuple, range)) or getattr(row, "ndim", 0) == 1 else None
+    """Number of cells of a row; None for what is no row, or cannot be asked."""
+    try:
+        return len(row) if isinstance(row, (list, tuple, range)) or getattr(row, "ndim", 0) == 1 else None
+    except Exception:  # whatever a row may be, it must not stop a release
+        return None
+
+
+def _read_row(row: Any, width: int) -> list[float]:
+    """The numbers of a row; its cells are missing if they cannot be read, or are not as many as it said."""
+    missing = [np.nan] * width
+    try:
+        cells = [number(cell) for cell in islice(row, width + 1)]
+    except Exception:
+        return missing
+    return cells if len(cells) == width else missing
 
 
 def check_columns(names: Sequence[str], columns: Sequence[str], *, secret: bool = False) -> None:
@@ -297,7 +311,7 @@ def _type(column: Any) -> str:
 
     series = nw.from_native(column, series_only=True, pass_through=True)
     native, dtype = series.to_native(), str(series.dtype)
-    return str(getattr(native, "dtype", None) or native.type) if dtype == "Unknown" else dtype
+    return shown_type(getattr(native, "dtype", None) or native.type if dtype == "Unknown" else dtype)
 
 
 def _works(convert: Callable[[], Any]) -> bool:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import stat
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from dplinked.errors import LedgerError, StudyError, raise_alone, shown
+from dplinked.errors import LedgerError, StudyError, raise_alone, shown, shown_place
 from dplinked.ledger.events import Event
 
 FAULT = "The ledger cannot be read or written. Nothing was released. The steward's 'dplinked budget verify' tells more."
@@ -26,10 +27,10 @@ def connect(url: str | Path, *, create: bool = False) -> Any:
         path = Path(parsed.database or "")
         if not create and not path.is_file():
             raise LedgerError(
-                f"There is no ledger {shown(path.name)}. The steward opens one with 'dplinked budget init'."
+                f"There is no ledger {shown_place(path)}. The steward opens one with 'dplinked budget init'."
             )
         if create and not path.resolve().parent.is_dir():
-            raise StudyError(f"There is no folder for the ledger {shown(path.name)}.")
+            raise StudyError(f"There is no folder for the ledger {shown_place(path)}.")
         if path.is_file() and path.stat().st_nlink > 1:
             raise LedgerError(
                 "The ledger's file has a second name (a hard link), under which it could be written unseen. Remove it."
@@ -52,6 +53,18 @@ def sqlite_path(engine: Any) -> Path | None:
     return Path(engine.url.database) if engine.dialect.name == "sqlite" else None
 
 
+def make_private(engine: Any) -> None:
+    """Close a SQLite file of one's own to all others, as a new one is made. SQLite's files beside it are closed too."""
+    path = sqlite_path(engine)
+    if path is None or os.name != "posix":
+        return
+    for file in (path, *(path.with_name(path.name + ending) for ending in ("-wal", "-shm"))):
+        with contextlib.suppress(OSError):
+            found = file.stat()
+            if found.st_uid == os.geteuid() and found.st_mode & (stat.S_IRWXG | stat.S_IRWXO):
+                file.chmod(0o600)
+
+
 def _create_private(path: Path) -> None:
     """Create an empty file that only its owner can read, unless there is a file. SQLite gives the files beside it the same rights."""
     try:
@@ -59,7 +72,7 @@ def _create_private(path: Path) -> None:
     except FileExistsError:
         return
     except OSError:
-        raise_alone(StudyError(f"The ledger {path.name!r} cannot be written. Name a file in a folder of yours."))
+        raise_alone(StudyError(f"The ledger {shown_place(path)} cannot be written. Name a file in a folder of yours."))
 
 
 def _address(text: str) -> Any:

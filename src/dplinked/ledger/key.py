@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import secrets
 import stat
 from pathlib import Path
 
-from dplinked.errors import LedgerError, StudyError, raise_alone
+from dplinked.errors import LedgerError, StudyError, raise_alone, shown
 
 NAMED_BY = "DPLINKED_LEDGER_KEY"  # environment variable that names the key file of a ledger in PostgreSQL
 
@@ -35,21 +36,29 @@ def create_key(path: Path | None) -> None:
     except FileExistsError:
         read_key(path)
     except OSError:
-        raise_alone(StudyError(f"The ledger's key {path.name!r} cannot be written. Name a file in an existing folder."))
+        raise_alone(
+            StudyError(f"The ledger's key {shown(path.name)} cannot be written. Name a file in an existing folder.")
+        )
 
 
 def read_key(path: Path | None) -> bytes:
     """Read the key. One that others may read is refused, since it would tell them fingerprints from guesses."""
     if path is None:
         raise StudyError("Name the ledger's key: key = 'budget.key' in [ledger], or key=….")
-    found = b""
-    try:
-        open_to_others = os.name == "posix" and path.stat().st_mode & (stat.S_IRWXG | stat.S_IRWXO)
-        found = bytes.fromhex(path.read_text(encoding="ascii"))
-    except (OSError, ValueError):
-        raise_alone(LedgerError(f"The ledger's key {path.name!r} is missing or cannot be read. Nothing was spent."))
+    open_to_others, found = False, b""
+    with contextlib.suppress(OSError, ValueError):  # one message for whatever the file holds: it may be the data's
+        open_to_others = os.name == "posix" and bool(path.stat().st_mode & (stat.S_IRWXG | stat.S_IRWXO))
+        found = b"" if open_to_others else bytes.fromhex(path.read_text(encoding="ascii"))
     if open_to_others:
-        raise LedgerError(f"The ledger's key {path.name!r} can be read by others. Nothing was spent. Run: chmod 600.")
+        raise_alone(
+            LedgerError(
+                f"The ledger's key {shown(path.name)} can be read by others. Nothing was spent. Run: chmod 600."
+            )
+        )
     if len(found) != 32:
-        raise LedgerError(f"The file {path.name!r} holds no ledger's key. Nothing was spent.")
+        raise_alone(
+            LedgerError(
+                f"The file {shown(path.name)} is missing, cannot be read or holds no ledger's key. Nothing was spent. Name the key's file."
+            )
+        )
     return found

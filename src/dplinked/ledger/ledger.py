@@ -34,6 +34,7 @@ from dplinked.ledger.database import (
     is_intact,
     list_events,
     list_populations,
+    make_private,
     sqlite_path,
 )
 from dplinked.ledger.events import START, Event, LedgerEntry, canonical, chain_event, chained_again, seal_row
@@ -198,6 +199,7 @@ class Ledger:
         _check_name(population, "A budget belongs to a population: give its name")
         total = budget_units(epsilon, delta)
         engine = connect(url, create=True)
+        make_private(engine)
         create_key(key_path(sqlite_path(engine), key))
         with guarded(), engine.begin() as connection:
             create_tables(connection, engine.dialect.name)
@@ -227,6 +229,7 @@ class Ledger:
         From then on, releases from it are charged to this budget. A study of the data may assume no less about the links than `linkage` and
         `unit` state. Without `linkage`, the data is a file that is yet to be linked, from which only accuracies can be released.
         """
+        make_private(self._engine)
         floor = LinkageFloor.of(linkage, unit)
         new = Registration(self._place(source), self.fingerprint(source), floor)
         with self._transaction() as connection:
@@ -394,7 +397,7 @@ class Ledger:
         try:
             yield
         except BaseException as fault:
-            with contextlib.suppress(LedgerError):  # the charge stays, even if the failure cannot be recorded
+            with contextlib.suppress(Exception):  # the charge stays, even if the failure cannot be recorded
                 self.record_failure(charge)
             if not isinstance(fault, Exception):  # an interruption is passed on as it is
                 raise

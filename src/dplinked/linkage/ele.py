@@ -113,13 +113,13 @@ class ELE:
         the number per block: one number that holds for every block, or a mapping; with ``source="estimated"`` one public number. Intervals then
         include the accuracy's own error. It asks for `source`, and so does `accuracy_error`: links of these very files do not make a public accuracy.
     accuracy_error
-        Instead of `checked`, the accuracy's standard error, in the same form.
+        Instead of `checked`, the accuracy's standard error, in the same form; not with ``source="estimated"``.
     source
         Where the accuracies come from. ``"public"`` declares that they are known without these people's data. It is the
         default where nothing is said about checked links, except for the groups found by linking (``link_block``). ``"released"``: they
         come from :func:`dplinked.release_accuracy`, which paid for them. ``"estimated"``: they were estimated from these
         very files, so they are data. Then they enter only Q, the release does not show them, and `accuracy_min` and
-        ``PrivacyUnit(linkage_change=…)`` must be declared.
+        ``PrivacyUnit(linkage_change=…)`` above 0 must be declared: one person always moves them.
     accuracy_min
         Only with ``source="estimated"``: a public lower limit of the accuracies. Smaller ones are raised to it.
     paid, displaced_links
@@ -241,16 +241,16 @@ class ELE:
             )
         if self.source == "released" and self.carriers > 1:
             raise StudyError("The accuracies were released for links that are one to one. Leave out carriers=….")
-        if self.source == "estimated" and isinstance(self.checked, Mapping):
+        if self.source == "estimated" and (isinstance(self.checked, Mapping) or self.accuracy_error is not None):
             raise StudyError(
-                "How many links were checked in each block follows the blocks, which may change here. Give one public number that holds for all of "
-                "them, checked=…, as linked.audited(…, least_checked=…) makes it."
+                "How many links were checked in each block follows the blocks, which may change here, and accuracy_error follows the accuracies, "
+                "which are data. Give one public number that holds for all blocks, checked=…, as linked.audited(…, least_checked=…) makes it."
             )
-        if self.source == "estimated" and (self.accuracy_min is None or unit.linkage_change is None):
+        if self.source == "estimated" and (self.accuracy_min is None or not unit.linkage_change):
             raise StudyError(
                 "These accuracies were estimated from the same people, so they are data. Choose: release them for a part of "
                 "the budget (dpl.release_accuracy); or replace them by public ones, ELE(…, source='public'); or keep them with "
-                "ELE(…, accuracy_min=…) and PrivacyUnit(linkage_change=M), M covering what one person does to them."
+                "ELE(…, accuracy_min=…) and PrivacyUnit(linkage_change=M), M above 0 and covering what one person does to them."
             )
 
     def audit_change(self, unit: PrivacyUnit, count: int) -> float:

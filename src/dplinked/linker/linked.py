@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dplinked.data.arrow import LEFT, RIGHT, column_texts, mark_origin, to_arrow
-from dplinked.errors import StudyError, shown
+from dplinked.errors import StudyError, plain_faults, shown
 from dplinked.linkage import ELE, Matching
 from dplinked.linkage.ele import RESULTS_OF_LINKING
 from dplinked.linker import quality
@@ -164,6 +164,7 @@ class Linked:
         checked = None if best.checked is None else self.least_checked
         return ELE(accuracy, BLOCK, other=other, checked=checked, source="estimated")
 
+    @plain_faults
     def matching(self, *, seed: int = 0, tolerance: float = 1e-6) -> Matching:
         """The matching matrix Q from the one-to-one probabilities. Its rows and columns sum to one within `tolerance`.
 
@@ -177,6 +178,7 @@ class Linked:
             )
         )
 
+    @plain_faults
     def audit_sample(self, size: int = 400, seed: int = 0) -> pa.Table:
         """Draw about `size` links for a person to check. Both records stand side by side; the answer, yes or no, goes into the column ``correct``.
 
@@ -194,6 +196,7 @@ class Linked:
         known = ["no" if right < 0 else None for right in self.links.right[rows]]
         return pa.table({**table, quality.ANSWER: pa.array(known, pa.string())})
 
+    @plain_faults
     def audited(self, answers: Any, *, least_checked: int = quality.LEAST_CHECKED) -> Linked:
         """Read a checked sample back, given as a table or as the path of a CSV or Parquet file.
 

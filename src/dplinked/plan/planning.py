@@ -12,7 +12,7 @@ from typing import Any, overload
 import numpy as np
 from numpy.typing import NDArray
 
-from dplinked.errors import StudyError, plain_faults, plain_number, shown, suggest
+from dplinked.errors import StudyError, plain_faults, plain_number, shown, shown_type, suggest
 from dplinked.linkage import ELE, UNSTATED, Linkage, LinkageExposure, PrivacyUnit
 from dplinked.plan.expectations import Curve, Expectations, Lever, PlannedError, Point
 from dplinked.plan.expected import expected_noise, expected_sampling
@@ -109,7 +109,7 @@ def plan(
         levels={} if levels is None else levels,
         typical={} if typical is None else typical,
     )
-    counts = [count] if isinstance(count, int) else list(count)
+    counts = [count] if isinstance(count, int) else count
     return plan_study(study, counts, epsilons, r_squared, half_width)
 
 
@@ -122,6 +122,7 @@ def plan_study(
     half_width: Mapping[str, float] | None = None,
 ) -> Plan:
     """Plan for a study; see :func:`plan`."""
+    _check_counts(counts)
     if not _is_one_number(counts):
         counts = [int(number) for number in _listed(counts, "count", 1.0 / study.delta)]
     if not _is_one_number(epsilons):
@@ -159,6 +160,14 @@ def plan_study(
         point,
         _curves(study, design, exposure, guess, point, counts, epsilons),
     )
+
+
+def _check_counts(counts: Any) -> None:
+    """Refuse anything but whole numbers in a list or tuple: a column may stand in their place."""
+    listed = isinstance(counts, (list, tuple))
+    if not listed or not all(type(count) is int for count in counts):
+        held = "a list with something else in it" if listed else shown_type(type(counts).__name__)
+        raise StudyError(f"count must be a whole number of rows (int), or a list or tuple of such numbers, not {held}.")
 
 
 def _is_one_number(values: Any) -> bool:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import overload
 
-from dplinked.errors import StudyError, raise_alone, shown
+from dplinked.errors import StudyError, plain_faults, raise_alone, shown
 from dplinked.release.json import read_json, write_json
 from dplinked.release.result import Result
 from dplinked.report.files import HTML, write_or_return
@@ -120,17 +120,23 @@ class Release(Result):
         except ValueError:
             raise_alone(StudyError("This is not a release that this version of dplinked can read."))
 
+    @plain_faults
     def save(self, path: str | Path) -> None:
         """Write the release to a JSON file."""
         write_or_return(self.to_json() + "\n", path, (".json",))
 
     @classmethod
+    @plain_faults
     def load(cls, path: str | Path) -> Release:
         """Read a release from a JSON file."""
         try:
-            text = Path(path).read_text(encoding="utf-8")
-        except (OSError, UnicodeDecodeError):
-            raise StudyError(
-                f"{shown(Path(path).name)} cannot be read. Give the JSON file that 'fit --out' wrote."
-            ) from None
-        return cls.from_json(text)
+            return cls.from_json(Path(path).read_text(encoding="utf-8"))
+        except Exception:
+            raise_alone(no_release(path))
+
+
+def no_release(path: str | Path) -> StudyError:
+    """One error whatever a file holds that is no release: it may be the data's."""
+    return StudyError(
+        f"{shown(Path(path).name)} is no release that this version of dplinked can read. Give the JSON file that 'fit --out' wrote."
+    )

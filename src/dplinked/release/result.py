@@ -10,7 +10,7 @@ from typing import Any, Self
 
 import numpy as np
 
-from dplinked.errors import StudyError, plain_number, shown
+from dplinked.errors import StudyError, plain_faults, plain_number, shown
 from dplinked.estimate.coefficients import solve_sums
 from dplinked.estimate.hypotheses import TestResult
 from dplinked.ledger.events import LedgerEntry
@@ -61,10 +61,12 @@ class Result:
         """
         return self._inference.conf_int(level, method)
 
+    @plain_faults
     def test(self, hypothesis: str | Sequence[str]) -> TestResult:
         """Test linear hypotheses jointly, like ``"income = 0.5"`` or ``"income = 0.5, C(region)[south] = 0"``."""
         return self._inference.test(hypothesis)
 
+    @plain_faults
     def in_region(self, coef: Mapping[str, float], level: float = 0.95) -> bool:
         """Whether the joint confidence region of the named coefficients contains the given values."""
         if not isinstance(coef, Mapping) or not all(name in self.coef for name in coef):
@@ -74,6 +76,7 @@ class Result:
         asked = [f"{name} = {plain_number(value)!r}" for name, value in coef.items()]
         return self.test(asked).p_value >= 1.0 - checked_level(level)
 
+    @plain_faults
     def submodel(self, formula: str) -> Self:
         """The same release with fewer columns: those left out have coefficient zero. Costs nothing."""
         levels, names = self.declared.levels, self.scaling.names

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from dplinked.errors import StudyError, shown
+from dplinked.errors import StudyError, raise_alone, shown
 
 HTML = (".html", ".htm")
 
@@ -15,7 +15,7 @@ def check_ending(path: str | Path, endings: Sequence[str]) -> None:
     ending = Path(path).suffix
     if ending and ending.lower() not in endings:
         raise StudyError(
-            f"{Path(path).name!r} ends in {ending!r}, and that is not what is written here. Choose a name that ends in {', '.join(endings)}."
+            f"{shown(Path(path).name)} ends in {shown(ending)}, and that is not what is written here. Choose a name that ends in {', '.join(endings)}."
         )
 
 
@@ -27,5 +27,5 @@ def write_or_return(text: str, path: str | Path | None, endings: Sequence[str]) 
     try:
         Path(path).write_text(text, encoding="utf-8", newline="\n")
     except (OSError, ValueError):
-        raise StudyError(f"{shown(Path(path).name)} cannot be written. Choose a file in an existing folder.") from None
+        raise_alone(StudyError(f"{shown(Path(path).name)} cannot be written. Choose a file in an existing folder."))
     return None

@@ -46,10 +46,10 @@ def read_settings(text: str, folder: Path, name: str) -> dict[str, Any]:
     try:
         declared = tomllib.loads(text)
     except tomllib.TOMLDecodeError as fault:
-        place = re.search(r"\(at (line \d+)", str(fault))  # the rest may quote the file, which may be the data's
-        raise_alone(
-            StudyError(f"The study file {shown(name)} is not valid TOML: see {place[1] if place else 'its end'}.")
-        )
+        # The rest may quote the file, which may be the data's; so may the line of a file that is called something else.
+        place = re.search(r"\(at (line \d+)", str(fault))
+        told = f": see {place[1] if place else 'its end'}" if name.lower().endswith(".toml") else ""
+        raise_alone(StudyError(f"The study file {shown(name)} is not valid TOML{told}."))
     _check_names(declared)
 
     def section(name: str, *required: str) -> dict[str, Any]:

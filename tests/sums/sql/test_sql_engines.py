@@ -17,6 +17,7 @@ from typing import Any
 
 import duckdb as ddb
 import numpy as np
+import polars as pl
 import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet as pq
@@ -28,9 +29,10 @@ import dplinked as dpl
 import sparks
 from dplinked.data.csv import FROM_TEXT
 from dplinked.data.keys import key_text
+from dplinked.data.table import Rows
 from dplinked.study.design import build_design
 from dplinked.sums.engine import open_source
-from dplinked.sums.sql import dialect, duckdb, duckdb_engine
+from dplinked.sums.sql import dialect, duckdb, duckdb_engine, duckdb_files
 from dplinked.sums.sql import exact_sums as exact
 from dplinked.sums.types import Predictor
 
@@ -461,6 +463,7 @@ CONNECTED = """
 import sys
 
 import numpy as np
+import polars as pl
 from pyspark.sql import SparkSession
 
 import dplinked as dpl
@@ -942,3 +945,31 @@ def test_folders_with_equal_signs_are_no_columns_of_csv_files(tmp_path: Path) ->
         (folder / f"{part}.csv").write_text("x,y\n0.5,1\n0.25,2\n", encoding="utf-8")
     found = open_source(str(folder / "*.csv")).summarise_column("y", 1.5, 9.0)
     assert (found.missing, found.below, found.above) == (0, 2, 0)
+
+
+@pytest.mark.parametrize("fault", [ddb.InterruptException("INTERRUPT"), RuntimeError("Query interrupted")])
+def test_an_interruption_of_duckdb_is_one(fault: Exception, tmp_path: Path) -> None:
+    class Interrupted:
+        def execute(self, _: str) -> None:
+            raise fault
+
+    connection: Any = Interrupted()
+    engine = duckdb_engine.DuckDBEngine(connection)
+    for call in (
+        lambda: engine.run("select 1"),
+        lambda: engine.keep("t", "select 1"),
+        lambda: engine.keep_table("t", pa.table({"a": [1]}), "*"),
+        lambda: duckdb_files.read_through(connection, "t", [tmp_path]),
+        lambda: duckdb_files.json_source(connection, [tmp_path], ["a"]),
+    ):
+        with pytest.raises(KeyboardInterrupt):
+            call()
+
+
+def test_messages_show_plain_names_of_types_only() -> None:
+    kinds = {"STRUCT(secret INTEGER)": "STRUCT", "INTEGER[]": "LIST", "array<int>": "array", "DATE": "DATE"}
+    assert {kind: dialect.SqlColumn("k", "c0", "other", kind).type_name for kind in kinds} == kinds
+    cells = pl.DataFrame({"k": [{"secret": 1}]})
+    with pytest.raises(dpl.StudyError, match="'k' holds Struct, which") as fault:
+        Rows(cells).check_key("k")
+    assert "secret" not in str(fault.value)

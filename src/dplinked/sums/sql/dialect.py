@@ -16,7 +16,7 @@ from decimal import Decimal, InvalidOperation
 from typing import Any
 
 from dplinked.data.keys import FALSE, NUMBER, TRUE, key_text
-from dplinked.errors import ReleaseError, raise_alone
+from dplinked.errors import ReleaseError, raise_alone, shown_type
 
 UNREADABLE = "The rows cannot be read. The steward's 'check' shows the details."
 FAILED = "The release failed while the engine read the rows. The steward's 'check' shows the details."
@@ -64,6 +64,11 @@ class SqlColumn:
     def comparable(self) -> bool:
         """Whether cells have one clear text each, so that they can be keys."""
         return self.kind != "other" and (self.kind != "decimal" or self.digits <= _KEY_DIGITS)
+
+    @property
+    def type_name(self) -> str:
+        """The plain name of the type, as messages show it. DuckDB writes lists as ``INTEGER[]``."""
+        return "LIST" if self.type.endswith("]") else shown_type(self.type)
 
 
 def integer_limits(bits: int, signed: bool) -> tuple[int, int]:

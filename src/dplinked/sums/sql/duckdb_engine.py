@@ -24,7 +24,7 @@ from dplinked.sums.sql.dialect import (
     decimal_column,
     integer_limits,
 )
-from dplinked.sums.sql.duckdb_files import file_source, text_literal
+from dplinked.sums.sql.duckdb_files import file_source, interruptible, text_literal
 
 RELATION = "dplinked_rows"  # a relation's name in statements on its own connection
 _INTEGERS = {"TINYINT": 8, "SMALLINT": 16, "INTEGER": 32, "BIGINT": 64, "HUGEINT": 128}
@@ -61,10 +61,11 @@ class DuckDBEngine(SqlEngine):
 
     def run(self, statement: str) -> list[tuple[Any, ...]]:
         """Run a statement and return its few rows."""
-        if self._connection is not None:
-            return self._connection.execute(statement).fetchall()
-        found = self._relation.query(RELATION, statement)
-        return [] if found is None else list(found.fetchall())
+        with interruptible():
+            if self._connection is not None:
+                return self._connection.execute(statement).fetchall()
+            found = self._relation.query(RELATION, statement)
+            return [] if found is None else list(found.fetchall())
 
     def keep(self, name: str, query: str) -> None:
         """Keep a query's result as a temporary table."""

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from dplinked.data.csv import FROM_TEXT
 from dplinked.errors import StudyError, raise_alone
 
 _LONGEST = 1 << 27  # bytes of a line of CSV, or of a JSON record
+_INTERRUPTED = "Query interrupted"  # DuckDB's words for it
 _BY_LINE = (".jsonl", ".ndjson")  # JSON files whose records are lines
 
 
@@ -60,10 +62,22 @@ def _read_header(file: Path) -> list[str]:
     return header
 
 
+@contextmanager
+def interruptible() -> Iterator[None]:
+    """Let an interruption be one. DuckDB takes Ctrl-C for itself while it runs a statement, and raises an error of its own."""
+    try:
+        yield
+    except (duckdb.InterruptException, RuntimeError) as fault:
+        if not isinstance(fault, duckdb.InterruptException) and str(fault) != _INTERRUPTED:
+            raise
+        raise KeyboardInterrupt from None
+
+
 def read_through(connection: duckdb.DuckDBPyConnection, source: str, files: Sequence[Path]) -> None:
     """Read every cell once, so that a broken line or encoding is found before anything is spent."""
     try:
-        connection.execute(f"select count(columns(*)) from {source}").fetchall()
+        with interruptible():
+            connection.execute(f"select count(columns(*)) from {source}").fetchall()
     except Exception:
         raise_alone(_unreadable(files[0], "csv"))
 
@@ -86,7 +100,8 @@ def json_source(
     form = "newline_delimited" if all(file.suffix.lower() in _BY_LINE for file in files) else "auto"
     records = f"read_json_objects({_listed(files)}, maximum_object_size = {_LONGEST}, format = '{form}', ignore_errors = true)"
     try:
-        connection.execute(f"select count(json) from {records}").fetchall()
+        with interruptible():
+            connection.execute(f"select count(json) from {records}").fetchall()
     except Exception:
         raise_alone(_unreadable(files[0], "json"))
     pointers = (text_literal("/" + name.replace("~", "~0").replace("/", "~1")) for name in names)

@@ -19,7 +19,7 @@ from typing import Any
 import duckdb
 
 from dplinked.data.sources import Query
-from dplinked.errors import StudyError, raise_alone
+from dplinked.errors import StudyError, raise_alone, shown_place
 from dplinked.sums.sql.dialect import UNREADABLE, Kept
 from dplinked.sums.sql.duckdb_engine import DuckDBEngine, connect
 from dplinked.sums.sql.duckdb_files import escaped
@@ -254,7 +254,7 @@ def _attach(connection: duckdb.DuckDBPyConnection, name: str, database: str, fol
     if extension is None:
         path = (folder or Path()) / database
         if not path.is_file():
-            raise StudyError(f"There is no database {path.name!r} at the given path.")
+            raise StudyError(f"There is no database {shown_place(path)} at the given path.")
         with path.open("rb") as file:
             extension = "sqlite" if file.read(15) == b"SQLite format 3" else None
         database = str(path.resolve())

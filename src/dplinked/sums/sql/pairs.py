@@ -95,7 +95,7 @@ def _id_key(engine: SqlEngine, column: SqlColumn, data: SqlColumn) -> str:
         return engine.key(column)
     if column.kind not in _WITH_WHOLE or data.kind not in _WITH_WHOLE:
         raise StudyError(
-            f"The pairs' ids in {shown(column.name)} hold {column.type}, those in {shown(data.name)} {data.type}: convert one of them."
+            f"The pairs' ids in {shown(column.name)} hold {column.type_name}, those in {shown(data.name)} {data.type_name}: convert one of them."
         )
     whole = _whole(engine, column, data.type if data.kind == "integer" else engine.bigint_type)
     if data.kind == "text":

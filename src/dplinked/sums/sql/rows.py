@@ -74,12 +74,12 @@ class SqlRows(Source):
         for name in numeric:
             column = self._stored[name]
             if not column.numeric:
-                kind = "Date" if column.kind == "date" else column.type
+                kind = "Date" if column.kind == "date" else column.type_name
                 raise StudyError(f"Column {shown(name)} holds {kind}, not numbers. Convert it before fitting.")
         for name in set(names) - set(numeric):
             if not self._stored[name].comparable:
                 raise StudyError(
-                    f"Column {shown(name)} holds {self._stored[name].type}, which cannot be compared. Convert it to text first."
+                    f"Column {shown(name)} holds {self._stored[name].type_name}, which cannot be compared. Convert it to text first."
                 )
 
     def open(self, design: Design, linkage: Linkage, unit: PrivacyUnit) -> SqlPass:
