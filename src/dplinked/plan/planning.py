@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from numbers import Real
+from numbers import Integral, Real
 from pathlib import Path
 from typing import Any, overload
 
@@ -109,7 +109,7 @@ def plan(
         levels={} if levels is None else levels,
         typical={} if typical is None else typical,
     )
-    counts = [count] if isinstance(count, int) else count
+    counts = [count] if isinstance(count, Integral) else count
     return plan_study(study, counts, epsilons, r_squared, half_width)
 
 
@@ -165,7 +165,7 @@ def plan_study(
 def _check_counts(counts: Any) -> None:
     """Refuse anything but whole numbers in a list or tuple: a column may stand in their place."""
     listed = isinstance(counts, (list, tuple))
-    if not listed or not all(type(count) is int for count in counts):
+    if not listed or not all(isinstance(count, Integral) and not isinstance(count, bool) for count in counts):
         held = "a list with something else in it" if listed else shown_type(type(counts).__name__)
         raise StudyError(f"count must be a whole number of rows (int), or a list or tuple of such numbers, not {held}.")
 
