@@ -305,7 +305,10 @@ def _short_errors() -> Iterator[None]:
         raise
     except (TypeError, ValueError, OverflowError) as fault:
         kind = TypeError if isinstance(fault, TypeError) else StudyError
-        raise_alone(kind(re.split(r":|\n", str(fault))[0]))
+        advice = (
+            ". Reshape your data: rows and columns, as a table has them." if "Reshape your data" in str(fault) else ""
+        )
+        raise_alone(kind(re.split(r":|\n", str(fault))[0] + advice))
 
 
 def _by_column(declared: Any, names: Mapping[str, str]) -> dict[str, Any]:

@@ -109,7 +109,7 @@ def plan(
         levels={} if levels is None else levels,
         typical={} if typical is None else typical,
     )
-    counts = [count] if isinstance(count, Integral) else count
+    counts: Any = [count] if isinstance(count, Integral) else count
     return plan_study(study, counts, epsilons, r_squared, half_width)
 
 
