@@ -23,7 +23,7 @@ from dplinked.errors import StudyError, raise_alone, shown_place
 from dplinked.sums.sql.dialect import UNREADABLE, Kept
 from dplinked.sums.sql.duckdb_engine import DuckDBEngine, connect
 from dplinked.sums.sql.duckdb_files import escaped
-from dplinked.sums.sql.duckdb_total import check_total
+from dplinked.sums.sql.duckdb_total import all_nodes, check_total
 
 _FAULT = "The query fails: DuckDB finds a fault in it, or a table or file is missing."
 _GUESSED = (
@@ -121,21 +121,10 @@ def _written(connection: duckdb.DuckDBPyConnection, tree: Any) -> str:
     return str(text)
 
 
-def _nodes(tree: Any) -> Iterator[dict[str, Any]]:
-    """All nodes of a tree."""
-    if isinstance(tree, list):
-        for part in tree:
-            yield from _nodes(part)
-    elif isinstance(tree, dict):
-        yield tree
-        for part in list(tree.values()):
-            yield from _nodes(part)
-
-
 def _file_nodes(tree: Any) -> Iterator[dict[str, Any]]:
     """The nodes that name Parquet files. Files of other kinds are refused, since their types would be guessed from cells."""
-    named = {str(node["key"]) for node in _nodes(tree) if "key" in node and "value" in node}  # by `with`
-    for node in _nodes(tree):
+    named = {str(node["key"]) for node in all_nodes(tree) if "key" in node and "value" in node}  # by `with`
+    for node in all_nodes(tree):
         if node.get("type") == "BASE_TABLE" and not (node["schema_name"] or node["catalog_name"]):
             name = node["table_name"]
             if name not in named and re.search(r"[./\\*?]", name):
@@ -158,7 +147,7 @@ def _locate_files(tree: Any, folder: Path) -> None:
             node.update(table_name=path, qualified_name={"path": [path]})
             _check_files(path)
             continue
-        for text in _nodes(node["function"]["arguments"][:1]):
+        for text in all_nodes(node["function"]["arguments"][:1]):
             if text.get("kind") == "STRING":
                 text["text"] = _absolute(text["text"], folder)
                 _check_files(text["text"])
@@ -188,7 +177,7 @@ def _check_files(path: str) -> None:
 def _with_empty_tables(connection: duckdb.DuckDBPyConnection, tree: Any, foreign: set[str]) -> str:
     """The same SELECT over empty tables in place of files and of tables of other databases, whose scans DuckDB does not show in a plan."""
     tree = copy.deepcopy(tree)
-    listed = [*_file_nodes(tree), *(node for node in _nodes(tree) if _is_foreign(node, foreign))]
+    listed = [*_file_nodes(tree), *(node for node in all_nodes(tree) if _is_foreign(node, foreign))]
     for k, node in enumerate(listed):
         shape = _parsed(connection, "select * from x limit 0")
         shape["statements"][0]["node"]["from_table"] = {**node, "alias": "", "column_name_alias": []}

@@ -75,21 +75,22 @@ def _outside_try(tree: Any) -> Iterator[Mapping[str, Any]]:
             yield from _outside_try(part)
     elif isinstance(tree, dict):
         if tree.get("type") == "OPERATOR_TRY":
-            yield from (node for node in _all(tree) if _function(node) in _NOT_CAUGHT)
+            yield from (node for node in all_nodes(tree) if _function(node) in _NOT_CAUGHT)
             return
         yield tree
         for part in tree.values():
             yield from _outside_try(part)
 
 
-def _all(tree: Any) -> Iterator[Mapping[str, Any]]:
+def all_nodes(tree: Any) -> Iterator[dict[str, Any]]:
+    """All nodes of a tree that DuckDB wrote as JSON."""
     if isinstance(tree, list):
         for part in tree:
-            yield from _all(part)
+            yield from all_nodes(part)
     elif isinstance(tree, dict):
         yield tree
-        for part in tree.values():
-            yield from _all(part)
+        for part in list(tree.values()):
+            yield from all_nodes(part)
 
 
 def _partial(node: Mapping[str, Any]) -> str | None:
