@@ -64,8 +64,11 @@ Run = Callable[..., tuple[int, str, str]]
 
 
 @pytest.fixture
-def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
-    """The command line in this process: exit code, standard output and error."""
+def run(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path_factory: pytest.TempPathFactory
+) -> Run:
+    """The command line in this process, in a folder of its own: exit code, standard output and error."""
+    monkeypatch.chdir(tmp_path_factory.mktemp("cwd"))
 
     def run_main(*arguments: object) -> tuple[int, str, str]:
         monkeypatch.setattr(sys, "argv", ["dplinked", *map(str, arguments)])

@@ -449,7 +449,7 @@ def test_release_round_trip_and_text(households: pd.DataFrame, tmp_path) -> None
     for broken in ("{}", "[]", "not json", '{"dplinked_release": 99}'):
         with pytest.raises(dpl.StudyError, match="not a release"):
             dpl.Release.from_json(broken)
-    with pytest.raises(dpl.StudyError, match="cannot be read"):
+    with pytest.raises(dpl.StudyError, match="is no release"):
         dpl.Release.load(tmp_path / "absent.json")
 
 

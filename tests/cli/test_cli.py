@@ -351,3 +351,14 @@ def test_report_has_one_message_whatever_a_file_holds(folder: Path, run: Run) ->
     done = run("report", folder / "x.json")
     assert told == {(2, done.stderr)}
     assert "is no release" in done.stderr
+
+
+def test_a_fit_that_fails_leaves_devices_and_older_files_alone(tmp_path: Path) -> None:
+    older = tmp_path / "empty.json"
+    older.touch()
+    for path in (Path(os.devnull), older, tmp_path / "new.json"):
+        with pytest.raises(RuntimeError), reserved(path, force=False):
+            raise RuntimeError
+    assert Path(os.devnull).is_char_device()
+    assert older.exists()
+    assert not (tmp_path / "new.json").exists()

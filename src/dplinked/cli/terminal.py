@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import stat
 import sys
 import warnings
 from collections.abc import Callable, Iterator
@@ -69,7 +70,7 @@ def files_of(study: Study) -> list[Path]:
 
 @contextmanager
 def reserved(path: Path, *, force: bool) -> Iterator[None]:
-    """Hold an output file before anything is spent, so that no other command writes it. It goes again if nothing is written."""
+    """Hold an output file before anything is spent, so that no other command writes it. A file that was made here goes again if nothing is written."""
     with ExitStack() as held:
         free, existed = False, path.exists()
         try:
@@ -84,12 +85,14 @@ def reserved(path: Path, *, force: bool) -> Iterator[None]:
             yield
         finally:
             with suppress(OSError):
-                if free and not path.stat().st_size:
+                if not existed and path.is_file() and not path.stat().st_size:
                     path.unlink()
 
 
 def _is_free(file: TextIO, existed: bool) -> bool:
     """Lock an output file, and tell whether it is empty and nobody else's. A command that was killed leaves an empty file without a lock."""
+    if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):  # a device or pipe, which keeps nothing
+        return True
     try:
         import fcntl
 
