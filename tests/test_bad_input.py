@@ -896,6 +896,7 @@ def test_a_disk_may_fill_up_anywhere(base: Path, tmp_path: Path, run: Run) -> No
     found = []
     for size in range(20 << 10, 220 << 10, 20 << 10):  # from 160 kB on all of it has room
         folder = Path(shutil.copytree(base, tmp_path / f"s{size}"))
+        register(folder, folder / "linked.parquet")
         many_columns(folder)
         found.append(full_disk(folder, run, size))
     assert set(found) == {(4, 0), (5, 1), (0, 1)}

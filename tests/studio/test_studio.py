@@ -731,7 +731,7 @@ def test_refusals(start: Any, folder: Path) -> None:
     see(page, "The study is complete")
     page.get_by_label("Data file").fill("absent.parquet")
     release(page)
-    see(page, "no file", ".bad")
+    see(page, "not registered", ".bad")
     go(page, "check")
     page.get_by_role("button", name="Look at the data").click()
     see(page, "no file", "li")
