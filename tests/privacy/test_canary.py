@@ -8,6 +8,7 @@ Searched are both output streams, errors with all that they were raised from, lo
 from __future__ import annotations
 
 import ast
+import contextlib
 import importlib
 import inspect
 import json
@@ -524,6 +525,14 @@ def outcome(name: str, replaced: dict[str, str], cells: tuple[str, float]) -> tu
 
 
 def check_places(name: str, replaced: dict[str, str]) -> None:
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        contextlib.chdir(folder),
+    ):  # rows in the place of a path may become a file's name
+        compare_places(name, replaced)
+
+
+def compare_places(name: str, replaced: dict[str, str]) -> None:
     found, shown = outcome(name, replaced, (TOKEN, NUMBER))
     settings = any((name, argument) in PLAIN for argument in replaced)
     if not settings or issubclass(found[0], Exception):
