@@ -35,7 +35,8 @@ from typing import Any, Protocol
 from rich.console import Console
 
 from dplinked.errors import BudgetError, LedgerError
-from dplinked.ledger.ledger import UNITS, Charge, Ledger, budget_units, cost
+from dplinked.ledger.costs import UNITS, budget_units, cost
+from dplinked.ledger.ledger import Charge, Ledger
 from machine import describe_machine
 
 EPSILON, DELTA = 1.0, 1e-6

@@ -31,7 +31,8 @@ from dplinked.cli.main import main
 from dplinked.data.table import Rows
 from dplinked.errors import plain_faults
 from dplinked.fitting import fit_study, release_mu
-from dplinked.ledger.ledger import Ledger, cost
+from dplinked.ledger.costs import cost
+from dplinked.ledger.ledger import Ledger
 from dplinked.simulate import linked_households
 from studies import LEDGER_STUDY, edit
 

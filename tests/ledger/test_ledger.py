@@ -36,7 +36,8 @@ from dplinked import fitting
 from dplinked.cli import main as cli
 from dplinked.errors import BudgetError, LedgerError, ReleaseError, StudyError
 from dplinked.ledger import ledger as ledgers
-from dplinked.ledger.ledger import UNITS, Ledger, budget_units, cost
+from dplinked.ledger.costs import UNITS, budget_units, cost
+from dplinked.ledger.ledger import Ledger
 from dplinked.privacy.calibration import privacy_epsilon, privacy_mu
 from dplinked.simulate import linked_households, review_links, two_files
 

@@ -20,7 +20,8 @@ import scipy.sparse as sp
 import dplinked as dpl
 from dplinked.cli.main import main
 from dplinked.errors import LedgerError, StudyError
-from dplinked.ledger.ledger import REFUSED, Ledger, cost
+from dplinked.ledger.costs import cost
+from dplinked.ledger.ledger import REFUSED, Ledger
 from dplinked.linkage import LinkageFloor
 from dplinked.privacy.calibration import privacy_mu
 from dplinked.simulate import linked_households

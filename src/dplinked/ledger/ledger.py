@@ -24,6 +24,7 @@ from typing import Any
 
 from dplinked.data.fingerprint import source_place
 from dplinked.errors import BudgetError, LedgerError, ReleaseError, StudyError, plain_faults, raise_alone
+from dplinked.ledger.costs import UNITS, budget_units, check_size, cost, pure_mu
 from dplinked.ledger.database import (
     FAULT,
     connect,
@@ -44,8 +45,6 @@ from dplinked.privacy.calibration import privacy_epsilon, privacy_mu, round_down
 from dplinked.study.budget import check_budget
 from dplinked.sums.engine import source_bytes
 
-UNITS = 10**15  # units per ρ of 1: one unit is a ρ of 1e-15
-_LARGEST = 1000.0  # largest ε of a budget or a booking, so that sums of units stay within 64 bits
 _WAIT = 600.0  # seconds that a second request waits for the first one's result
 _POLL = 0.05
 REFUSED = (
@@ -112,42 +111,6 @@ class Registration:
         return (self.place, self.content) == (other.place, other.content)
 
 
-def cost(mu: float) -> int:
-    """Units that a release of μ costs, rounded up.
-
-    Proof that costs add: releases of μ₁, μ₂, … chosen one after the other are together √(Σμᵢ²)-GDP (Dong, Roth and Su 2022), so ρ = μ²/2 adds.
-    """
-    if not (math.isfinite(mu) and mu > 0.0):
-        raise StudyError("A release's mu must be a finite number above 0.")
-    return math.ceil(mu * mu / 2.0 * UNITS * (1.0 + 1e-12))
-
-
-def budget_units(epsilon: float, delta: float) -> int:
-    """Units of a budget (ε, δ), rounded down: the largest μ within it, converted once.
-
-    `privacy_mu` leaves a ten-millionth of μ unused. Half of that is given back here, so that a budget allows one release of its own size.
-    """
-    return math.floor(privacy_mu(epsilon, delta) ** 2 / 2.0 * UNITS * (1.0 + 1e-7))
-
-
-def _check_size(epsilon: float) -> None:
-    """Refuse an ε that the ledger's integers cannot hold."""
-    if epsilon > _LARGEST:
-        raise StudyError(f"epsilon={epsilon:g} is beyond what a ledger holds; use at most {_LARGEST:g}.")
-
-
-def pure_mu(epsilon: float) -> float:
-    """μ of the Gaussian release that is no more private than any ε-DP one: ``μ = 2Φ⁻¹(e^ε/(1+e^ε))``.
-
-    Proof. Among ε-DP mechanisms randomised response with odds e^ε is the least private. Its trade-off function is made up of two chords, from
-    (0, 1) to (α, α) to (1, 0) with α = 1/(1+e^ε). That of N(0,1) against N(μ,1) is convex and passes through the same three
-    points for this μ, so it lies below.
-    """
-    from scipy.special import ndtri_exp
-
-    return float(-2.0 * ndtri_exp(-math.log1p(math.exp(epsilon)) if epsilon < 30 else -epsilon))
-
-
 class Ledger:
     """The budget of one population, in a ledger that exists already. :meth:`create` opens a new budget.
 
@@ -195,7 +158,7 @@ class Ledger:
         The ledger's file and its key are made such that only their owner can read them.
         """
         check_budget(epsilon, delta)
-        _check_size(epsilon)
+        check_size(epsilon)
         _check_name(population, "A budget belongs to a population: give its name")
         total = budget_units(epsilon, delta)
         engine = connect(url, create=True)
@@ -247,7 +210,7 @@ class Ledger:
         release, and is booked at a higher cost. Other mechanisms with δ > 0 must be booked as a Gaussian release that is less private.
         """
         check_budget(epsilon, delta or 0.5)
-        _check_size(epsilon)
+        check_size(epsilon)
         units = cost(privacy_mu(epsilon, delta) if delta else pure_mu(epsilon))
         with self._transaction() as connection:
             row = self._locked(connection)

@@ -9,8 +9,9 @@ from shiny import Inputs, render, ui
 from shiny.types import NavSetArg
 
 from dplinked.errors import StudyError
+from dplinked.ledger.costs import UNITS
 from dplinked.ledger.events import Event
-from dplinked.ledger.ledger import UNITS, Balance, Ledger
+from dplinked.ledger.ledger import Balance, Ledger
 from dplinked.privacy.calibration import round_down
 from dplinked.studio.desk import Fault, Job, attempt
 from dplinked.studio.look import panel, rows, say, section, show

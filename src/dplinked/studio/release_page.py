@@ -10,7 +10,8 @@ from shiny import Inputs, reactive, render, ui
 from shiny.types import NavSetArg
 
 from dplinked.fitting import release_mu
-from dplinked.ledger.ledger import Ledger, cost
+from dplinked.ledger.costs import cost
+from dplinked.ledger.ledger import Ledger
 from dplinked.privacy.calibration import round_down, round_up
 from dplinked.release.release import Release
 from dplinked.studio.desk import Desk, Fault, Job, Made, attempt
