@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
@@ -17,7 +16,7 @@ from dplinked.privacy.calibration import noise_multiplier, privacy_mu
 from dplinked.privacy.quantities.descent import release_descent
 from dplinked.privacy.quantities.instrument import ReleasedSums, release_curvature, release_sums
 from dplinked.privacy.quantities.meat import SCALE_ALONE, choose_route, release_meat
-from dplinked.privacy.quantities.paper import release_paper_descent, release_paper_sums
+from dplinked.privacy.quantities.paper import paper_constants, release_paper_descent, release_paper_sums
 from dplinked.privacy.quantities.ranges import BINS, plan_ranges, release_ranges
 from dplinked.privacy.quantities.residual_scale import plan_residual_scale, release_residual_scale, residual_edges
 from dplinked.privacy.spending import MEAT, RANGES, RESIDUAL_SCALE, VARIANCE, Spending
@@ -180,12 +179,6 @@ def fit_paper_descent(study: Study, rows: LinkedRows, spending: Spending) -> Rel
     steps = public_steps(rows.design, 1.0, descent)
     path = release_paper_descent(rows.paper_sums(c, R), spending, descent, steps)
     return build_release(study, rows.design, rows.count, spending, last_iterate(path, rows.count), descent=path)
-
-
-def paper_constants(study: Study, design: Design) -> tuple[float, float]:
-    """c and R of the paper: as declared, else what the bounds imply."""
-    c = study.row_norm or math.hypot(design.radius, float(design.intercept))
-    return c, study.response_bound or design.response.peak
 
 
 def _without_instrument(design: Design) -> Design:

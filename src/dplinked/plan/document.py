@@ -23,9 +23,9 @@ _AXES = {
     "accuracy": ("Against the quality of the links", "share of links that are right"),
 }
 _MEANING = {
-    "epsilon": "The dashed line is what no budget can beat at this number of rows: sampling and linkage errors alone. Where the two lines meet, more budget "
+    "epsilon": "The dashed line is what no budget can beat at this number of rows: sampling and linkage errors alone, the accuracy's own error among them. Where the two lines meet, more budget "
     "buys nothing.",
-    "rows": "Privacy noise falls with the number of rows, sampling and linkage errors only with its root: with enough rows, privacy costs next to nothing.",
+    "rows": "Privacy noise falls with the number of rows, sampling and linkage errors only with its root: with enough rows, privacy costs next to nothing. The error of the accuracy itself does not fall with the rows at all.",
     "accuracy": "Slopes are divided by about the accuracy, so all errors grow as it falls.",
 }
 
@@ -38,7 +38,7 @@ def report_document(plan: Expectations) -> Document:
     )
     facts = [("Model", plan.formula), ("Compared with", _point_text(plan)), ("Assumed", plan.assumptions)]
     sections = [
-        Section("", [start, Facts(facts, "The plan in short")]),
+        Section("", [start, Facts(facts, "The plan in short"), *plan.limits]),
         Section("What to expect", _expected(plan)),
         *([Section("What a wanted precision needs", _wanted(plan))] if plan.needed else []),
         Section("What would help most", _levers(plan)),
@@ -52,6 +52,7 @@ def notebook_document(plan: Expectations) -> Document:
     title, axis = _AXES["epsilon"]
     parts: list[Part] = [
         _error_table(plan),
+        *plan.limits,
         *(_wanted(plan) if plan.needed else []),
         *_best_levers(plan),
         Details(title, _curve(plan, "epsilon", title, axis)),
@@ -70,7 +71,7 @@ def lines_document(plan: Expectations) -> Document:
         parts = (row.sampling, row.linkage, row.privacy, row.half_width())
         rows.append([f"{row.epsilon:g}", f"{row.count:,}", row.name, *(f"{part:.4g}" for part in parts)])
     table = Table(header, rows, "Expected standard errors", columns)
-    notes = Notes([*_needed(plan), *_all_levers(plan), plan.assumptions])
+    notes = Notes([*plan.limits, *_needed(plan), *_all_levers(plan), plan.assumptions])
     return Document(
         f"Expected standard errors at delta = {plan.delta:g} (no data touched)", [Section("", [table, notes])]
     )

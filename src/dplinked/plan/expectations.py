@@ -9,7 +9,10 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class PlannedError:
-    """Expected standard error of one coefficient, in the user's units, by where it comes from."""
+    """Expected standard error of one coefficient, in the user's units, by where it comes from.
+
+    `accuracy` is the part of `linkage` that the accuracy's own error makes.
+    """
 
     epsilon: float
     count: int
@@ -17,6 +20,7 @@ class PlannedError:
     sampling: float
     linkage: float
     privacy: float
+    accuracy: float = 0.0
 
     @property
     def total(self) -> float:
@@ -80,3 +84,4 @@ class Expectations:
     formula: str
     point: Point
     curves: tuple[Curve, ...]
+    limits: tuple[str, ...] = ()

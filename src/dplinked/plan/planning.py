@@ -3,30 +3,26 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from numbers import Integral, Real
 from pathlib import Path
 from typing import Any, overload
 
 import numpy as np
-from numpy.typing import NDArray
 
 from dplinked.errors import StudyError, plain_faults, plain_number, shown, shown_type, suggest
-from dplinked.linkage import ELE, UNSTATED, Linkage, LinkageExposure, PrivacyUnit
+from dplinked.estimate.variance import accuracy_variance
+from dplinked.linkage import ELE, UNSTATED, Linkage, PrivacyUnit
+from dplinked.plan.assumptions import describe_assumptions, describe_limits
+from dplinked.plan.errors import EXPECTED, ExpectedErrors, Setting
 from dplinked.plan.expectations import Curve, Expectations, Lever, PlannedError, Point
-from dplinked.plan.expected import expected_noise, expected_sampling
-from dplinked.privacy.calibration import privacy_mu
-from dplinked.privacy.quantities.instrument import plan_sums
-from dplinked.privacy.spending import VARIANCE
+from dplinked.plan.rows import Guess, guess_response
 from dplinked.report.files import HTML, write_or_return
 from dplinked.study.budget import LARGE_EPSILON
-from dplinked.study.design import Design
+from dplinked.study.descent import Descent
 from dplinked.study.formula import Interval
-from dplinked.study.instrument import MIDDLE, column_spread
 from dplinked.study.study import Study
-
-Floats = NDArray[np.float64]
 
 _CURVE = 25  # places on a curve
 
@@ -60,17 +56,6 @@ class Plan(Expectations):
         return write_fragment(notebook_document(self))
 
 
-@dataclass(frozen=True)
-class Guess:
-    """Guesses a plan rests on: response mean and deviation on its scaled column, R², accuracy, share for intervals."""
-
-    level: float
-    deviation: float
-    r_squared: float
-    accuracy: float
-    share: float
-
-
 @plain_faults
 def plan(
     count: int | Sequence[int],
@@ -82,16 +67,26 @@ def plan(
     delta: float,
     levels: Mapping[str, Sequence[Any]] | None = None,
     unit: PrivacyUnit | None = None,
+    method: str = "ssp",
+    calibration: str = "tight",
     typical: Mapping[str, Sequence[float]] | None = None,
+    descent: Descent | None = None,
+    response_bound: float | None = None,
+    row_norm: float | None = None,
+    intervals: bool = True,
     r_squared: float = 0.5,
     half_width: Mapping[str, float] | None = None,
 ) -> Plan:
-    """Expected intervals of a tight SSP release over budgets and numbers of rows, touching no data.
+    """Expected intervals of a release over budgets and numbers of rows, touching no data.
+
+    What is not listed here is as in :func:`dplinked.fit`.
 
     Parameters
     ----------
     count
         Number of rows, public; or several to compare.
+    linkage
+        As in :func:`dplinked.fit`. What is declared about its accuracy's error (``checked``, ``accuracy_error``) counts as a part of the linkage error.
     r_squared
         Guessed share of the response's variance that the model explains. Columns and response are taken to
         spread evenly around their typical ranges (the middle 70 %) where declared, else over their bounds.
@@ -107,7 +102,13 @@ def plan(
         linkage=linkage,
         unit=UNSTATED if unit is None else unit,
         levels={} if levels is None else levels,
+        method=method,
+        calibration=calibration,
         typical={} if typical is None else typical,
+        descent=descent,
+        response_bound=response_bound,
+        row_norm=row_norm,
+        intervals=intervals,
     )
     counts: Any = [count] if isinstance(count, Integral) else count
     return plan_study(study, counts, epsilons, r_squared, half_width)
@@ -129,36 +130,23 @@ def plan_study(
         epsilons = _listed(epsilons, "epsilon", LARGE_EPSILON)
     if not 0.0 <= plain_number(r_squared) < 1.0:
         raise StudyError(f"r_squared must lie in [0, 1), not {shown(r_squared)}.")
-    design, exposure = study.prepare()
+    setting = _setting(study)
     for count in counts:
         study.check_count(count)
-    guess = _guess(study, design, r_squared)
-    rows = [
-        row
-        for epsilon in epsilons
-        for count in counts
-        for row in plan_errors(design, exposure, guess, count, epsilon, study.delta)
-    ]
-    needed = []
-    for name, wanted in (half_width or {}).items():
-        if name not in design.names:
-            hint = suggest(name, design.names)
-            raise StudyError(f"half_width names {shown(name) if hint else 'something'}, which is no coefficient.{hint}")
-        needed.append(
-            (name, float(wanted), _needed_epsilon(design, exposure, guess, counts[0], study.delta, name, wanted))
-        )
+    guess = _guess(study, setting, r_squared)
+    points = [(epsilon, count) for epsilon in epsilons for count in counts]
+    errors = {point: expect_errors(setting, guess, *point) for point in points}
     point = Point(epsilons[len(epsilons) // 2], counts[0], guess.accuracy)
-    levers = _levers(study, design, exposure, guess, point.count, point.epsilon)
     return Plan(
         study.delta,
-        tuple(rows),
-        levers,
-        tuple(needed),
-        f"Assumes columns spread evenly over their typical ranges (else bounds) and uncorrelated, R² = {r_squared:g}, "
-        f"accuracy {guess.accuracy:g}. Privacy noise is exact given the sums; the rest is a guess.",
+        tuple(row for place, found in errors.items() for row in list_errors(guess, found, *place)),
+        _levers(setting, guess, point),
+        _needed(setting, guess, counts[0], half_width or {}),
+        describe_assumptions(study, guess),
         study.formula,
         point,
-        _curves(study, design, exposure, guess, point, counts, epsilons),
+        _curves(setting, guess, point, counts, epsilons),
+        describe_limits(study, errors),
     )
 
 
@@ -182,122 +170,150 @@ def _listed(values: Any, name: str, limit: float) -> list[float]:
     return numbers
 
 
-def _guess(study: Study, design: Design, r_squared: float) -> Guess:
-    response = design.response
+def _setting(study: Study) -> Setting:
+    design, exposure = study.prepare()
+    return Setting(study, design, replace(study, typical={}).prepare()[0], exposure)
+
+
+def _guess(study: Study, setting: Setting, r_squared: float) -> Guess:
+    response = setting.aimed.response
     name = response.numeric[0].variables[0]
-    typical = response.name == name and name in study.typical
-    low, high = study.typical[name] if typical else response.interval
-    deviation = (high - low) / (2.0 * math.sqrt(3.0) * response.scale * (MIDDLE if typical else 1.0))
-    level = ((low + high) / 2.0 - response.shift) / response.scale
-    share = 1.0 - (VARIANCE if study.intervals else 0.0)
-    return Guess(level, deviation, r_squared, study.linkage.public.mean_accuracy, share)
+    typical = study.typical[name] if response.name == name and name in study.typical else None
+    linkage = study.linkage.public
+    level, deviation = guess_response(setting.aimed, typical)
+    return Guess(level, deviation, r_squared, linkage.mean_accuracy, accuracy_variance(linkage, None) or 0.0)
 
 
-def plan_errors(
-    design: Design, exposure: LinkageExposure, guess: Guess, count: int, epsilon: float, delta: float
-) -> list[PlannedError]:
-    """Expected standard errors of all coefficients; every column explains an equal part of the variance.
+def expect_errors(setting: Setting, guess: Guess, epsilon: float, count: int) -> ExpectedErrors:
+    """Expected errors by the study's method and calibration."""
+    return EXPECTED[setting.study.method, setting.study.calibration](setting, guess, count, epsilon)
 
-    Wrong links add ``(1-γ²)`` of the explained variance to that of the residuals.
-    """
-    to_user, _ = design.scaling.to_user()
-    slopes = np.sqrt(guess.r_squared * guess.deviation**2 / (max(1, len(design.columns)) * column_spread(design)))
-    residual = guess.deviation * math.sqrt(1.0 - guess.r_squared)
-    mismatch = guess.deviation * math.sqrt(guess.r_squared * (1.0 - guess.accuracy**2))
-    mu = privacy_mu(epsilon, delta) * math.sqrt(guess.share)
-    noise = plan_sums(design, exposure, count, mu, intervals=guess.share < 1.0)
-    scaled = (
-        expected_sampling(design, guess.accuracy, count, residual),
-        expected_sampling(design, guess.accuracy, count, mismatch),
-        expected_noise(design, guess.accuracy, count, noise, slopes, guess.level),
-    )
-    user = [np.sqrt(to_user**2 @ part**2) for part in scaled]
+
+def list_errors(guess: Guess, errors: ExpectedErrors, epsilon: float, count: int) -> list[PlannedError]:
+    """Expected standard errors of all coefficients, in the user's units."""
+    parts = errors.in_user_units(guess.accuracy_variance)
     return [
-        PlannedError(epsilon, count, name, *map(float, parts)) for name, *parts in zip(design.names, *user, strict=True)
+        PlannedError(epsilon, count, name, *map(float, own))
+        for name, *own in zip(errors.design.names, *parts, strict=True)
     ]
 
 
-def _needed_epsilon(
-    design: Design, exposure: LinkageExposure, guess: Guess, count: int, delta: float, name: str, wanted: float
-) -> float | None:
-    """Smallest epsilon whose expected half-width is at most the wanted one; None if none up to 100 is."""
+def _plan_rows(setting: Setting, guess: Guess, epsilon: float, count: int) -> list[PlannedError]:
+    return list_errors(guess, expect_errors(setting, guess, epsilon, count), epsilon, count)
 
-    def width(epsilon: float) -> float:
-        rows = plan_errors(design, exposure, guess, count, epsilon, delta)
-        return next(row.half_width() for row in rows if row.name == name)
+
+def _try_rows(setting: Setting, guess: Guess, epsilon: float, count: int) -> list[PlannedError] | None:
+    """Expected errors; None for a budget that the calibration refuses, or a descent that would not settle."""
+    try:
+        return _plan_rows(setting, guess, epsilon, count)
+    except StudyError:
+        return None
+
+
+def _needed(
+    setting: Setting, guess: Guess, count: int, half_width: Mapping[str, float]
+) -> tuple[tuple[str, float, float | None], ...]:
+    """The smallest epsilon for each wanted half-width."""
+    names, found = setting.aimed.names, []
+    for name, wanted in half_width.items():
+        if name not in names:
+            hint = suggest(name, names)
+            raise StudyError(f"half_width names {shown(name) if hint else 'something'}, which is no coefficient.{hint}")
+        found.append((name, float(wanted), _needed_epsilon(setting, guess, count, names.index(name), wanted)))
+    return tuple(found)
+
+
+def _needed_epsilon(setting: Setting, guess: Guess, count: int, place: int, wanted: float) -> float | None:
+    """Smallest epsilon whose expected half-width is at most the wanted one; None if none up to 100, or to what the calibration allows, is."""
+
+    def width(epsilon: float) -> float | None:
+        rows = _try_rows(setting, guess, epsilon, count)
+        return None if rows is None else rows[place].half_width()
+
+    def search(low: float, high: float, too_low: Callable[[float], bool]) -> tuple[float, float]:
+        for _ in range(50):
+            middle = math.sqrt(low * high)
+            low, high = (middle, high) if too_low(middle) else (low, middle)
+        return low, high
 
     low, high = 1e-3, 100.0
-    if width(high) > wanted:
+    if width(high) is None:
+        high, _ = search(low, high, lambda epsilon: width(epsilon) is not None)
+    if not (width(high) or math.inf) <= wanted:
         return None
-    for _ in range(50):
-        middle = math.sqrt(low * high)
-        low, high = (middle, high) if width(middle) > wanted else (low, middle)
-    return high
+    return search(low, high, lambda epsilon: (width(epsilon) or math.inf) > wanted)[1]
 
 
-def _levers(
-    study: Study, design: Design, exposure: LinkageExposure, guess: Guess, count: int, epsilon: float
-) -> tuple[Lever, ...]:
-    """What twice the budget, twice the rows, half the linkage errors and bounds half as wide would do."""
-    now = plan_errors(design, exposure, guess, count, epsilon, study.delta)
-    better = replace(guess, accuracy=(1.0 + guess.accuracy) / 2.0)
+def _levers(setting: Setting, guess: Guess, point: Point) -> tuple[Lever, ...]:
+    """What twice the budget, twice the rows, half the linkage errors, twice the links checked and bounds half as wide would do."""
+    study, linkage, epsilon, count = setting.study, setting.study.linkage, point.epsilon, point.count
+    better = _at_accuracy(linkage, guess, (1.0 + guess.accuracy) / 2.0)
     changed = {
-        "twice the budget": plan_errors(design, exposure, guess, count, 2.0 * epsilon, study.delta),
-        "twice the rows": plan_errors(design, exposure, guess, 2 * count, epsilon, study.delta),
-        "half the linkage errors": plan_errors(design, exposure, better, count, epsilon, study.delta),
+        "twice the budget": _try_rows(setting, guess, 2.0 * epsilon, count),
+        "twice the rows": _try_rows(setting, guess, epsilon, 2 * count),
+        "half the linkage errors": _try_rows(setting, better, epsilon, count),
     }
+    if isinstance(linkage, ELE) and linkage.checked is not None:
+        better = replace(guess, accuracy_variance=guess.accuracy_variance / 2.0)
+        changed["twice as many links checked"] = _try_rows(setting, better, epsilon, count)
     # Halving bounds tells something only where a typical range says that the rows lie well within them.
-    typical = {name: study.typical[name] for name in design.bounds if name in study.typical}
+    bounds = setting.aimed.bounds
+    typical = {name: study.typical[name] for name in bounds if name in study.typical}
     if typical:
-        tighter = {name: _halved(design.bounds[name], middle) for name, middle in typical.items()}
-        narrow = replace(study, bounds={**study.bounds, **tighter})
+        tighter = {name: _halved(bounds[name], middle) for name, middle in typical.items()}
         try:
-            aimed = narrow.prepare()[0]
-            better = _guess(narrow, aimed, guess.r_squared)
-            changed["bounds half as wide"] = plan_errors(aimed, exposure, better, count, epsilon, study.delta)
+            narrow = _setting(replace(study, bounds={**study.bounds, **tighter}))
+            changed["bounds half as wide"] = _try_rows(
+                narrow, _guess(narrow.study, narrow, guess.r_squared), epsilon, count
+            )
         except StudyError:
             pass  # a transform that the narrower bounds do not allow
+    now = _plan_rows(setting, guess, epsilon, count)
     return tuple(
         Lever(change, before.name, after.total / before.total)
         for change, rows in changed.items()
-        for before, after in zip(now, rows, strict=True)
+        for before, after in zip(now, rows or [], strict=rows is not None)
         if before.name != "Intercept"
     )
 
 
+def _at_accuracy(linkage: Linkage, guess: Guess, accuracy: float) -> Guess:
+    """The guess at another accuracy: found by checking as many links, or with the same standard error."""
+    variance = guess.accuracy_variance * (guess.accuracy / accuracy) ** 2
+    if getattr(linkage, "checked", None) is not None and guess.accuracy < 1.0:
+        variance *= accuracy * (1.0 - accuracy) / (guess.accuracy * (1.0 - guess.accuracy))
+    return replace(guess, accuracy=accuracy, accuracy_variance=variance)
+
+
 def _curves(
-    study: Study,
-    design: Design,
-    exposure: LinkageExposure,
-    guess: Guess,
-    point: Point,
-    counts: Sequence[int],
-    epsilons: Sequence[float],
+    setting: Setting, guess: Guess, point: Point, counts: Sequence[int], epsilons: Sequence[float]
 ) -> tuple[Curve, ...]:
     """Half-widths over budgets, numbers of rows and, where links may be wrong, accuracies: each from a tenth to ten times."""
-    highest = math.ceil(1.0 / study.delta) - 1  # delta must stay below 1/n
+    linkage = setting.study.linkage
+    highest = math.ceil(1.0 / setting.study.delta) - 1  # delta must stay below 1/n
     budgets = _steps(
         min(point.epsilon / 10.0, *epsilons), max(min(10.0 * point.epsilon, LARGE_EPSILON), *epsilons), point.epsilon
     )
     numbers = _steps(
         max(1.0, min(point.count / 10.0, *counts)), min(max(10.0 * point.count, *counts), highest), point.count
     )
-    at: dict[str, list[tuple[float, Guess, int, float]]] = {
-        "epsilon": [(budget, guess, point.count, budget) for budget in budgets],
-        "rows": [(number, guess, number, point.epsilon) for number in sorted({round(number) for number in numbers})],
+    at: dict[str, list[tuple[float, Guess, float, int]]] = {
+        "epsilon": [(budget, guess, budget, point.count) for budget in budgets],
+        "rows": [(number, guess, point.epsilon, number) for number in sorted({round(number) for number in numbers})],
     }
-    if isinstance(study.linkage, ELE):
+    if isinstance(linkage, ELE):
         shares = sorted({*np.linspace(min(0.5, point.accuracy / 2.0), 1.0, _CURVE).round(4).tolist(), point.accuracy})
-        at["accuracy"] = [(share, replace(guess, accuracy=share), point.count, point.epsilon) for share in shares]
-    now = {row.name: row for row in plan_errors(design, exposure, guess, point.count, point.epsilon, study.delta)}
+        own = [guess if share == guess.accuracy else _at_accuracy(linkage, guess, share) for share in shares]
+        at["accuracy"] = [(moved.accuracy, moved, point.epsilon, point.count) for moved in own]
+    now = _plan_rows(setting, guess, point.epsilon, point.count)
     found = []
     for quantity, places in at.items():
-        errors = [plan_errors(design, exposure, own, count, epsilon, study.delta) for _, own, count, epsilon in places]
-        for k, name in enumerate(now):
-            widths = [row[k].half_width() for row in errors]
-            floor = [replace(row[k], privacy=0.0).half_width() for row in errors]
-            values = tuple(float(place[0]) for place in places)
-            found.append(Curve(quantity, name, values, tuple(widths), tuple(floor), now[name].half_width()))
+        errors = {float(value): _try_rows(setting, own, epsilon, count) for value, own, epsilon, count in places}
+        known = {value: rows for value, rows in errors.items() if rows is not None}
+        for k, row in enumerate(now):
+            widths = tuple(rows[k].half_width() for rows in known.values())
+            floor = tuple(replace(rows[k], privacy=0.0).half_width() for rows in known.values())
+            found.append(Curve(quantity, row.name, tuple(known), widths, floor, row.half_width()))
     return tuple(found)
 
 

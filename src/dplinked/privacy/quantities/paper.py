@@ -14,10 +14,18 @@ from dplinked.privacy.quantities.descent import ReleasedDescent, plan_descent, r
 from dplinked.privacy.quantities.instrument import ReleasedSums, rank_one_range
 from dplinked.privacy.spending import Spending
 from dplinked.study.descent import Descent
+from dplinked.study.design import Design
+from dplinked.study.study import Study
 from dplinked.sums.linked_rows import ClippedPaperSums
 from dplinked.sums.rounding import rounding_slack
 
 Floats = NDArray[np.float64]
+
+
+def paper_constants(study: Study, design: Design) -> tuple[float, float]:
+    """c and R of the paper: as declared, else what the bounds imply."""
+    c = study.row_norm or math.hypot(design.radius, float(design.intercept))
+    return c, study.response_bound or design.response.peak
 
 
 def gram_sensitivity(c: float, exposure: LinkageExposure, kappa: float = 0.0) -> float:

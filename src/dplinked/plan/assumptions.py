@@ -1,0 +1,64 @@
+"""What a plan rests on, and where its figures cannot be used, in sentences."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+from dplinked.linkage import Matching
+from dplinked.plan.errors import ExpectedErrors
+from dplinked.plan.rows import Guess
+from dplinked.report.numbers import format_percent
+from dplinked.report.words import list_names
+from dplinked.study.study import Study
+
+_UNSAID = 0.01  # share of the way that a descent may leave without a word
+
+_FIGURES = {
+    ("ssp", "tight"): "Figures are for SSP, tightly calibrated: the noise that would be drawn, and what it does to coefficients to first order.",
+    ("ngd", "tight"): "Figures are for NGD, tightly calibrated: the noise that would be drawn in gradients and curvature, and what it does to "
+    "coefficients to first order.",
+    ("ssp", "paper"): "Figures are for Algorithm 2 of [LPK24] as published: noise by Theorem 4.1, standard errors by Theorem 4.7, to first order, all "
+    "slopes taken as positive. Rows and responses are taken to lie within c and R.",
+    ("ngd", "paper"): "Figures are for Algorithm 1 of [LPK24] as published: noise by Theorem 4.1, standard errors by Theorem 4.6. It leaves out the "
+    "projection, so they are capped at its radius. Rows and responses are taken to lie within c and R.",
+}  # fmt: skip
+
+
+def describe_assumptions(study: Study, guess: Guess) -> str:
+    """Say what was guessed, and where the figures come from."""
+    return (
+        "Assumes columns spread evenly over their typical ranges (else bounds) and uncorrelated, "
+        f"R² = {guess.r_squared:g}{_describe_links(study, guess)}. {_FIGURES[study.method, study.calibration]}"
+    )
+
+
+def _describe_links(study: Study, guess: Guess) -> str:
+    if isinstance(study.linkage, Matching):
+        return ". A matching matrix declares no accuracy: all links are taken as right, and the less certain they are, the larger errors will be"
+    if not guess.accuracy_variance:
+        return (
+            f", accuracy {guess.accuracy:g}, known exactly"
+            if guess.accuracy < 1.0
+            else f", accuracy {guess.accuracy:g}"
+        )
+    error = guess.accuracy * math.sqrt(guess.accuracy_variance)
+    return f", accuracy {guess.accuracy:g} with a standard error of {error:.2g}, which is a part of the linkage error"
+
+
+def describe_limits(study: Study, errors: Mapping[tuple[float, int], ExpectedErrors]) -> tuple[str, ...]:
+    """Say where the method is of no use, and what the figures leave out."""
+    said = []
+    weak = [f"epsilon = {epsilon:g} with {count:,} rows" for (epsilon, count), found in errors.items() if found.weak]
+    if weak:
+        said.append(
+            f"Algorithm 2 is unusable at {list_names(weak)}: the smallest eigenvalue of W'W is expected within 4√(2d) times its noise, where the "
+            "estimate has no finite variance, and figures of it mean little. More rows, a larger budget, tighter bounds or the tight calibration help."
+        )
+    left = max(found.left for found in errors.values())
+    if left > _UNSAID:
+        said.append(
+            f"The descent's steps leave {format_percent(left)} of the way from its start in the direction that it learns slowest. Figures leave out "
+            "this bias: declare more steps, or longer ones."
+        )
+    return tuple(said)

@@ -1,0 +1,245 @@
+"""Expected errors of each method's coefficients, from public values and guesses: noise as it would be drawn, on rows as they are guessed."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dplinked.errors import StudyError
+from dplinked.estimate.intervals import Evidence
+from dplinked.estimate.theorems import descent_variance, sums_variance
+from dplinked.linkage import LinkageExposure
+from dplinked.plan.expected import better_instrument
+from dplinked.plan.rows import ExpectedRows, Guess, expect_rows
+from dplinked.privacy.calibration import noise_multiplier, privacy_mu, round_down
+from dplinked.privacy.quantities.descent import descent_sensitivity
+from dplinked.privacy.quantities.instrument import EntryNoise, entry_noise, is_symmetric, plan_sums
+from dplinked.privacy.quantities.paper import paper_constants, paper_ngd_sensitivity, paper_ssp_sensitivity
+from dplinked.privacy.quantities.ranges import plan_ranges
+from dplinked.privacy.spending import CURVATURE, RANGES, VARIANCE
+from dplinked.study.descent import Descent
+from dplinked.study.design import Design
+from dplinked.study.instrument import public_steps
+from dplinked.study.study import Study
+
+Floats = NDArray[np.float64]
+
+_CHANGE = 1e-4  # relative change of the accuracy by which its effect is found
+
+
+@dataclass(frozen=True)
+class Setting:
+    """A study as planning needs it: its design, the one without typical ranges, and what one person can change about the links."""
+
+    study: Study
+    aimed: Design
+    plain: Design
+    exposure: LinkageExposure
+
+
+@dataclass(frozen=True, eq=False)
+class ExpectedErrors:
+    """What moves the coefficients of a design.
+
+    Attributes
+    ----------
+    sampling, linkage, privacy
+        Covariances on the design's columns (p×p).
+    moved
+        What a relative error of the accuracy does to the coefficients, per unit of it (p).
+    largest
+        Limit of any standard error: the radius within which Algorithm 1 keeps its coefficients.
+    weak
+        Whether the noisy matrix is expected within its noise.
+    left
+        Share of the way from its start that a descent leaves in its slowest direction.
+    """
+
+    design: Design
+    sampling: Floats
+    linkage: Floats
+    privacy: Floats
+    moved: Floats
+    largest: float = math.inf
+    weak: bool = False
+    left: float = 0.0
+
+    def in_user_units(self, accuracy_variance: float) -> tuple[Floats, Floats, Floats, Floats]:
+        """Standard errors by sampling, linkage and privacy, and by the accuracy's own error, a part of linkage (p each)."""
+        to_user, _ = self.design.scaling.to_user()
+        parts = (self.sampling, self.linkage, self.privacy)
+        sampling, linkage, privacy = (np.diag(to_user @ part @ to_user.T) for part in parts)
+        accuracy = accuracy_variance * (to_user @ self.moved) ** 2
+        total = np.sqrt(sampling + linkage + accuracy + privacy)
+        cap = np.minimum(1.0, self.largest / np.maximum(total, np.finfo(float).tiny))
+        found = (sampling, linkage + accuracy, privacy, accuracy)
+        sampling, linkage, privacy, accuracy = (np.sqrt(variance) * cap for variance in found)
+        return sampling, linkage, privacy, accuracy
+
+
+# --- tightly calibrated --------------------------------------------------------------------------------
+
+
+def tight_sums(setting: Setting, guess: Guess, count: int, epsilon: float) -> ExpectedErrors:
+    """Sufficient statistics of the bounded instrument, or of the symmetric one where a release would choose it."""
+    study, exposure, design = setting.study, setting.exposure, setting.aimed
+    mu = privacy_mu(epsilon, study.delta)
+    share = 1.0 - (VARIANCE if study.intervals else 0.0)
+    if study.ranges == "private":
+        numeric = sum(group.numeric for group in design.groups)
+        share -= RANGES if plan_ranges(numeric, count, mu * math.sqrt(RANGES)) is not None else 0.0
+    mu *= math.sqrt(share)
+    if design.half_widths is not None:
+        design = better_instrument(design, setting.plain, exposure, count, mu)
+    rows = expect_rows(setting.aimed, design, guess)
+    noise = entry_noise(plan_sums(design, exposure, count, mu, intervals=study.intervals))
+    vector = np.full(rows.beta.size, noise.response)
+    vector[: int(design.intercept)] = noise.response_total
+    return _solve(design, exposure, rows, guess, count, noise, vector, rows.beta)
+
+
+def tight_descent(setting: Setting, guess: Guess, count: int, epsilon: float) -> ExpectedErrors:
+    """Mean gradients around the mean iterate, solved by the curvature that is released beside them.
+
+    The mean of T noisy gradients has noise ``Δ/μ``, whatever T. The curvature's noise counts for what the mean iterate
+    has left to go: ``(I-A)^t β``, averaged over the steps.
+    """
+    study, exposure, descent = setting.study, setting.exposure, setting.study.descent or Descent()
+    design = replace(setting.aimed, half_widths=None)
+    rows, mu = expect_rows(setting.aimed, design, guess), privacy_mu(epsilon, study.delta)
+    curvature = plan_sums(design, exposure, count, mu * math.sqrt(CURVATURE), matrix_only=True, intervals=True)
+    gradients = mu * math.sqrt(1.0 - CURVATURE - (VARIANCE if study.intervals else 0.0))
+    vector = np.full(rows.beta.size, descent_sensitivity(design, exposure, descent) / gradients)
+    step = public_steps(setting.aimed, guess.accuracy, descent)[:, None] * rows.matrix(guess.accuracy)
+    done = _steps_done(step, descent.iterations)
+    to_go = _solved(step, done @ rows.beta) / descent.iterations
+    return _solve(design, exposure, rows, guess, count, entry_noise(curvature), vector, to_go)
+
+
+def _solve(
+    design: Design,
+    exposure: LinkageExposure,
+    rows: ExpectedRows,
+    guess: Guess,
+    count: int,
+    noise: EntryNoise,
+    vector: Floats,
+    to_go: Floats,
+) -> ExpectedErrors:
+    """Errors of ``β = H⁻¹b`` to first order: noise of b (`vector`, p), and of H times what is left `to_go` (p)."""
+    evidence = Evidence(
+        matrix=count * rows.matrix(guess.accuracy),
+        vector=count * rows.matrix(guess.accuracy) @ rows.beta,
+        matrix_scale=_matrix_scale(noise, design),
+        vector_scale=vector,
+        symmetric=is_symmetric(design, exposure),
+        meat=count * rows.instrument_gram(),
+        centre=rows.beta - to_go,
+        intercept=design.intercept,
+        accuracy_variance=guess.accuracy_variance,
+        left=np.zeros((0, vector.size)),
+        right=np.zeros(0),
+    )
+    gain = np.linalg.inv(evidence.matrix)
+    spread = gain @ evidence.meat @ gain.T
+    true = rows.matrix(guess.accuracy) @ rows.beta
+    moved = _effect_of_accuracy(lambda assumed: _solved(rows.matrix(assumed), true), guess.accuracy)
+    privacy = gain @ evidence.noise(rows.beta) @ gain.T
+    return ExpectedErrors(design, spread * rows.sampling, spread * rows.linkage, privacy, moved)
+
+
+def _matrix_scale(noise: EntryNoise, design: Design) -> Floats:
+    """Standard deviation of the noise in each entry of H (p×p)."""
+    first, size = int(design.intercept), len(design.names)
+    scale = np.full((size, size), noise.core)
+    np.fill_diagonal(scale, noise.diagonal)
+    scale[:first], scale[:, :first] = noise.row, noise.column
+    scale[:first, :first] = 0.0
+    return scale
+
+
+# --- as published --------------------------------------------------------------------------------------
+
+
+def paper_sums(setting: Setting, guess: Guess, count: int, epsilon: float) -> ExpectedErrors:
+    """Algorithm 2 of [LPK24], by Theorems 4.1 and 4.7."""
+    design, rows, gram = _paper_rows(setting, guess, count)
+    c, R = paper_constants(setting.study, design)
+    multiplier = noise_multiplier(epsilon, setting.study.delta, "classic")
+    omega = paper_ssp_sensitivity(c, R, setting.exposure) * multiplier
+    bread = np.asarray(np.linalg.inv(gram), np.float64)
+    covariance = bread * (rows.sampling + rows.linkage)  # W'Σ_zW is W'W times the variance of a response
+    privacy = sums_variance(gram, covariance, rows.beta, omega) - covariance
+    moved = _effect_of_accuracy(
+        lambda assumed: _solved(rows.gram(assumed), rows.cross(assumed, guess.accuracy)), guess.accuracy
+    )
+    weak = bool(np.linalg.eigvalsh(gram)[0] <= 4.0 * math.sqrt(2.0 * rows.beta.size) * omega)
+    return ExpectedErrors(design, bread * rows.sampling, bread * rows.linkage, privacy, moved, weak=weak)
+
+
+def paper_descent(setting: Setting, guess: Guess, count: int, epsilon: float) -> ExpectedErrors:
+    """Algorithm 1 of [LPK24], by Theorems 4.1 and 4.6."""
+    design, rows, gram = _paper_rows(setting, guess, count)
+    descent = setting.study.descent or Descent()
+    eta, T = descent_settings(descent, rows.beta.size, count)
+    c, R = paper_constants(setting.study, design)
+    sensitivity = paper_ngd_sensitivity(c, R, descent.radius, setting.exposure)
+    omega = sensitivity * noise_multiplier(epsilon, setting.study.delta, "paper-zcdp") * math.sqrt(T) * eta / count
+
+    def iterate(assumed: float) -> Floats:
+        settled = _solved(rows.gram(assumed), rows.cross(assumed, guess.accuracy))
+        return np.asarray(_steps_done(eta * rows.gram(assumed), T) @ settled, np.float64)
+
+    left = float(1.0 - np.linalg.eigvalsh(_steps_done(eta * gram / count, T))[0])
+    meat = descent_variance(gram, gram, count, eta, T, 0.0)
+    privacy = descent_variance(gram, 0.0 * gram, count, eta, T, omega)
+    moved = _effect_of_accuracy(iterate, guess.accuracy)
+    return ExpectedErrors(
+        design, meat * rows.sampling, meat * rows.linkage, privacy, moved, largest=descent.radius, left=left
+    )
+
+
+def descent_settings(descent: Descent, p: int, count: int) -> tuple[float, int]:
+    """Step size and number of steps of Algorithm 1, as declared."""
+    assert descent.step is not None  # a study without it is refused
+    return descent.step, descent.iterations
+
+
+def _paper_rows(setting: Setting, guess: Guess, count: int) -> tuple[Design, ExpectedRows, Floats]:
+    """The design in the user's units, its rows, and the expected W'W."""
+    design = setting.aimed.unscaled()
+    rows = expect_rows(setting.aimed, design, guess)
+    return design, rows, count * rows.gram(guess.accuracy)
+
+
+def _steps_done(step: Floats, iterations: int) -> Floats:
+    """``I - (I-A)^T``: the share of the way that T steps go, A what one goes."""
+    whole, longest = np.eye(len(step)), float(np.abs(np.linalg.eigvals(step)).max())
+    if not longest < 2.0:
+        raise StudyError(
+            "The descent's step is too long for rows as they are expected: every step would lead further away. Declare a step at most "
+            f"{round_down(1.0 / longest)} times as long."
+        )
+    return np.asarray(whole - np.linalg.matrix_power(whole - step, iterations), np.float64)
+
+
+def _solved(matrix: Floats, vector: Floats) -> Floats:
+    return np.asarray(np.linalg.solve(matrix, vector), np.float64)
+
+
+def _effect_of_accuracy(estimate: Callable[[float], Floats], accuracy: float) -> Floats:
+    """``γ ∂β/∂γ`` where the estimate takes the accuracy to be γ (p)."""
+    change = estimate(accuracy * (1.0 + _CHANGE)) - estimate(accuracy * (1.0 - _CHANGE))
+    return np.asarray(change / (2.0 * _CHANGE), np.float64)
+
+
+EXPECTED = {
+    ("ssp", "tight"): tight_sums,
+    ("ngd", "tight"): tight_descent,
+    ("ssp", "paper"): paper_sums,
+    ("ngd", "paper"): paper_descent,
+}
