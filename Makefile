@@ -7,7 +7,7 @@ FEBRL ?= .venv-febrl
 RELEASE ?= .venv-release
 PYTEST := $(BIN)/python -m pytest -n 2
 
-.PHONY: demo studio test test-slow test-all test-febrl check format hooks docs wheel bench bench-attack bench-coverage bench-engines bench-ledger bench-linking bench-reproduction clean
+.PHONY: demo studio test test-slow test-all test-febrl check format hooks docs wheel bench bench-attack bench-coverage bench-engines bench-ledger bench-linking bench-plan bench-reproduction clean
 
 $(READY): pyproject.toml constraints.txt hatch_build.py src/dplinked/sums/numpy/kernel.c
 	$(PYTHON) -m venv $(VENV)
@@ -93,6 +93,10 @@ bench-reproduction: $(FEBRL)/.ready
 
 bench-coverage: $(READY)
 	$(BIN)/python benchmarks/coverage.py --runs 1000 --out benchmarks/results/coverage.csv
+
+# Plans against a thousand releases in each of twenty cells: about twenty minutes.
+bench-plan: $(READY)
+	$(BIN)/python benchmarks/planning.py --out benchmarks/results/planning.md
 
 # A hundred million rows: some 8 GB of temporary files. FOLDER=path keeps them, for the next time.
 bench-engines: $(READY)
