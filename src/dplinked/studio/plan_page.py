@@ -133,9 +133,16 @@ def _sliders(moved: Callable[[str], Any], study: Study) -> dict[str, Any]:
     if (exponent := moved("delta")) is not None:
         changes["delta"] = 10.0 ** -int(exponent)
     if isinstance(study.linkage, ELE) and (accuracy := moved("accuracy")) is not None:
-        changes["linkage"] = ELE(float(accuracy), study.linkage.block, source="public")
+        changes["linkage"] = _with_accuracy(study.linkage, float(accuracy))
     bounds = {name: moved(f"bounds{k}") for k, name in enumerate(study.prepare()[0].bounds)}
     return {**changes, "bounds": {**study.bounds, **{name: ends for name, ends in bounds.items() if ends is not None}}}
+
+
+def _with_accuracy(linkage: ELE, accuracy: float) -> ELE:
+    """The same links with another accuracy, which is known as well as the declared one."""
+    declared = linkage.public
+    error = declared.mean_accuracy * math.sqrt(declared.accuracy_variance(None) or 0.0)
+    return ELE(accuracy, linkage.block, accuracy_error=error or None, source="public", carriers=linkage.carriers)
 
 
 def _changes(before: Study, after: Study) -> Changes:
@@ -174,6 +181,7 @@ def _show(own: Plan, moved: Plan) -> TagList:
             "Expected intervals",
             tags.figure(HTML(chart)),
             rows(header, cells, "Expected intervals"),
+            *(say(limit, "warning") for limit in moved.limits),
             tags.p(at + moved.assumptions, class_="hint"),
         )
     )
