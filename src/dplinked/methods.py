@@ -2,24 +2,47 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dplinked.estimate.coefficients import solve_sums
-from dplinked.estimate.descent import descent_sums, last_iterate, solve_descent
-from dplinked.estimate.variance import NoisyVariance, accuracy_variance, link_dependence
+from dplinked.estimate.coefficients import Estimate, solve_sums
+from dplinked.estimate.descent import descent_sums, solve_descent
+from dplinked.estimate.paper import (
+    declared_gram,
+    is_usable,
+    last_iterate,
+    paper_variance,
+    positive,
+    solve_paper_sums,
+    split_paper_errors,
+)
+from dplinked.estimate.variance import (
+    MOMENTS,
+    ErrorParts,
+    NoisyVariance,
+    accuracy_variance,
+    link_dependence,
+    split_errors,
+)
 from dplinked.plan.expected import better_instrument
 from dplinked.privacy.calibration import noise_multiplier, privacy_mu
 from dplinked.privacy.quantities.descent import release_descent
 from dplinked.privacy.quantities.instrument import ReleasedSums, release_curvature, release_sums
 from dplinked.privacy.quantities.meat import SCALE_ALONE, choose_route, release_meat
-from dplinked.privacy.quantities.paper import paper_constants, release_paper_descent, release_paper_sums
+from dplinked.privacy.quantities.paper import (
+    PaperMoments,
+    paper_constants,
+    release_paper_descent,
+    release_paper_moments,
+    release_paper_sums,
+)
 from dplinked.privacy.quantities.ranges import BINS, plan_ranges, release_ranges
 from dplinked.privacy.quantities.residual_scale import plan_residual_scale, release_residual_scale, residual_edges
-from dplinked.privacy.spending import MEAT, RANGES, RESIDUAL_SCALE, VARIANCE, Spending
+from dplinked.privacy.spending import CURVATURE, MEAT, RANGES, RESIDUAL_SCALE, VARIANCE, Spending
 from dplinked.release.build import build_release
 from dplinked.release.release import Release
 from dplinked.study.descent import Descent
@@ -51,10 +74,19 @@ class Method:
     run: Callable[[Study, LinkedRows, Spending], Release]
 
     def mu(self, study: Study) -> float:
-        """μ that a release of this study spends: one over its noise multiplier."""
+        """μ that a release of this study spends."""
         if self.rule == "analytic":
             return privacy_mu(study.epsilon, study.delta)
-        return 1.0 / noise_multiplier(study.epsilon, study.delta, self.rule)
+        own = paper_mu(study)
+        if study.method == "ngd" and study.intervals:
+            whole = privacy_mu(study.epsilon, study.delta)
+            return min(whole, math.hypot(own, whole * math.sqrt(CURVATURE)))
+        return own
+
+
+def paper_mu(study: Study) -> float:
+    """μ of a paper's algorithm itself: one over the noise multiplier of its rule."""
+    return 1.0 / noise_multiplier(study.epsilon, study.delta, method_of(study).rule)
 
 
 def method_of(study: Study) -> Method:
@@ -77,25 +109,26 @@ def fit_sums(study: Study, rows: LinkedRows, spending: Spending) -> Release:
     sums = release_sums(rows.instrument_sums(), spending, intervals=study.intervals)
     estimate = solve_sums(sums, intercept=design.intercept, prior_scale=_prior_scale(design), ridge=study.ridge)
     variance = release_variance(study, rows, spending, sums, estimate.beta)
-    return build_release(study, design, rows.count, spending, estimate, sums=sums, variance=variance)
+    errors = split_errors(design, study.linkage, rows.count, estimate, sums, variance)
+    return build_release(study, design, rows.count, spending, estimate, errors, sums=sums)
 
 
 def fit_descent(study: Study, rows: LinkedRows, spending: Spending) -> Release:
-    """Noisy gradient descent on (H, b) with h = x.
+    """Noisy gradient descent on (H, b) with h = x, finished by solving for what few steps leave to go.
 
-    For intervals H is released too. The steps' noisy gradients then tell b around the iterates,
-    ``b̃ = mean(H̃β_t - g̃_t)``, in which H̃'s noise counts only for the distance left to go.
+    H is released too. The steps' noisy gradients tell b around the iterates, ``b̃ = mean(H̃β_t - g̃_t)``, in which H̃'s noise counts only for
+    the distance left to go.
     """
     design, descent = rows.design, study.descent or Descent()
     private = rows.instrument_sums()
     steps = public_steps(study.prepare()[0], study.linkage.public.mean_accuracy, descent)
-    path = release_descent(private, spending, descent, steps, intervals=study.intervals)
-    if not study.intervals:
-        return build_release(study, design, rows.count, spending, last_iterate(path, rows.count), descent=path)
-    sums = descent_sums(path, release_curvature(private, spending))
+    start = descent.first_iterate(design.scaling)
+    path = release_descent(private, spending, descent, steps, start, intervals=study.intervals)
+    sums = descent_sums(path, release_curvature(private, spending, intervals=study.intervals))
     estimate = solve_descent(sums, design.intercept, _prior_scale(design))
     variance = release_variance(study, rows, spending, sums, estimate.beta)
-    return build_release(study, design, rows.count, spending, estimate, sums=sums, descent=path, variance=variance)
+    errors = split_errors(design, study.linkage, rows.count, estimate, sums, variance)
+    return build_release(study, design, rows.count, spending, estimate, errors, sums=sums, descent=path)
 
 
 def search_ranges(rows: LinkedRows, spending: Spending) -> Design:
@@ -165,20 +198,61 @@ def _prior_scale(design: Design) -> float:
 
 
 def fit_paper_sums(study: Study, rows: LinkedRows, spending: Spending) -> Release:
-    """Algorithm 2 of [LPK24] with Theorem 4.1's noise, with declared constants and no redraw."""
-    c, R = paper_constants(study, rows.design)
-    sums = release_paper_sums(rows.paper_sums(c, R), spending)
-    estimate = solve_sums(sums, intercept=False, prior_scale=(R / c) ** 2, ridge=study.ridge, only_if_weak=True)
-    return build_release(study, rows.design, rows.count, spending, estimate, sums=sums)
+    """Algorithm 2 of [LPK24] with Theorem 4.1's noise, with declared constants and no redraw.
+
+    For intervals z'z is released too, within the noise that Theorem 4.1 asks for anyhow.
+    """
+    design, (c, R) = rows.design, paper_constants(study, rows.design)
+    moments = release_paper_sums(rows.paper_sums(c, R), spending, squares=study.intervals)
+    estimate, shrunken = solve_paper_sums(moments.sums, (R / c) ** 2, study.ridge)
+    errors = _paper_errors(study, rows, moments, estimate, shrunken.beta, R)
+    beside = None if study.ridge is not None or is_usable(moments.sums) else shrunken
+    return build_release(
+        study,
+        design,
+        rows.count,
+        spending,
+        estimate,
+        errors,
+        sums=moments.sums,
+        squares=moments.squares,
+        shrunken=beside,
+    )
 
 
 def fit_paper_descent(study: Study, rows: LinkedRows, spending: Spending) -> Release:
-    """Algorithm 1 of [LPK24] with Theorem 4.1's noise and declared constants."""
-    c, R = paper_constants(study, rows.design)
-    descent = study.descent or Descent()
-    steps = public_steps(rows.design, 1.0, descent)
-    path = release_paper_descent(rows.paper_sums(c, R), spending, descent, steps)
-    return build_release(study, rows.design, rows.count, spending, last_iterate(path, rows.count), descent=path)
+    """Algorithm 1 of [LPK24] with Theorem 4.1's noise and declared constants.
+
+    For intervals W'W and z'z are released too, within the (ε, δ) that Algorithm 1's calibration leaves unused; its own noise stays the same.
+    """
+    design, (c, R), count = rows.design, paper_constants(study, rows.design), rows.count
+    descent = (study.descent or Descent()).settled(len(design.names), count)
+    steps, start = public_steps(design, 1.0, descent), descent.first_iterate(design.scaling)
+    private = rows.paper_sums(c, R)
+    own = (paper_mu(study) / spending.mu) ** 2
+    path = release_paper_descent(private, spending, descent, steps, start, keep=1.0 - own if study.intervals else 0.0)
+    if not study.intervals:
+        estimate = last_iterate(path, declared_gram(path, count), count)
+        errors = _paper_errors(study, rows, None, estimate, estimate.beta, R)
+        return build_release(study, design, count, spending, estimate, errors, descent=path)
+    found = release_paper_moments(private, spending)
+    moments = replace(found, sums=descent_sums(path, found.sums))
+    estimate = last_iterate(path, positive(moments.sums.matrix), count)
+    errors = _paper_errors(study, rows, moments, estimate, estimate.beta, R)
+    return build_release(
+        study, design, count, spending, estimate, errors, sums=moments.sums, descent=path, squares=moments.squares
+    )
+
+
+def _paper_errors(
+    study: Study, rows: LinkedRows, moments: PaperMoments | None, estimate: Estimate, beta: Floats, R: float
+) -> ErrorParts:
+    """What the coefficients' errors are made of: privacy noise alone where no moments were released for intervals."""
+    if moments is None or moments.squares is None:
+        return ErrorParts(np.diag(estimate.covariance))
+    dependence = link_dependence(study.linkage, MOMENTS, rows.blocks)
+    variance = paper_variance(moments, beta, rows.count, R, study.linkage, dependence, rows.design.intercept)
+    return split_paper_errors(estimate, variance, accuracy_variance(study.linkage.public, rows.blocks))
 
 
 def _without_instrument(design: Design) -> Design:

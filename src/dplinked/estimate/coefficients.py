@@ -62,7 +62,6 @@ def solve_sums(
     intercept: bool,
     prior_scale: float,
     ridge: float | None = None,
-    only_if_weak: bool = False,
 ) -> Estimate:
     """Solve released sums for the coefficients.
 
@@ -74,8 +73,6 @@ def solve_sums(
         Size of a coefficient's prior variance around which the search runs.
     ridge
         A declared penalty added to the slopes' matrix instead of shrinkage.
-    only_if_weak
-        Leave ``H⁻¹b`` alone unless the smallest eigenvalue is within its noise (the paper's estimator).
     """
     first = int(intercept)
     core = _eliminate_intercept(released) if intercept else _plain_core(released)
@@ -87,17 +84,12 @@ def solve_sums(
     if d:
         basis_left, s, basis_right = _decompose(core.matrix, released.symmetric)
         floor = _EIGEN_FLOOR * core.matrix_scale * math.sqrt(2.0 * d)
-        weak = bool(s.min() <= 4.0 * core.matrix_scale * math.sqrt(2.0 * d))
         if ridge is not None:
             slopes = np.asarray(
                 np.linalg.lstsq(core.matrix + ridge * np.eye(d), core.vector, rcond=None)[0], np.float64
             )
             gain = np.asarray(np.linalg.pinv(core.matrix + ridge * np.eye(d)), np.float64)
             covariance = _noise_variance(core, slopes) * gain @ gain.T
-        elif only_if_weak and not weak:
-            slopes = np.asarray(np.linalg.solve(core.matrix, core.vector), np.float64)
-            covariance = (basis_right * (_noise_variance(core, slopes) / s**2)) @ basis_right.T
-            gain = np.asarray(np.linalg.inv(core.matrix), np.float64)
         else:
             slopes, covariance, gain = _shrink(core, basis_left, np.maximum(s, floor), basis_right, prior_scale)
         plain = _plain_error(core, s, basis_right, slopes, released.symmetric)

@@ -1,4 +1,4 @@
-"""Coefficients from a released gradient descent."""
+"""Coefficients from a released gradient descent, finished with its released curvature."""
 
 from __future__ import annotations
 
@@ -9,17 +9,6 @@ import numpy as np
 from dplinked.estimate.coefficients import Estimate, solve_sums
 from dplinked.privacy.quantities.descent import ReleasedDescent
 from dplinked.privacy.quantities.instrument import ReleasedSums
-
-
-def last_iterate(released: ReleasedDescent, count: int) -> Estimate:
-    """The last iterate, with the noise that the steps carried into it.
-
-    The curvature is read off the transcript's step sizes (1/η), so the covariance is approximate: each
-    step's noise is damped by ``1 - η·curvature`` ≈ 0 in the next.
-    """
-    beta = released.path[-1]
-    per_step = (released.steps * released.scale / count) ** 2
-    return Estimate(beta, np.diag(per_step), np.diag(released.steps / count), np.sqrt(per_step))
 
 
 def descent_sums(path: ReleasedDescent, curvature: ReleasedSums) -> ReleasedSums:

@@ -15,6 +15,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -71,13 +72,7 @@ class Evidence:
 
     def noise(self, beta: Floats) -> Floats:
         """Covariance of the privacy noise in ``b̃ - H̃β``."""
-        offset = beta - self.centre
-        variance = self.matrix_scale**2
-        covariance = np.diag(self.vector_scale**2 + variance @ offset**2)
-        if self.symmetric:
-            shared = variance * np.outer(offset, offset)
-            covariance += shared - np.diag(np.diag(shared))
-        return covariance
+        return noise_covariance(self, beta)
 
     def accuracy_error(self, beta: Floats) -> Floats:
         """Covariance that the accuracy's own error causes: H's slopes are proportional to it."""
@@ -112,6 +107,36 @@ class Evidence:
             moved, first = self._moved(), int(self.intercept)
             bend[first:] += self.accuracy_variance * (w @ moved @ beta) * (moved.T @ w)[first:]
         return np.asarray(-self.matrix.T @ w - bend, np.float64)
+
+
+class NoisySums(Protocol):
+    """Sums with the scales of their noise."""
+
+    @property
+    def matrix_scale(self) -> Floats:
+        """Of each entry of the matrix (p×p)."""
+
+    @property
+    def vector_scale(self) -> Floats:
+        """Of each entry of the vector (p)."""
+
+    @property
+    def symmetric(self) -> bool:
+        """Whether the noise of the matrix is symmetric."""
+
+    @property
+    def centre(self) -> Floats:
+        """The coefficients around which the vector was taken (p)."""
+
+
+def noise_covariance(sums: NoisySums, beta: Floats) -> Floats:
+    """Covariance of the privacy noise in ``b̃ - H̃β`` (p×p)."""
+    offset, variance = beta - sums.centre, sums.matrix_scale**2
+    covariance = np.diag(sums.vector_scale**2 + variance @ offset**2)
+    if sums.symmetric:
+        shared = variance * np.outer(offset, offset)
+        covariance += shared - np.diag(np.diag(shared))
+    return np.asarray(covariance, np.float64)
 
 
 def fit_restricted(evidence: Evidence, start: Floats, left: Floats, right: Floats) -> tuple[Floats, float]:

@@ -27,13 +27,25 @@ def descent_variance(gram: Floats, meat: Floats, n: int, eta: float, T: int, ome
     ``Σ = S (η/n)² W'Σ_zW S + ω² Σ_t (I-A)^(2t-2)`` with ``A = ηW'W/n`` and ``S = Σ_t (I-A)^(t-1)``,
     summed in closed form over the eigenvalues of A.
     """
+    gain = descent_gain(gram, n, eta, T)
+    return np.asarray(gain @ meat @ gain.T + omega**2 * descent_noise(gram, n, eta, T))
+
+
+def descent_gain(gram: Floats, n: int, eta: float, T: int) -> Floats:
+    """``S η/n``: what a change of W'z does to the T-th iterate (d×d)."""
     values, vectors = np.linalg.eigh(eta * gram / n)
-    left = 1.0 - values
     with np.errstate(divide="ignore", invalid="ignore"):
-        steps = np.where(values == 0, T, (1.0 - left**T) / values)
-        squares = np.where(left**2 == 1, T, (1.0 - left ** (2 * T)) / (1.0 - left**2))
-    S = (vectors * steps) @ vectors.T
-    return np.asarray(S @ meat @ S * (eta / n) ** 2 + omega**2 * (vectors * squares) @ vectors.T)
+        steps = np.where(values == 0, T, (1.0 - (1.0 - values) ** T) / values)
+    return np.asarray((vectors * steps) @ vectors.T * (eta / n))
+
+
+def descent_noise(gram: Floats, n: int, eta: float, T: int) -> Floats:
+    """``Σ_t (I-A)^(2t-2)``: variance of the T-th iterate by steps' noise of variance one (d×d)."""
+    values, vectors = np.linalg.eigh(eta * gram / n)
+    left = (1.0 - values) ** 2
+    with np.errstate(divide="ignore", invalid="ignore"):
+        squares = np.where(left == 1, T, (1.0 - left**T) / (1.0 - left))
+    return np.asarray((vectors * squares) @ vectors.T)
 
 
 def sums_variance(gram: Floats, rl_covariance: Floats, beta: Floats, omega: float) -> Floats:

@@ -19,6 +19,7 @@ from dplinked.study.instrument import column_spread, instrument_signal
 from dplinked.sums.types import BlockFacts
 
 Floats = NDArray[np.float64]
+MOMENTS = "moments"
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,7 +56,8 @@ class ReleasedVariance(Record):
     Attributes
     ----------
     route
-        What sampling and linkage variance came from: ``"block"`` totals, single ``"row"``s, or the residuals' ``"scale"`` alone.
+        What sampling and linkage variance came from: ``"block"`` totals, single ``"row"``s, the residuals' ``"scale"`` alone, or, of the paper's
+        algorithms, the ``"moments"`` W'W, W'z and z'z.
     meat
         Variance by sampling and wrong links (p×p), made positive definite.
     noise, weights, residual, accuracy

@@ -59,6 +59,6 @@ def describe_limits(study: Study, errors: Mapping[tuple[float, int], ExpectedErr
     if left > _UNSAID:
         said.append(
             f"The descent's steps leave {format_percent(left)} of the way from its start in the direction that it learns slowest. Figures leave out "
-            "this bias: declare more steps, or longer ones."
+            "this bias, which a release counts as an error: declare more steps, or longer ones."
         )
     return tuple(said)

@@ -10,14 +10,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dplinked.errors import StudyError
-from dplinked.estimate.intervals import Evidence
+from dplinked.estimate.intervals import noise_covariance
+from dplinked.estimate.paper import is_usable
 from dplinked.estimate.theorems import descent_variance, sums_variance
 from dplinked.linkage import LinkageExposure
 from dplinked.plan.expected import better_instrument
 from dplinked.plan.rows import ExpectedRows, Guess, expect_rows
 from dplinked.privacy.calibration import noise_multiplier, privacy_mu, round_down
 from dplinked.privacy.quantities.descent import descent_sensitivity
-from dplinked.privacy.quantities.instrument import EntryNoise, entry_noise, is_symmetric, plan_sums
+from dplinked.privacy.quantities.instrument import EntryNoise, ReleasedSums, entry_noise, is_symmetric, plan_sums
 from dplinked.privacy.quantities.paper import paper_constants, paper_ngd_sensitivity, paper_ssp_sensitivity
 from dplinked.privacy.quantities.ranges import plan_ranges
 from dplinked.privacy.spending import CURVATURE, RANGES, VARIANCE
@@ -106,18 +107,29 @@ def tight_descent(setting: Setting, guess: Guess, count: int, epsilon: float) ->
     """Mean gradients around the mean iterate, solved by the curvature that is released beside them.
 
     The mean of T noisy gradients has noise ``Δ/μ``, whatever T. The curvature's noise counts for what the mean iterate
-    has left to go: ``(I-A)^t β``, averaged over the steps.
+    has left to go: ``(I-A)^t (β-β⁰)``, averaged over the steps.
     """
     study, exposure, descent = setting.study, setting.exposure, setting.study.descent or Descent()
     design = replace(setting.aimed, half_widths=None)
     rows, mu = expect_rows(setting.aimed, design, guess), privacy_mu(epsilon, study.delta)
-    curvature = plan_sums(design, exposure, count, mu * math.sqrt(CURVATURE), matrix_only=True, intervals=True)
+    own = mu * math.sqrt(CURVATURE)
+    curvature = plan_sums(design, exposure, count, own, matrix_only=True, intervals=study.intervals)
     gradients = mu * math.sqrt(1.0 - CURVATURE - (VARIANCE if study.intervals else 0.0))
     vector = np.full(rows.beta.size, descent_sensitivity(design, exposure, descent) / gradients)
     step = public_steps(setting.aimed, guess.accuracy, descent)[:, None] * rows.matrix(guess.accuracy)
-    done = _steps_done(step, descent.iterations)
-    to_go = _solved(step, done @ rows.beta) / descent.iterations
+    whole = _steps_done(step, descent.iterations) @ (rows.beta - descent.first_iterate(design.scaling))
+    to_go = _solved(step, whole) / descent.iterations
     return _solve(design, exposure, rows, guess, count, entry_noise(curvature), vector, to_go)
+
+
+@dataclass(frozen=True, eq=False)
+class _Noise:
+    """Standard deviations of the noise in H (p×p) and b (p), taken around the coefficients `centre` (p)."""
+
+    matrix_scale: Floats
+    vector_scale: Floats
+    symmetric: bool
+    centre: Floats
 
 
 def _solve(
@@ -131,24 +143,12 @@ def _solve(
     to_go: Floats,
 ) -> ExpectedErrors:
     """Errors of ``β = H⁻¹b`` to first order: noise of b (`vector`, p), and of H times what is left `to_go` (p)."""
-    evidence = Evidence(
-        matrix=count * rows.matrix(guess.accuracy),
-        vector=count * rows.matrix(guess.accuracy) @ rows.beta,
-        matrix_scale=_matrix_scale(noise, design),
-        vector_scale=vector,
-        symmetric=is_symmetric(design, exposure),
-        meat=count * rows.instrument_gram(),
-        centre=rows.beta - to_go,
-        intercept=design.intercept,
-        accuracy_variance=guess.accuracy_variance,
-        left=np.zeros((0, vector.size)),
-        right=np.zeros(0),
-    )
-    gain = np.linalg.inv(evidence.matrix)
-    spread = gain @ evidence.meat @ gain.T
-    true = rows.matrix(guess.accuracy) @ rows.beta
-    moved = _effect_of_accuracy(lambda assumed: _solved(rows.matrix(assumed), true), guess.accuracy)
-    privacy = gain @ evidence.noise(rows.beta) @ gain.T
+    drawn = _Noise(_matrix_scale(noise, design), vector, is_symmetric(design, exposure), rows.beta - to_go)
+    matrix = rows.matrix(guess.accuracy)
+    gain = np.linalg.inv(count * matrix)
+    spread = count * gain @ rows.instrument_gram() @ gain.T
+    privacy = gain @ noise_covariance(drawn, rows.beta) @ gain.T
+    moved = _effect_of_accuracy(lambda assumed: _solved(rows.matrix(assumed), matrix @ rows.beta), guess.accuracy)
     return ExpectedErrors(design, spread * rows.sampling, spread * rows.linkage, privacy, moved)
 
 
@@ -177,22 +177,25 @@ def paper_sums(setting: Setting, guess: Guess, count: int, epsilon: float) -> Ex
     moved = _effect_of_accuracy(
         lambda assumed: _solved(rows.gram(assumed), rows.cross(assumed, guess.accuracy)), guess.accuracy
     )
-    weak = bool(np.linalg.eigvalsh(gram)[0] <= 4.0 * math.sqrt(2.0 * rows.beta.size) * omega)
+    scales = np.full_like(gram, omega)
+    expected = ReleasedSums(gram, gram @ rows.beta, scales, scales[0], True, np.zeros_like(rows.beta))
+    weak = not is_usable(expected)
     return ExpectedErrors(design, bread * rows.sampling, bread * rows.linkage, privacy, moved, weak=weak)
 
 
 def paper_descent(setting: Setting, guess: Guess, count: int, epsilon: float) -> ExpectedErrors:
     """Algorithm 1 of [LPK24], by Theorems 4.1 and 4.6."""
     design, rows, gram = _paper_rows(setting, guess, count)
-    descent = setting.study.descent or Descent()
-    eta, T = descent_settings(descent, rows.beta.size, count)
+    descent = (setting.study.descent or Descent()).settled(rows.beta.size, count)
+    assert descent.step is not None  # a study without it is refused
+    eta, T, start = descent.step, descent.iterations, descent.first_iterate(design.scaling)
     c, R = paper_constants(setting.study, design)
     sensitivity = paper_ngd_sensitivity(c, R, descent.radius, setting.exposure)
     omega = sensitivity * noise_multiplier(epsilon, setting.study.delta, "paper-zcdp") * math.sqrt(T) * eta / count
 
     def iterate(assumed: float) -> Floats:
         settled = _solved(rows.gram(assumed), rows.cross(assumed, guess.accuracy))
-        return np.asarray(_steps_done(eta * rows.gram(assumed), T) @ settled, np.float64)
+        return np.asarray(start + _steps_done(eta * rows.gram(assumed), T) @ (settled - start), np.float64)
 
     left = float(1.0 - np.linalg.eigvalsh(_steps_done(eta * gram / count, T))[0])
     meat = descent_variance(gram, gram, count, eta, T, 0.0)
@@ -201,12 +204,6 @@ def paper_descent(setting: Setting, guess: Guess, count: int, epsilon: float) ->
     return ExpectedErrors(
         design, meat * rows.sampling, meat * rows.linkage, privacy, moved, largest=descent.radius, left=left
     )
-
-
-def descent_settings(descent: Descent, p: int, count: int) -> tuple[float, int]:
-    """Step size and number of steps of Algorithm 1, as declared."""
-    assert descent.step is not None  # a study without it is refused
-    return descent.step, descent.iterations
 
 
 def _paper_rows(setting: Setting, guess: Guess, count: int) -> tuple[Design, ExpectedRows, Floats]:

@@ -15,7 +15,7 @@ RANGES = 0.05  # of μ²: private ranges
 RESIDUAL_SCALE = 0.03  # the size of residuals
 MEAT = 0.05  # the variance of the estimating equation
 VARIANCE = RESIDUAL_SCALE + MEAT  # all that intervals need
-CURVATURE = 0.2  # H beside a gradient descent, for its intervals
+CURVATURE = 0.2  # H beside a gradient descent, which finishes it
 
 _ROUNDING = 1e-9  # room for the last digits of sums of squares
 

@@ -9,7 +9,7 @@ from importlib import metadata
 import numpy as np
 
 from dplinked.estimate.coefficients import Estimate
-from dplinked.estimate.variance import NoisyVariance, split_errors
+from dplinked.estimate.variance import ErrorParts
 from dplinked.privacy.quantities.descent import ReleasedDescent
 from dplinked.privacy.quantities.instrument import ReleasedSums
 from dplinked.privacy.spending import Spending
@@ -26,15 +26,16 @@ def build_release(
     count: int,
     spending: Spending,
     estimate: Estimate,
+    errors: ErrorParts,
     *,
     sums: ReleasedSums | None = None,
     descent: ReleasedDescent | None = None,
-    variance: NoisyVariance | None = None,
+    squares: float | None = None,
+    shrunken: Estimate | None = None,
 ) -> Release:
     """Put a release together; what it spent is read off its spending."""
     matrix, offset = design.scaling.to_user()
     names = design.names
-    errors = split_errors(design, study.linkage, count, estimate, sums, variance)
     parts = errors.named()
     total = sum(np.maximum(part, 0.0) for part in parts.values())
     identified = 1.96 * estimate.plain_error <= design.coefficient_range()
@@ -53,9 +54,10 @@ def build_release(
         privacy=describe_privacy(study, spending.spent),
         linkage=study.linkage.describe(),
         declared=Declared(study.formula, dict(design.bounds), dict(design.levels), dict(design.fill)),
-        released=Released(sums, descent, errors.released, spending.parts),
+        released=Released(sums, descent, errors.released, spending.parts, squares),
         scaling=design.scaling,
         versions=dict(_versions()),
+        shrunken={} if shrunken is None else dict(zip(names, (matrix @ shrunken.beta + offset).tolist(), strict=True)),
     )
 
 

@@ -50,12 +50,15 @@ class Released(Record):
         The variance that intervals rest on; None if they were not paid for.
     parts
         Name, size, sensitivity and noise scale of all that was drawn, in order.
+    squares
+        Noisy z'z, of the paper's algorithms with intervals.
     """
 
     sums: ReleasedSums | None
     descent: ReleasedDescent | None
     variance: ReleasedVariance | None
     parts: tuple[Part, ...]
+    squares: float | None = None
 
     OLD_KEYS: ClassVar[Mapping[str, str]] = {
         "meat": "variance",

@@ -13,7 +13,9 @@ from numpy.typing import NDArray
 from dplinked.errors import StudyError, plain_number, shown
 from dplinked.estimate.hypotheses import TestResult, parse_hypotheses
 from dplinked.estimate.intervals import Evidence, Solution, fit_restricted, invert_test, solve_evidence
+from dplinked.estimate.paper import descent_covariance
 from dplinked.estimate.variance import ReleasedVariance
+from dplinked.privacy.quantities.descent import ReleasedDescent
 from dplinked.privacy.quantities.instrument import ReleasedSums
 from dplinked.study.scaling import Scaling
 
@@ -33,12 +35,17 @@ class Inference:
         As the release has them.
     dropped
         Names of coefficients that a smaller model holds at zero.
+    count, descent
+        Number of rows, and the transcript of a descent whose last iterate is the estimate, as in Algorithm 1 of the paper; None if the estimate
+        solves the sums.
     """
 
     sums: ReleasedSums
     variance: ReleasedVariance
     scaling: Scaling
     dropped: tuple[str, ...] = ()
+    count: int = 0
+    descent: ReleasedDescent | None = None
     _intervals: dict[tuple[float, str], dict[str, Interval]] = field(default_factory=dict, init=False, repr=False)
 
     def conf_int(self, level: float, method: str) -> dict[str, Interval]:
@@ -89,6 +96,8 @@ class Inference:
 
     @cached_property
     def _evidence(self) -> Evidence:
+        if self.descent is not None:
+            return self._last_iterate(self.descent)
         sums, (matrix, offset) = self.sums, self._to_user
         zero = [self.scaling.names.index(name) for name in self.dropped]
         return Evidence(
@@ -104,6 +113,17 @@ class Inference:
             matrix[zero],
             -offset[zero],
         )
+
+    def _last_iterate(self, descent: ReleasedDescent) -> Evidence:
+        """The last iterate as evidence of the coefficients themselves, with its own covariance: tests are Wald's."""
+        matrix, offset = self._to_user
+        zero, p = [self.scaling.names.index(name) for name in self.dropped], len(self.scaling.names)
+        covariance = descent_covariance(descent, self.sums.matrix, self.variance, self.count, self.scaling.intercept)
+        none = np.zeros(p)
+        return Evidence(
+            np.eye(p), descent.path[-1], np.zeros((p, p)), none, True, covariance, none, self.scaling.intercept, 0.0,
+            matrix[zero], -offset[zero],
+        )  # fmt: skip
 
     @cached_property
     def _solution(self) -> Solution:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Self
 
@@ -44,6 +44,7 @@ class Result:
     versions: dict[str, str]
     dropped: tuple[str, ...] = ()
     ledger: LedgerEntry | None = None
+    shrunken: dict[str, float] = field(default_factory=dict)
 
     # --- intervals and tests ---------------------------------------------------------------------
 
@@ -97,12 +98,15 @@ class Result:
             std_err={names[k]: float(errors[k]) for k in places},
             error_parts={},
             identified={names[k]: self.identified[names[k]] for k in places},
+            shrunken={},
         )
 
     def ridge(self, penalty: float) -> dict[str, float]:
         """Coefficients with a ridge penalty on the slopes, as a share of the number of rows, on the scaled columns."""
         if self.dropped:
             raise StudyError("Ask the whole model for its ridge, not a submodel.")
+        if self._tells_last_iterate:
+            raise StudyError("The last iterate of Algorithm 1 has no ridge; a release with method='ssp' has.")
         if not 0.0 <= plain_number(penalty) < math.inf:
             raise StudyError(f"The penalty must be a finite number, 0 or more, not {shown(penalty)}.")
         estimate = solve_sums(
@@ -137,20 +141,21 @@ class Result:
         """Refuse, by a ValueError, values that do not fit together: names, and the sizes of what was released."""
         names, (sums, variance) = self.scaling.names, (self.released.sums, self.released.variance)
         kept = [name for name in names if name not in self.dropped]
+        listed: list[Mapping[str, Any]] = [self.coef, self.std_err, self.identified, self.shrunken or self.coef]
         sizes = (
             []
             if sums is None
             else [(sums.matrix, 2), (sums.matrix_scale, 2), (sums.vector, 1), (sums.vector_scale, 1), (sums.centre, 1)]
         )
         sizes += [] if variance is None else [(variance.meat, 2), (variance.weights, 1)]
-        named = all(list(one) == kept for one in (self.coef, self.std_err, self.identified))
+        named = all(list(one) == kept for one in listed)
         if not (named and self.count > 0 and all(array.shape == (len(names),) * axes for array, axes in sizes)):
             raise ValueError("names or sizes do not fit together")
 
     @property
     def tells_other_accuracies(self) -> bool:
         """Whether :meth:`with_accuracy` can be asked."""
-        whole = self.has_intervals and not self.dropped and self.scaling.intercept
+        whole = self.has_intervals and not self.dropped and self.scaling.intercept and not self._tells_last_iterate
         return whole and self.linkage.model == "ELE" and self.linkage.accuracy is not None
 
     @property
@@ -162,7 +167,11 @@ class Result:
     def _inference(self) -> Inference:
         sums, variance = self.released.sums, self.released.variance
         if sums is None or variance is None:
-            raise StudyError(
-                "This release paid for no intervals. Fit with intervals=True and calibration='tight' to have them."
-            )
-        return Inference(sums, variance, self.scaling, self.dropped)
+            raise StudyError("This release paid for no intervals. Fit with intervals=True to have them.")
+        descent = self.released.descent if self._tells_last_iterate else None
+        return Inference(sums, variance, self.scaling, self.dropped, self.count, descent)
+
+    @property
+    def _tells_last_iterate(self) -> bool:
+        """Whether coefficients are a descent's last iterate, as in the paper, and not the solution of released sums."""
+        return self.method == "ngd" and self.calibration == "paper"

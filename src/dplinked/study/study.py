@@ -117,10 +117,15 @@ class Study(PlainlyShown):
             raise StudyError(f"descent must be a dpl.Descent, not {shown(self.descent)}.")
 
     def _check_combination(self) -> None:
-        if self.method == "ngd" and self.calibration == "paper" and (self.descent is None or self.descent.step is None):
+        declared = self.descent is not None and (self.descent.step is not None or self.descent.curvature is not None)
+        if self.method == "ngd" and self.calibration == "paper" and not declared:
             raise StudyError(
-                "Algorithm 1 needs declared settings: descent=dpl.Descent(radius=C, step=η, iterations=T). "
+                "Algorithm 1 needs declared settings: descent=dpl.Descent(radius=C, step=η, iterations=T), or dpl.Descent(radius=C, curvature=L). "
                 "Reading them off the data would not be private."
+            )
+        if self.calibration == "tight" and self.descent is not None and self.descent.curvature is not None:
+            raise StudyError(
+                "The descent's curvature belongs to calibration='paper'; the tight descent has steps of its own."
             )
         if self.method == "ngd" and self.ridge is not None:
             raise StudyError("ridge belongs to method='ssp'.")
@@ -136,6 +141,8 @@ class Study(PlainlyShown):
         """Check all declarations against each other; nothing of the data is needed."""
         design = build_design(self.formula, self.bounds, self.levels, self.typical, self.fill)
         _check_variables(design, self.linkage, self.unit)
+        if self.descent is not None:
+            self.descent.first_iterate((design.unscaled() if self.calibration == "paper" else design).scaling)
         return design, self.linkage.exposure(self.unit)
 
     def request(self, fingerprints: Sequence[str]) -> dict[str, Any]:

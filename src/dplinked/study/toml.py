@@ -35,7 +35,7 @@ SECTIONS: dict[str, tuple[str, ...]] = {
     ),
     "unit": ("moves_block", "displaced_links", "linkage_change"),
     "privacy": ("epsilon", "delta", "large_epsilon"),
-    "descent": ("radius", "step", "iterations"),
+    "descent": ("radius", "step", "iterations", "start", "curvature"),
     "paper": ("response_bound", "row_norm"),
     "ledger": ("url", "population", "key"),
 }

@@ -33,7 +33,7 @@ class ClippedSums(Private):
 
 @dataclass(frozen=True, repr=False)
 class ClippedPaperSums(Private):
-    """``W'W`` and ``W'z`` of rows of norm at most `row_norm` and responses within ±`response_bound`."""
+    """``W'W``, ``W'z`` and ``z'z`` of rows of norm at most `row_norm` and responses within ±`response_bound`."""
 
     sums: PrivateSums
     row_norm: float
@@ -123,7 +123,7 @@ class Pass(Protocol):
         """``h'QX`` and ``h'z`` with the design's instruments h; the intercept comes first."""
 
     def paper_sums(self, row_norm: float, response_bound: float) -> PrivateSums:
-        """``W'W`` and ``W'z*`` of the paper's algorithms."""
+        """``W'W``, ``W'z*`` and ``z*'z*`` of the paper's algorithms."""
 
     def column_counts(self, bins: int) -> PrivateCounts:
         """Histogram of each numeric column over its bounds."""
@@ -173,7 +173,7 @@ class LinkedRows:
         return ClippedSums(self.engine.instrument_sums(), self.design, self.exposure)
 
     def paper_sums(self, row_norm: float, response_bound: float) -> ClippedPaperSums:
-        """``W'W`` and ``W'z*`` of the paper's algorithms."""
+        """``W'W``, ``W'z*`` and ``z*'z*`` of the paper's algorithms."""
         sums = self.engine.paper_sums(row_norm, response_bound)
         return ClippedPaperSums(sums, row_norm, response_bound, self.exposure)
 

@@ -30,11 +30,14 @@ class PrivateSums(Private):
         ``h'z`` (p), or ``W'z``.
     count
         Number of rows, public.
+    squares
+        ``z'z``, for the paper's estimators alone.
     """
 
     matrix: Floats
     vector: Floats
     count: int
+    squares: float = 0.0
 
 
 @dataclass(frozen=True, repr=False)

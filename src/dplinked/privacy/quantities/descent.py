@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from dplinked.errors import ReleaseError
 from dplinked.linkage import LinkageExposure
 from dplinked.privacy import noise
 from dplinked.privacy.noise_plan import NoisePlan, Part, make_room_for_draw
@@ -80,18 +81,21 @@ class ReleasedDescent(Record):
         Step size of each coefficient (p).
     scale
         Standard deviation of the noise in each entry of a gradient sum.
+    radius
+        Declared bound on the norm of iterates; None in releases of 0.1.0.
     """
 
     path: Floats
     gradients: Floats
     steps: Floats
     scale: float
+    radius: float | None = None
 
 
 def release_descent(
-    private: ClippedSums, spending: Spending, descent: Descent, steps: Floats, *, intervals: bool
+    private: ClippedSums, spending: Spending, descent: Descent, steps: Floats, start: Floats, *, intervals: bool
 ) -> ReleasedDescent:
-    """Release a gradient descent on (H, b) with h = x, for all of the budget but what intervals need.
+    """Release a gradient descent on (H, b) with h = x, for all of the budget but what H itself and intervals need.
 
     Privacy
     -------
@@ -100,19 +104,21 @@ def release_descent(
     """
     sums, design = private.sums, private.design
     sensitivity = descent_sensitivity(design, private.exposure, descent)
-    multiplier = 1.0 / spending.take_rest(keep=VARIANCE + CURVATURE if intervals else 0.0)
+    multiplier = 1.0 / spending.take_rest(keep=CURVATURE + (VARIANCE if intervals else 0.0))
     largest = largest_gradient(design, private.exposure, descent)
     plan = plan_descent(len(design.names), sensitivity, multiplier, descent, sums.count, largest)
-    return run_descent(sums, spending.note(plan), descent, steps)
+    return run_descent(sums, spending.note(plan), descent, steps, start)
 
 
-def run_descent(sums: PrivateSums, plan: NoisePlan, descent: Descent, steps: Floats) -> ReleasedDescent:
-    """``β ← Π_C(β - η/n · (Hβ - b + noise))`` from β = 0, with the plan's noise in every step."""
-    path, gradients = [np.zeros_like(sums.vector)], []
+def run_descent(sums: PrivateSums, plan: NoisePlan, descent: Descent, steps: Floats, start: Floats) -> ReleasedDescent:
+    """``β ← Π_C(β - η/n · (Hβ - b + noise))`` from a declared start of norm at most C, with the plan's noise in every step."""
+    if not float(np.linalg.norm(start)) <= descent.radius:
+        raise ReleaseError("The descent would start outside of the radius that its noise covers. Nothing was drawn.")
+    path, gradients = [start], []
     for _ in range(descent.iterations):
         gradient = noise.add_gaussian(sums.matrix @ path[-1] - sums.vector, plan.scales())
         moved = path[-1] - steps * gradient / sums.count
         norm = float(np.linalg.norm(moved))
         path.append(moved * min(1.0, descent.radius * (1.0 - 1e-12) / norm) if norm > 0 else moved)
         gradients.append(gradient)
-    return ReleasedDescent(np.array(path), np.array(gradients), steps, plan.parts[0].scale)
+    return ReleasedDescent(np.array(path), np.array(gradients), steps, plan.parts[0].scale, descent.radius)

@@ -305,14 +305,14 @@ def release_sums(private: ClippedSums, spending: Spending, *, intervals: bool) -
     return _draw(private, spending, mu, intervals=intervals)
 
 
-def release_curvature(private: ClippedSums, spending: Spending) -> ReleasedSums:
+def release_curvature(private: ClippedSums, spending: Spending, *, intervals: bool) -> ReleasedSums:
     """Release H alone, beside a descent; b is then 0, with no claim to it.
 
     Privacy
     -------
     As :func:`release_sums`, with the parts of H alone.
     """
-    return _draw(private, spending, spending.take(CURVATURE), matrix_only=True, intervals=True)
+    return _draw(private, spending, spending.take(CURVATURE), matrix_only=True, intervals=intervals)
 
 
 def _draw(

@@ -17,7 +17,7 @@ Floats = NDArray[np.float64]
 
 
 def paper_sums(data: PreparedRows, row_norm: float, response_bound: float) -> PrivateSums:
-    """``W'W`` and ``W'z*``, with rows scaled to norm at most `row_norm` and responses clipped to ±`response_bound`."""
+    """``W'W``, ``W'z*`` and ``z*'z*``, with rows scaled to norm at most `row_norm` and responses clipped to ±`response_bound`."""
     p, blocks = len(data.design.names), data.blocks
 
     def scaled(x: Floats, z: Floats) -> tuple[Floats, Floats]:
@@ -29,22 +29,22 @@ def paper_sums(data: PreparedRows, row_norm: float, response_bound: float) -> Pr
         x, z = scaled(*data.whole())
         x = np.ascontiguousarray(x.T).T  # row by row, as products with Q need them
         w = [(np.asarray(data.matching[rows] @ x.T).T, z[rows]) for rows in cut_strips(z.size)]
-        gram, cross = merge([[mixed @ mixed.T, mixed @ part] for mixed, part in w])
-        return PrivateSums(gram, cross, data.rows.count)
+        gram, cross, squares = merge([[mixed @ mixed.T, mixed @ part, np.dot(part, part)] for mixed, part in w])
+        return PrivateSums(gram, cross, data.rows.count, float(squares))
 
     def work(strip: Strip) -> tuple[list[Floats], Floats | None]:
         x, z = scaled(strip.x, strip.z)
         totalled = np.vstack([x, z])
         if blocks is not None:
             x *= blocks.weights(strip)
-        return [np.dot(x, x.T), np.dot(x, z)], totalled
+        return [np.dot(x, x.T), np.dot(x, z), np.dot(z, z)], totalled
 
-    (gram, cross), totals = sum_strips(data, work, p + 1, "Summing")
+    (gram, cross, squares), totals = sum_strips(data, work, p + 1, "Summing")
     if blocks is not None:
         a, o, m = blocks.a, blocks.o, blocks.sizes
         gram = gram + totals.product(slice(p), slice(p), 2.0 * a * o + m * o**2)
         cross = cross + totals.product(slice(p), slice(p, None), o)[:, 0]
-    return PrivateSums(symmetrise(gram), cross, data.rows.count)
+    return PrivateSums(symmetrise(gram), cross, data.rows.count, float(squares))
 
 
 def scale_rows(x: Floats, row_norm: float) -> None:

@@ -97,8 +97,8 @@ class StreamPass:
         found = [work(Rows(table)) for table in self._cuts()]
         if sum(sums.count for sums in found) != self.count:
             raise StudyError(f"The stream does not have the {self.count} rows that were declared.")
-        matrix, vector = merge([[sums.matrix, sums.vector] for sums in found])
-        return PrivateSums(matrix, vector, self.count)
+        matrix, vector, squares = merge([[sums.matrix, sums.vector, np.array(sums.squares)] for sums in found])
+        return PrivateSums(matrix, vector, self.count, float(squares))
 
     def _cuts(self) -> Iterator[Any]:
         """Cut the stream into tables of whole blocks, each of `PART` rows or more but the last."""

@@ -104,7 +104,7 @@ class TablePass:
         return instrument.instrument_sums(self.data)
 
     def paper_sums(self, row_norm: float, response_bound: float) -> PrivateSums:
-        """``W'W`` and ``W'z*`` of the paper's algorithms."""
+        """``W'W``, ``W'z*`` and ``z*'z*`` of the paper's algorithms."""
         return paper.paper_sums(self.data, row_norm, response_bound)
 
     def column_counts(self, bins: int) -> PrivateCounts:

@@ -104,7 +104,7 @@ class SqlPass:
     # --- the paper's W -------------------------------------------------------------------------------
 
     def paper_sums(self, row_norm: float, response_bound: float) -> PrivateSums:
-        """``W'W`` and ``W'z*`` of Algorithms 1 and 2: rows scaled to norm ≤ c, responses clipped to ±R."""
+        """``W'W``, ``W'z*`` and ``z*'z*`` of Algorithms 1 and 2: rows scaled to norm ≤ c, responses clipped to ±R."""
         columns, link_table, engine = self.columns, self.link_table, self.engine
         limit = math.ldexp(response_bound, -columns.z.log)
         small = min(0, log2_ceiling(limit))
@@ -120,10 +120,11 @@ class SqlPass:
         sums = ExactSums(engine, self.count)
         sums.add_matrix(x, x, *squared, symmetric=True)
         sums.add_matrix(x, [y], *single)
+        sums.add(y, y)
         for column in (*x, y):
             sums.add(column)
         found = sums.fetch(source, self.count, "a" if isinstance(link_table, BlockTable) else "*")
-        gram, cross = found.matrix(p, p, symmetric=True), found.take(p)
+        gram, cross, (squares,) = found.matrix(p, p, symmetric=True), found.take(p), found.take(1)
         s, (t,) = found.take(p), found.take(1)
         if isinstance(link_table, OneBlock):
             a, o = link_table.a, link_table.o
@@ -137,7 +138,7 @@ class SqlPass:
             blocks.add_matrix(block_x, block_y, Scaled("o"), room=1)
             added = blocks.fetch(link_table.totals(rows, totals), link_table.blocks)
             gram, cross = gram + added.matrix(p, p, symmetric=True), cross + added.take(p)
-        return PrivateSums(gram, cross, self.count)
+        return PrivateSums(gram, cross, self.count, float(squares))
 
     @property
     def _one(self) -> Scaled:
