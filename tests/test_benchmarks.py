@@ -30,6 +30,7 @@ NEEDS_FEBRL = pytest.mark.skipif(
         ["linking.py", "accuracy", "--quick"],
         ["linking.py", "million", "--quick"],
         ["linking.py", "fit", "--quick"],
+        ["planning.py", "--runs", "60", "--room", "0.3", "--jobs", "1", "--cells", "d = 3"],
         ["coverage.py", "--runs", "40", "--jobs", "1", "--cells", "n10000-e1", "m2-e8-normal"],
     ],
     ids=lambda command: "-".join(command[:2]) if command[0] == "linking.py" else command[0],

@@ -82,6 +82,26 @@ def test_published_ngd_is_planned_by_theorem_4_6() -> None:
     assert few.total == pytest.approx(C)  # where the projection keeps it
 
 
+def test_a_start_and_a_curvature_are_planned_with() -> None:
+    """A start at the coefficients leaves the curvature's noise nothing to count for; a curvature stands for its step and iterations."""
+    far, near, arrived = (
+        slope(plan_one(method="ngd", descent=descent)).privacy
+        for descent in (
+            dpl.Descent(step=1e-6, iterations=1),
+            dpl.Descent(step=1e-6, iterations=1, start={"x": 1.0}),
+            dpl.Descent(step=1.0, iterations=10**6),
+        )
+    )
+    assert near == pytest.approx(arrived, rel=1e-6)
+    assert far > 1.005 * near
+    paper = {"calibration": "paper", "method": "ngd"}
+    settled = dpl.Descent(radius=2.0, step=1.0 / 5.0, iterations=math.ceil(25.0 * math.log(4.0 * 10_000)))
+    declared, stood_for = (
+        slope(plan_one(descent=descent, **paper)) for descent in (dpl.Descent(radius=2.0, curvature=5.0), settled)
+    )
+    assert declared == stood_for
+
+
 def test_tight_ngd_has_no_gain_from_more_steps_but_for_its_curvature() -> None:
     """The noise of the mean gradient is the same for any T; that of the curvature counts for the mean iterate's distance."""
     one, many = (
@@ -144,8 +164,12 @@ def test_links_to_check_are_a_lever_where_some_were() -> None:
     assert factors[change] == pytest.approx(math.sqrt(0.5), rel=0.03)  # nearly all of the error is the accuracy's
     twice = plan_one(200_000, known={"checked": 200, "source": "public"}, delta=1e-6)
     assert slope(twice).total / slope(few).total == pytest.approx(factors[change])
-    for known in (None, {"accuracy_error": 0.05, "source": "public"}):
-        assert change not in {lever.change for lever in plan_one(known=known).levers}
+    stated = plan_one(known={"accuracy_error": 0.06, "source": "public"})
+    halved = plan_one(known={"accuracy_error": 0.03, "source": "public"})
+    factors = {lever.change: lever.factor for lever in stated.levers}
+    assert slope(halved).total / slope(stated).total == pytest.approx(factors["half the accuracy's error"])
+    for plan in (stated, plan_one()):
+        assert change not in {lever.change for lever in plan.levers}
 
 
 def test_the_curve_over_accuracies_checks_as_many_links() -> None:

@@ -455,10 +455,14 @@ def positions() -> dict[str, tuple[Callable[..., Any], dict[str, Any]]]:
     def made(cls: Any) -> Callable[..., Any]:
         return lambda **arguments: repr(cls(**arguments))
 
+    shaped = ("method", "calibration", "descent", "response_bound", "row_norm", "intervals")
     shared = ("epsilon", "delta", "linkage", "method", "calibration", "ranges", "descent", "large_epsilon", "intervals")
     return {
         "fit": (dpl.fit, {"data": numbers, **study, "release_id": None}),
-        "plan": (dpl.plan, {"count": 1000, **common, "epsilon": 1.0, "r_squared": 0.5, "half_width": {"x": 0.5}}),
+        "plan": (
+            dpl.plan,
+            {"count": 1000, **{name: study[name] for name in (*common, *shaped)}, "epsilon": 1.0, "r_squared": 0.5, "half_width": {"x": 0.5}},
+        ),
         "plan_study": (dpl.plan_study, {"study": dpl.Study(**study), "counts": [1000], "epsilons": [1.0], "r_squared": 0.5, "half_width": None}),
         "Study": (made(dpl.Study), {**study, "data": None}),
         "fit_study": (dpl.fit_study, {"study": dpl.Study(**study), "data": numbers, "release_id": None}),

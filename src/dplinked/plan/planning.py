@@ -245,7 +245,7 @@ def _needed_epsilon(setting: Setting, guess: Guess, count: int, place: int, want
 
 
 def _levers(setting: Setting, guess: Guess, point: Point) -> tuple[Lever, ...]:
-    """What twice the budget, twice the rows, half the linkage errors, twice the links checked and bounds half as wide would do."""
+    """What twice the budget, twice the rows, half the linkage errors, an accuracy known better and bounds half as wide would do."""
     study, linkage, epsilon, count = setting.study, setting.study.linkage, point.epsilon, point.count
     better = _at_accuracy(linkage, guess, (1.0 + guess.accuracy) / 2.0)
     changed = {
@@ -253,9 +253,12 @@ def _levers(setting: Setting, guess: Guess, point: Point) -> tuple[Lever, ...]:
         "twice the rows": _try_rows(setting, guess, epsilon, 2 * count),
         "half the linkage errors": _try_rows(setting, better, epsilon, count),
     }
-    if isinstance(linkage, ELE) and linkage.checked is not None:
-        better = replace(guess, accuracy_variance=guess.accuracy_variance / 2.0)
-        changed["twice as many links checked"] = _try_rows(setting, better, epsilon, count)
+    if guess.accuracy_variance:
+        change, share = (
+            ("twice as many links checked", 0.5) if _is_checked(linkage) else ("half the accuracy's error", 0.25)
+        )
+        better = replace(guess, accuracy_variance=share * guess.accuracy_variance)
+        changed[change] = _try_rows(setting, better, epsilon, count)
     # Halving bounds tells something only where a typical range says that the rows lie well within them.
     bounds = setting.aimed.bounds
     typical = {name: study.typical[name] for name in bounds if name in study.typical}
@@ -277,10 +280,14 @@ def _levers(setting: Setting, guess: Guess, point: Point) -> tuple[Lever, ...]:
     )
 
 
+def _is_checked(linkage: Linkage) -> bool:
+    return isinstance(linkage, ELE) and linkage.checked is not None
+
+
 def _at_accuracy(linkage: Linkage, guess: Guess, accuracy: float) -> Guess:
     """The guess at another accuracy: found by checking as many links, or with the same standard error."""
     variance = guess.accuracy_variance * (guess.accuracy / accuracy) ** 2
-    if getattr(linkage, "checked", None) is not None and guess.accuracy < 1.0:
+    if _is_checked(linkage) and guess.accuracy < 1.0:
         variance *= accuracy * (1.0 - accuracy) / (guess.accuracy * (1.0 - guess.accuracy))
     return replace(guess, accuracy=accuracy, accuracy_variance=variance)
 
