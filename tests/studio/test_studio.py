@@ -318,6 +318,17 @@ def test_a_draft_changes_what_was_asked_and_nothing_else() -> None:
     assert Draft(0, "s.toml", "not = = toml").sections is None
 
 
+def test_a_moved_accuracy_is_known_no_better_than_the_declared_one() -> None:
+    from dplinked.studio.plan_page import _sliders
+
+    declared = dpl.ELE(0.75, block="k", checked=300, source="public", carriers=2)
+    study = dpl.Study(formula="y ~ x", bounds={"x": (0, 1), "y": (0, 1)}, linkage=declared, epsilon=1.0, delta=1e-6)
+    moved = _sliders({"accuracy": 0.9}.get, study)["linkage"]
+    assert moved.accuracy_error == pytest.approx(0.025)
+    assert (moved.accuracy, moved.block, moved.carriers) == (0.9, "k", 2)
+    assert "linkage" not in _sliders({}.get, study)
+
+
 def test_odd_names_survive_the_text() -> None:
     changes = {
         ("model", "formula"): f"`{ODD}` ~ x",

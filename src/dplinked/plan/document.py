@@ -111,11 +111,18 @@ def _wanted(plan: Expectations) -> list[Part]:
 
 def _needed(plan: Expectations) -> list[str]:
     """Which budget each wanted half-width needs."""
-    said = []
-    for name, wanted, epsilon in plan.needed:
-        none = "no budget reaches it: sampling and linkage error alone are larger"
-        said.append(f"For ±{wanted:g} on {name}: {none if epsilon is None else f'epsilon = {round_up(epsilon, 3)}'}.")
-    return said
+    return [
+        f"For ±{wanted:g} on {name}: "
+        + (_out_of_reach(plan, name, wanted) if epsilon is None else f"epsilon = {round_up(epsilon, 3)}.")
+        for name, wanted, epsilon in plan.needed
+    ]
+
+
+def _out_of_reach(plan: Expectations, name: str, wanted: float) -> str:
+    floor = next(curve.floor[-1] for curve in plan.curves if (curve.quantity, curve.name) == ("epsilon", name))
+    if floor > wanted:
+        return "no budget reaches it: sampling and linkage error alone are larger."
+    return "no budget up to 100, or up to what the calibration allows, reaches it."
 
 
 def _point_text(plan: Expectations) -> str:

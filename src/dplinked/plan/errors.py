@@ -53,7 +53,7 @@ class ExpectedErrors:
     moved
         What a relative error of the accuracy does to the coefficients, per unit of it (p).
     largest
-        Limit of any standard error: the radius within which Algorithm 1 keeps its coefficients.
+        The radius within which Algorithm 1 keeps its coefficients: noise cannot make a standard error larger.
     weak
         Whether the noisy matrix is expected within its noise.
     left
@@ -75,10 +75,9 @@ class ExpectedErrors:
         parts = (self.sampling, self.linkage, self.privacy)
         sampling, linkage, privacy = (np.diag(to_user @ part @ to_user.T) for part in parts)
         accuracy = accuracy_variance * (to_user @ self.moved) ** 2
-        total = np.sqrt(sampling + linkage + accuracy + privacy)
-        cap = np.minimum(1.0, self.largest / np.maximum(total, np.finfo(float).tiny))
-        found = (sampling, linkage + accuracy, privacy, accuracy)
-        sampling, linkage, privacy, accuracy = (np.sqrt(variance) * cap for variance in found)
+        linkage = linkage + accuracy
+        privacy = np.minimum(privacy, np.maximum(self.largest**2 - sampling - linkage, 0.0))
+        sampling, linkage, privacy, accuracy = map(np.sqrt, (sampling, linkage, privacy, accuracy))
         return sampling, linkage, privacy, accuracy
 
 

@@ -226,9 +226,9 @@ def _needed(
 def _needed_epsilon(setting: Setting, guess: Guess, count: int, place: int, wanted: float) -> float | None:
     """Smallest epsilon whose expected half-width is at most the wanted one; None if none up to 100, or to what the calibration allows, is."""
 
-    def width(epsilon: float) -> float | None:
+    def width(epsilon: float) -> float:
         rows = _try_rows(setting, guess, epsilon, count)
-        return None if rows is None else rows[place].half_width()
+        return math.inf if rows is None else rows[place].half_width()
 
     def search(low: float, high: float, too_low: Callable[[float], bool]) -> tuple[float, float]:
         for _ in range(50):
@@ -237,11 +237,11 @@ def _needed_epsilon(setting: Setting, guess: Guess, count: int, place: int, want
         return low, high
 
     low, high = 1e-3, 100.0
-    if width(high) is None:
-        high, _ = search(low, high, lambda epsilon: width(epsilon) is not None)
-    if not (width(high) or math.inf) <= wanted:
+    if math.isinf(width(high)):
+        high, _ = search(low, high, lambda epsilon: math.isfinite(width(epsilon)))
+    if not width(high) <= wanted:
         return None
-    return search(low, high, lambda epsilon: (width(epsilon) or math.inf) > wanted)[1]
+    return search(low, high, lambda epsilon: width(epsilon) > wanted)[1]
 
 
 def _levers(setting: Setting, guess: Guess, point: Point) -> tuple[Lever, ...]:
@@ -254,10 +254,9 @@ def _levers(setting: Setting, guess: Guess, point: Point) -> tuple[Lever, ...]:
         "half the linkage errors": _try_rows(setting, better, epsilon, count),
     }
     if guess.accuracy_variance:
-        change, share = (
-            ("twice as many links checked", 0.5) if _is_checked(linkage) else ("half the accuracy's error", 0.25)
-        )
-        better = replace(guess, accuracy_variance=share * guess.accuracy_variance)
+        checked = _is_checked(linkage)
+        better = replace(guess, accuracy_variance=guess.accuracy_variance / (2.0 if checked else 4.0))
+        change = "twice as many links checked" if checked else "half the accuracy's error"
         changed[change] = _try_rows(setting, better, epsilon, count)
     # Halving bounds tells something only where a typical range says that the rows lie well within them.
     bounds = setting.aimed.bounds
@@ -275,7 +274,8 @@ def _levers(setting: Setting, guess: Guess, point: Point) -> tuple[Lever, ...]:
     return tuple(
         Lever(change, before.name, after.total / before.total)
         for change, rows in changed.items()
-        for before, after in zip(now, rows or [], strict=rows is not None)
+        if rows is not None
+        for before, after in zip(now, rows, strict=True)
         if before.name != "Intercept"
     )
 
