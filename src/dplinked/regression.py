@@ -341,5 +341,6 @@ def _rename(release: Release, names: Mapping[str, str]) -> Release:
         coef=relabel(release.coef),
         std_err=relabel(release.std_err),
         identified=relabel(release.identified),
+        shrunken=relabel(release.shrunken),
         scaling=replace(scaling, columns=columns, response=replace(scaling.response, name="y")),
     )

@@ -88,6 +88,34 @@ def test_a_changed_matrix_stays_within(seed: int, d: int, displaced: int, corner
     W, W2 = Q @ x, Q2 @ x2
     assert np.linalg.norm(W.T @ W - W2.T @ W2) <= paper.gram_sensitivity(1.0, links) + 1e-12
     assert np.linalg.norm(W.T @ z - W2.T @ z2) <= paper.cross_sensitivity(1.0, 1.0, links) + 1e-12
+    short = z2 * rng.choice([0.0, 1.0], n)  # z'z moves most where responses vanish
+    changed = np.where(z == z2, z, short)
+    assert abs(z @ z - changed @ changed) <= paper.squares_sensitivity(1.0, links) + 1e-12
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    ratio=st.floats(1e-3, 1e3),
+    M=st.floats(0, 50),
+    displaced=st.integers(0, 20),
+    carriers=st.integers(1, 4),
+    S=st.floats(1, 5),
+)
+def test_squares_fit_into_the_papers_bound(ratio: float, M: float, displaced: int, carriers: int, S: float) -> None:
+    """z'z beside W'W and W'z: their squared sensitivities over squared scales stay within μ², and Algorithm 2's noise is B over μ."""
+    links = LinkageExposure(False, False, 0.5, S, M, displaced, carriers)
+    c, R, mu, count = 1.0, ratio, 0.2, 1000
+    parts = {part.name: part for part in paper.plan_paper_sums(2, c, R, links, mu, count, squares=True).parts}
+    alone = paper.plan_paper_sums(2, c, R, links, mu, count, squares=False).parts[0]
+    B = paper.paper_ssp_sensitivity(c, R, links)
+    assert alone.scale == pytest.approx(B / mu, rel=1e-6)
+    sums, squares = parts["W'W and W'z"], parts["z'z"]
+    assert sums.scale == pytest.approx(alone.scale, rel=1e-6)
+    own = math.hypot(paper.gram_sensitivity(c, links), paper.cross_sensitivity(c, R, links))
+    spent = (own / sums.scale) ** 2 + (paper.squares_sensitivity(R, links) / squares.scale) ** 2
+    assert 0.999 * mu**2 <= spent <= mu**2
+    if displaced == 0 and carriers == 1:
+        assert squares.scale <= sums.scale
 
 
 @pytest.mark.parametrize(

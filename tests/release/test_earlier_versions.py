@@ -137,10 +137,19 @@ def settings_of_0_1_0() -> dict[str, tuple[Any, str, dict[str, Any]]]:
     return module.paths()
 
 
-@pytest.mark.parametrize("name", [name for name in RELEASES if name not in ("ssp_released_accuracy", "ssp_ledger")])
+# A descent now always pays for its curvature.
+CHANGED = ("ssp_released_accuracy", "ssp_ledger", "ngd_no_intervals")
+
+
+@pytest.mark.parametrize("name", [name for name in RELEASES if name not in CHANGED])
 def test_noise_is_as_large_as_it_was(name: str, paths: dict[str, tuple[Any, str, dict[str, Any]]]) -> None:
-    """Sensitivities and scales follow from public values, so a new release of the same study has those of 0.1.0."""
+    """Sensitivities and scales follow from public values, so a new release of the same study has those of 0.1.0.
+
+    The paper's calibration had no intervals then. What has them now has the same noise, and more parts.
+    """
     data, formula, settings = paths[name]
+    if name.startswith("paper"):
+        settings = {**settings, "intervals": False}
     release, old = dpl.fit(data, formula, **settings), load(name)[0]
     words = {"statement": "", "assumed_public": ()}  # what is promised is said in more words than before
     assert dataclasses.replace(release.privacy, **words) == dataclasses.replace(old.privacy, **words)
@@ -149,8 +158,9 @@ def test_noise_is_as_large_as_it_was(name: str, paths: dict[str, tuple[Any, str,
         found, expected = found[:1], expected[:1]
     assert [(part.name, part.entries) for part in found] == [(part.name, part.entries) for part in expected]
     for new, was in zip(found, expected, strict=True):
-        assert new.sensitivity == pytest.approx(was.sensitivity, rel=1e-12)
-        assert new.scale == pytest.approx(was.scale, rel=1e-12)
+        close = 1e-9 if name.startswith("paper") else 1e-12  # room for rounding is planned for z'z too
+        assert new.sensitivity == pytest.approx(was.sensitivity, rel=close)
+        assert new.scale == pytest.approx(was.scale, rel=close)
 
 
 @pytest.fixture(scope="module")

@@ -253,9 +253,24 @@ def test_descent_has_intervals(households) -> None:
     assert len(release.released.descent.gradients) == 3
 
 
-@pytest.mark.parametrize("extra", [{"intervals": False}, {"calibration": "paper", "typical": {}, "epsilon": 0.9}])
-def test_without_payment_no_intervals(households, extra) -> None:
-    release = dpl.fit(households, FORMULA, **{**OPTIONS, **extra}, linkage=dpl.ELE(0.91, block="state"))
+DESCENT = dpl.Descent(2.0, 5, 1e-12)
+
+
+@pytest.mark.parametrize(
+    "extra",
+    [
+        {},
+        {"method": "ngd"},
+        {"calibration": "paper", "typical": {}, "epsilon": 0.9},
+        {"calibration": "paper", "typical": {}, "method": "ngd", "descent": DESCENT},
+    ],
+    ids=str,
+)
+def test_intervals_are_there_if_and_only_if_they_were_asked_for(households, extra) -> None:
+    options = {**OPTIONS, **extra, "linkage": dpl.ELE(0.91, block="state")}
+    low, high = dpl.fit(households, FORMULA, **options).conf_int()["income"]
+    assert low < high
+    release = dpl.fit(households, FORMULA, **options, intervals=False)
     with pytest.raises(dpl.StudyError, match="paid for no intervals"):
         release.conf_int()
     assert "noise s.e." in release.summary()

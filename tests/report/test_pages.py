@@ -83,6 +83,10 @@ def make_releases(folder: Path) -> dict[str, dpl.Release]:
         "ngd alone": fit(linkage=dpl.Exact(), method="ngd", intervals=False),
         "no intervals": fit(linkage=dpl.ELE(0.91), intervals=False),
         "paper": fit(linkage=dpl.ELE(0.91), calibration="paper", epsilon=0.9, typical={}),
+        "paper alone": fit(linkage=dpl.ELE(0.91), calibration="paper", epsilon=0.9, typical={}, intervals=False),
+        "paper ngd": fit(
+            linkage=dpl.ELE(0.91), calibration="paper", method="ngd", typical={}, descent=dpl.Descent(2.0, 5, 1e-12)
+        ),
         "no slope": fit(formula="consumption ~ 1", linkage=dpl.Exact(), typical={}),
         "through zero": fit(formula="consumption ~ 0 + income", linkage=dpl.ELE(0.9), typical={}),
     }
@@ -223,7 +227,7 @@ def test_intervals_and_their_absence(releases: dict[str, dpl.Release], pages: di
     assert re.search(
         r"income[^.]* not identified: at this budget privacy noise exceeds its declared range", text["unbounded"]
     )
-    for kind in ("no intervals", "paper", "ngd alone"):
+    for kind in ("no intervals", "paper alone", "ngd alone"):
         assert "did not pay for intervals" in text[kind]
         assert "noise s.e." in text[kind]
         assert "95 % interval" not in text[kind].replace("no confidence intervals", "")
@@ -241,7 +245,8 @@ def test_parts_of_the_errors(releases: dict[str, dpl.Release], pages: dict[str, 
     assert ["income", *wanted, format_number(error, error)] in [cells[k : k + 5] for k in range(len(cells))]
     assert "shows its whole errors only" in shown_text(pages["submodel"])
     assert "C(region)[south]; a smaller model" in shown_text(pages["submodel"])
-    assert "Of privacy noise alone" in shown_text(pages["paper"])
+    assert "Of privacy noise alone" in shown_text(pages["paper alone"])
+    assert "come from W'W, W'z and z'z" in shown_text(pages["paper"])
 
 
 @pytest.mark.parametrize(
@@ -256,7 +261,8 @@ def test_parts_of_the_errors(releases: dict[str, dpl.Release], pages: dict[str, 
         ("exact", ["joined on a unique key", "nothing had to be corrected"]),
         ("mover", ["They may put the person into another block"]),
         ("ngd", ["noisy gradient descent"]),
-        ("paper", ["Algorithm 2 of the paper"]),
+        ("paper", ["Algorithm 2 of the paper", "estimate is not usable here", "shrunken", "In the columns' own units"]),
+        ("paper ngd", ["Algorithm 1 of the paper", "5 steps are too few"]),
     ],
 )  # fmt: skip
 def test_linkage_and_unit_in_words(pages: dict[str, str], kind: str, words: list[str]) -> None:

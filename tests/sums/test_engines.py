@@ -120,7 +120,13 @@ def all_sums(source: Any, formula: str, linkage: Any, unit: Any = None, typical:
     p, d = len(design.names), len(design.columns)
     predictor = Predictor(np.linspace(-0.3, 0.4, p), np.linspace(-0.1, 0.2, d), 0.8)
     sums, plain = found.instrument_sums(), found.with_design(design.unscaled()).paper_sums(1.5, 2.0)
-    result = {"H": sums.matrix, "b": sums.vector, "WW": plain.matrix, "Wz": plain.vector, "zz": np.array([plain.squares])}
+    result = {
+        "H": sums.matrix,
+        "b": sums.vector,
+        "WW": plain.matrix,
+        "Wz": plain.vector,
+        "zz": np.array([plain.squares]),
+    }
     result["residuals"] = found.residual_counts(predictor, np.array([0.1, 0.5, 1.0])).counts
     result["rows"] = found.row_meat(predictor, np.linspace(1, 2, p), 0.5).matrix
     if not isinstance(linkage, dpl.Matching):

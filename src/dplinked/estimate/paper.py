@@ -20,7 +20,7 @@ from dplinked.privacy.quantities.paper import PaperMoments
 
 Floats = NDArray[np.float64]
 
-_CLEAR = 4.0  # a matrix is usable if its least eigenvalue exceeds so many times the spectral size of its noise
+CLEAR = 4.0  # a matrix is usable if its least eigenvalue exceeds so many times the spectral size of its noise
 _UNKNOWN_ACCURACY = 0.5  # of an explicit matching matrix without a declared least accuracy
 
 
@@ -48,7 +48,7 @@ def clearance(sums: ReleasedSums) -> float:
 
 def is_usable(sums: ReleasedSums) -> bool:
     """Whether the noisy matrix stands clear of its noise. Where it does not, Algorithm 2's estimate may be anything."""
-    return clearance(sums) > _CLEAR
+    return clearance(sums) > CLEAR
 
 
 def last_iterate(descent: ReleasedDescent, gram: Floats, count: int) -> Estimate:
@@ -62,18 +62,21 @@ def last_iterate(descent: ReleasedDescent, gram: Floats, count: int) -> Estimate
     omega = eta * descent.scale / count
     values, vectors = np.linalg.eigh(omega**2 * descent_noise(gram, count, eta, T))
     privacy = (vectors * np.minimum(values, limit**2)) @ vectors.T
-    left = _left_to_go(gram, count, eta, T, descent.path[0] - beta, limit)
+    left = left_to_go(descent, gram, count)
     covariance = np.asarray(privacy + np.outer(left, left), np.float64)
     return Estimate(beta, covariance, descent_gain(gram, count, eta, T), np.sqrt(np.diag(covariance)))
 
 
-def _left_to_go(gram: Floats, count: int, eta: float, T: int, back: Floats, limit: float) -> Floats:
-    """``β^T - β`` without noise, from ``β⁰ - β^T``: with r = (1-ηλ/n)^T it is r/(1-r) times that in each eigenvector's direction (p)."""
-    values, vectors = np.linalg.eigh(eta * gram / count)
-    rest = (1.0 - values) ** T
+def left_to_go(descent: ReleasedDescent, gram: Floats, count: int) -> Floats:
+    """``β^T - β`` without noise, for a given W'W (p).
+
+    With r = (1-ηλ/n)^T it is r/(1-r) times ``β⁰ - β^T`` in the direction of an eigenvector, and at most twice the radius.
+    """
+    values, vectors = np.linalg.eigh(float(descent.steps[0]) * positive(gram) / count)
+    rest, limit = (1.0 - values) ** len(descent.gradients), 2.0 * (descent.radius or math.inf)
     with np.errstate(divide="ignore", invalid="ignore"):
-        left = np.nan_to_num(rest / (1.0 - rest) * (vectors.T @ back))
-    return np.asarray(vectors @ np.clip(left, -2.0 * limit, 2.0 * limit), np.float64)
+        left = np.nan_to_num(rest / (1.0 - rest) * (vectors.T @ (descent.path[0] - descent.path[-1])))
+    return np.asarray(vectors @ np.clip(left, -limit, limit), np.float64)
 
 
 def declared_gram(descent: ReleasedDescent, count: int) -> Floats:

@@ -24,14 +24,18 @@ def coefficient_rows(result: Result) -> list[CoefficientRow]:
 
 
 def coefficients_csv(result: Result) -> str:
-    """Coefficients with all their digits: a name, the coefficient, its error, its interval, what the error is made of."""
+    """Coefficients with all their digits: a name, the coefficient, its error, its interval, what the error is made of.
+
+    Where Algorithm 2's estimate is not usable, a last column has the shrunken one.
+    """
     file = io.StringIO()
     writer = csv.writer(file, lineterminator="\n")
-    writer.writerow(["name", "coef", "std_err", "low", "high", *PARTS])
+    writer.writerow(["name", "coef", "std_err", "low", "high", *PARTS, *(["shrunken"] if result.shrunken else [])])
     for row in coefficient_rows(result):
         low, high = ("", "") if row.interval is None else row.interval
         parts = [row.parts.get(part, "") for part in PARTS]
-        writer.writerow([row.name, row.coef, row.std_err, low, high, *parts])
+        beside = [result.shrunken[row.name]] if result.shrunken else []
+        writer.writerow([row.name, row.coef, row.std_err, low, high, *parts, *beside])
     return file.getvalue()
 
 
@@ -46,10 +50,13 @@ def coefficients_latex(result: Result) -> str:
             row.show(row.coef),
             row.show(row.std_err),
             *([f"[{', '.join(map(row.show, row.interval))}]"] if row.interval is not None else []),
+            *([row.show(result.shrunken[row.name])] if result.shrunken else []),
             *(row.show(row.parts[part]) for part in kept),
         ]
         for row in rows
     ]
+    if result.shrunken:
+        header = [*header, "Shrunken"]
     table = Table([*header, *(part.capitalize() for part in kept)], cells, "Coefficients")
     return write_table(table, _latex_caption(result))
 

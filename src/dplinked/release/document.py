@@ -15,9 +15,11 @@ from dplinked.release.notes import (
     NOISE_ALONE,
     hidden_names,
     say_accuracy,
+    say_descent,
     say_hidden,
     say_route,
     say_unbounded,
+    say_unusable,
     unbounded_names,
 )
 from dplinked.release.promise import (
@@ -43,6 +45,14 @@ _METHODS = {
     ("ngd", "tight"): "noisy gradient descent (NGD), noise as small as the promise allows",
     ("ssp", "paper"): "noisy sums (SSP), Algorithm 2 of the paper with the paper's noise",
     ("ngd", "paper"): "noisy gradient descent (NGD), Algorithm 1 of the paper with the paper's noise",
+}
+_DRAWN = "Under strong noise estimates are drawn towards zero and intervals are not, so an estimate need not lie in the middle of its interval."
+_MIDDLE = {
+    ("ssp", "paper"): "Under strong noise an estimate need not lie in the middle of its interval.",
+    (
+        "ngd",
+        "paper",
+    ): "They are estimates give or take standard errors, by the paper's variance theorem with released values.",
 }
 _REMEDIES = {
     "sampling": "more rows would help most",
@@ -164,19 +174,27 @@ def _coefficient_caption(result: Result, rows: Sequence[CoefficientRow]) -> str:
 def _coefficient_table(result: Result, rows: Sequence[CoefficientRow]) -> Table:
     header = ["name", "coefficient", "standard error" if result.has_intervals else "noise s.e."]
     header += ["95 % interval"] if result.has_intervals else []
+    header += ["shrunken"] if result.shrunken else []
     cells = [
-        [row.name, row.show(row.coef), row.show(row.std_err), *([row.show_interval()] if result.has_intervals else [])]
+        [
+            row.name,
+            row.show(row.coef),
+            row.show(row.std_err),
+            *([row.show_interval()] if result.has_intervals else []),
+            *([row.show(result.shrunken[row.name])] if result.shrunken else []),
+        ]
         for row in rows
     ]
     return Table(header, cells, label="Coefficients")
 
 
 def _coefficient_notes(result: Result, rows: Sequence[CoefficientRow]) -> list[str]:
-    notes = []
+    notes = [*say_unusable(result), *say_descent(result)]
     if unbounded := unbounded_names(rows):
+        drawn = "" if result.calibration == "paper" else "are drawn towards zero and "
         notes.append(
             f"{say_unbounded(unbounded)} Where an interval has one end, this holds for the other side. That is the result, not a failure. "
-            "Estimates without a bounded interval are drawn towards zero and should not be used."
+            f"Estimates without a bounded interval {drawn}should not be used."
         )
     if hidden := hidden_names(result):
         notes.append(say_hidden(hidden))
@@ -192,8 +210,7 @@ def _coverage(result: Result) -> str:
     wrong = ", or an accuracy that is wrong beyond its stated error" if modelled else ""
     return (
         f"Intervals cover {list_names(covered)}. They do not cover a relation that is not linear, or responses cut off by their "
-        f"bounds{wrong}. Under strong noise estimates are drawn towards zero and intervals are not, so an estimate need not lie in the "
-        "middle of its interval."
+        f"bounds{wrong}. {_MIDDLE.get((result.method, result.calibration), _DRAWN)}"
     )
 
 
@@ -317,7 +334,8 @@ def _noise(result: Result) -> list[Part]:
         [part.name, f"{part.entries:,}", format_number(part.sensitivity), format_number(part.scale)]
         for part in result.released.parts
     ]
+    units = "In the columns' own units" if result.calibration == "paper" else "On columns scaled by their bounds"
     return [
-        "On columns scaled by their bounds. Noise is Gaussian; its scale is a standard deviation.",
+        f"{units}. Noise is Gaussian; its scale is a standard deviation.",
         Table(["released", "entries", "sensitivity", "noise scale"], rows, "Noise of each part"),
     ]

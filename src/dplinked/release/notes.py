@@ -4,13 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
+
+from dplinked.estimate.paper import CLEAR, clearance, left_to_go
 from dplinked.release.result import Result
 from dplinked.report.plots import CoefficientRow
 from dplinked.report.words import list_names
 
 NOISE_ALONE = "Noise s.e. is what privacy noise does to the coefficient; sampling and linkage error come on top."
 EXACTLY_KNOWN = "Intervals take the linkage accuracy as exactly known; declare checked=… to include its error."
-_ROUTES = {"block": "block totals", "row": "single rows", "scale": "the residuals' size alone"}
+_ROUTES = {
+    "block": "block totals",
+    "row": "single rows",
+    "scale": "the residuals' size alone",
+    "moments": "W'W, W'z and z'z",
+}
+_STOPPED = 0.2  # share of a standard error above which it is said that a descent stopped early
 
 
 def unbounded_names(rows: Sequence[CoefficientRow]) -> list[str]:
@@ -32,6 +41,40 @@ def say_hidden(names: Sequence[str]) -> str:
     """That privacy noise hides coefficients."""
     verb, whose = _those(names, "is", "are"), _those(names, "its", "their")
     return f"{list_names(names)} {verb} not identified: at this budget privacy noise exceeds {whose} declared range."
+
+
+def say_unusable(result: Result) -> list[str]:
+    """That the noisy matrix of Algorithm 2 is unusable, if it is, and what the estimate beside it is."""
+    if not result.shrunken or result.released.sums is None:
+        return []
+    found = clearance(result.released.sums)
+    least = "is not positive" if found <= 0.0 else f"is only {found:.2g} times the size of that noise"
+    return [
+        f"Algorithm 2's estimate is not usable here: the least eigenvalue of the noisy W'W {least}, and not above {CLEAR:g} times, so the estimate can be "
+        "far off and has no finite variance. Shown beside it as 'shrunken' is what the same sums tell when coefficients are drawn towards zero as far as "
+        "the noise asks for."
+    ]
+
+
+def say_descent(result: Result) -> list[str]:
+    """That Algorithm 1 stopped before it arrived, or at the border of its radius, if it did; from released values."""
+    descent = result.released.descent
+    if descent is None or result.calibration != "paper":
+        return []
+    said = []
+    if descent.radius is not None and float(np.linalg.norm(descent.path[-1])) >= descent.radius * (1.0 - 1e-9):
+        said.append(
+            f"The last iterate lies on the border of the declared radius, {descent.radius:g}: coefficients beyond it cannot be found. Standard errors, "
+            "which leave projections out, are on the safe side for coefficients within."
+        )
+    if result.released.sums is not None:
+        left = left_to_go(descent, result.released.sums.matrix, result.count)
+        if any(abs(part) > _STOPPED * error for part, error in zip(left, result.std_err.values(), strict=False)):
+            said.append(
+                f"{len(descent.gradients)} steps are too few: the descent stopped before it arrived. Standard errors count what is left of the way. Declare "
+                "more iterations, or a curvature from which they follow."
+            )
+    return said
 
 
 def say_accuracy(result: Result) -> list[str]:

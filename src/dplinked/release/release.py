@@ -40,6 +40,8 @@ class Release(Result):
         Coefficients that a smaller model, made by :meth:`submodel`, holds at zero.
     ledger
         Where the release was charged; None without a ledger.
+    shrunken
+        With ``calibration="paper"`` and ``method="ssp"``, if the noisy matrix is unusable: coefficients drawn towards zero. Empty otherwise.
     """
 
     # --- as text ---------------------------------------------------------------------------------

@@ -12,9 +12,11 @@ from dplinked.release.notes import (
     NOISE_ALONE,
     hidden_names,
     say_accuracy,
+    say_descent,
     say_hidden,
     say_route,
     say_unbounded,
+    say_unusable,
     unbounded_names,
 )
 from dplinked.release.promise import ACCURACY_STEP, exact_statement
@@ -29,7 +31,7 @@ _FACT = 28  # letters of a fact that have room in the text
 def summary_document(result: Result) -> Document:
     """A table in the manner of statsmodels, what the errors are made of, then the privacy statement."""
     name = Column(max([_NAME, *map(len, result.coef)]), right=False)
-    details = [*_error_table(result, name), *_accuracy_table(result, name)]
+    details = [*_shrunken_table(result, name), *_error_table(result, name), *_accuracy_table(result, name)]
     return Document(
         TITLE,
         [
@@ -71,6 +73,14 @@ def _coefficient_table(result: Result, name: Column) -> Table:
     return Table(header, rows, "Coefficients", [name, *map(Column, (12, 12, 9, 9, 14, 14))], ruled=True)
 
 
+def _shrunken_table(result: Result, name: Column) -> list[Part]:
+    """The shrunken coefficients, where Algorithm 2's own are not usable."""
+    if not result.shrunken:
+        return []
+    rows = [[key, f"{value:.6g}"] for key, value in result.shrunken.items()]
+    return [Table(["Coefficients instead", "shrunken"], rows, "Shrunken coefficients", [name, Column(12)])]
+
+
 def _error_table(result: Result, name: Column) -> list[Part]:
     """What each standard error is made of."""
     if not result.error_parts:
@@ -104,11 +114,13 @@ def _whole_table(result: Result) -> Table:
             f"{value:.6g}",
             f"{result.std_err[key]:.4g}",
             _interval(intervals[key]) if key in intervals else "not paid for",
+            *([f"{result.shrunken[key]:.6g}"] if result.shrunken else []),
             *_part_cells(result.error_parts.get(key, {}), 3),
         ]
         for key, value in result.coef.items()
     ]
-    return Table(["", "coefficient", "std. error", "95 % interval", *PARTS], rows, "Coefficients")
+    beside = ["shrunken"] if result.shrunken else []
+    return Table(["", "coefficient", "std. error", "95 % interval", *beside, *PARTS], rows, "Coefficients")
 
 
 def _part_cells(parts: Mapping[str, float], digits: int) -> list[str]:
@@ -150,6 +162,8 @@ def _linkage(linkage: DeclaredLinkage) -> str:
 def _notes(result: Result) -> list[str]:
     """What has to be said beside the coefficients, a sentence for each of those that are not identified."""
     return [
+        *say_unusable(result),
+        *say_descent(result),
         *(say_unbounded([name]) for name in unbounded_names(coefficient_rows(result))),
         *say_accuracy(result),
         *(say_route(result) or [NOISE_ALONE]),

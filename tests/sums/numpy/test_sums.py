@@ -114,6 +114,7 @@ def test_paper_sums_and_estimates_equal_dense_q(layout: str, formula: str, expli
     W, z = Q @ X, data["y"]
     np.testing.assert_allclose(sums.matrix, W.T @ W, rtol=1e-9, atol=1e-9)
     np.testing.assert_allclose(sums.vector, W.T @ z, rtol=1e-9, atol=1e-9)
+    assert sums.squares == pytest.approx(z @ z, rel=1e-12)
     beta = np.linalg.solve(W.T @ W, W.T @ z)
     fitted = dpl.baseline.lahiri_larsen(data, formula, linkage=linkage)
     np.testing.assert_allclose(list(fitted.coef.values()), beta, rtol=1e-9, atol=1e-9)
