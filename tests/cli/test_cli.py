@@ -120,6 +120,15 @@ def test_plan_opens_no_data(folder: Path, run: Run) -> None:
     assert run("plan", folder / "study.toml", "--rows", "50000", "--out", folder / "study.toml").returncode == 2
 
 
+def test_plan_knows_what_the_study_declares(folder: Path, run: Run) -> None:
+    before = run("plan", folder / "study.toml", "--rows", "2000", "--epsilon", "1").stdout
+    edit(folder, "[model]", '[model]\ncalibration = "paper"')
+    after = run("plan", folder / "study.toml", "--rows", "2000", "--epsilon", "1").stdout
+    assert "Theorem 4.7" in after
+    assert "Algorithm 2 is unusable at epsilon = 1 with 2,000 rows" in after
+    assert before.splitlines()[2:5] != after.splitlines()[2:5]
+
+
 def test_check_is_marked_and_tells(folder: Path, run: Run) -> None:
     done = run("check", folder / "study.toml")
     assert done.returncode == 0

@@ -53,7 +53,7 @@ def describe_limits(study: Study, errors: Mapping[tuple[float, int], ExpectedErr
     if weak:
         said.append(
             f"Algorithm 2 is unusable at {list_names(weak)}: the smallest eigenvalue of W'W is expected within 4√(2d) times its noise, where the "
-            "estimate has no finite variance, and figures of it mean little. More rows, a larger budget, tighter bounds or the tight calibration help."
+            "estimate has no finite variance, and figures of it mean little. More rows, a larger budget, tighter bounds, columns of like size or the tight calibration help."
         )
     left = max(found.left for found in errors.values())
     if left > _UNSAID:
