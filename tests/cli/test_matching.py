@@ -199,7 +199,7 @@ FAULTS = {
     "no id column": ('pairs = "pairs.csv"\nid = "persn"', "Did you mean 'person'?"),
     "ids for positions": ('pairs = "pairs.csv"', "Each row of the matching matrix must sum to 1."),
     "texts for positions": ('pairs = "texts.csv"', "positions must be whole numbers"),
-    "texts for probabilities": ('pairs = "texts.csv"\nid = "person"', ""),
+    "texts for probabilities": ('pairs = "words.csv"\nid = "person"', "Matching probabilities must be finite and not negative."),
     "an open quote": ('pairs = "quote.csv"\nid = "person"', "'quote.csv' cannot be read as csv"),
     "half a file": ('pairs = "half.parquet"\nid = "person"', "'half.parquet' cannot be read as parquet"),
     "too small a diagonal": (f"{IDS}\naccuracy_min = 0.95", "below accuracy_min=0.95"),
@@ -213,6 +213,8 @@ def broken(folder: Path) -> Path:
     Path("columns.csv").write_text(f"a,b\n{SECRET},{SECRET}\n", encoding="utf-8")
     Path("unknown.csv").write_text(f"row,match,probability\n{SECRET},{SECRET},1\n", encoding="utf-8")
     Path("texts.csv").write_text(f"row,match,probability\nx{SECRET},y{SECRET},z{SECRET}\n", encoding="utf-8")
+    words = Path("pairs.csv").read_text(encoding="utf-8").replace(",0.9\n", f",z{SECRET}\n")
+    Path("words.csv").write_text(words, encoding="utf-8")
     Path("quote.csv").write_text(f'row,match,probability\n"{SECRET},1,1\n', encoding="utf-8")
     Path("half.parquet").write_bytes(Path("pairs.parquet").read_bytes()[:500])
     return folder
@@ -329,6 +331,19 @@ def test_a_unit_below_the_registered_one_is_refused(registered: Path, run: Run) 
     Path("study.toml").write_text(text.replace("linkage_change = 1.5", "linkage_change = 1.0"), encoding="utf-8")
     done = run("fit", "study.toml")
     assert (done.returncode, "linkage_change must be at least 1.5" in done.stderr) == (2, True)
+
+
+@pytest.mark.parametrize("least", [0.55, 0.85, 0.89, 0.91, 0.99])
+def test_studies_cannot_search_for_what_a_matrix_holds(
+    registered: Path, run: Run, monkeypatch: pytest.MonkeyPatch, least: float
+) -> None:
+    """Whether its diagonal, .9 here, reaches a limit is told of the registered limit alone: others are refused before the pairs are read."""
+    write_study(linkage=f"{IDS}\naccuracy_min = 0.5", more=LEDGER)
+    assert run("budget", "register", "study.toml").returncode == 0
+    monkeypatch.setattr(dpl.Matching, "content", lambda _: pytest.fail("the pairs were read"))
+    write_study(linkage=f"{IDS}\naccuracy_min = {least}", more=LEDGER)
+    done = run("fit", "study.toml")
+    assert (done.returncode, "accuracy_min must be at most 0.5" in done.stderr) == (2, True)
 
 
 @pytest.mark.parametrize("moment", ["check_content", "reserve"])

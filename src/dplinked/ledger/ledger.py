@@ -198,7 +198,8 @@ class Ledger:
         """Register data about the population: where it is, what it holds, and how its rows were linked.
 
         From then on, releases from it are charged to this budget. A study of the data may assume no less about the links than `linkage` and
-        `unit` state, and may use no other matching matrix than the one of `linkage`. Without `linkage`, the data is a file that is yet to be linked, from which only accuracies can be released.
+        `unit` state, and may use no other matching matrix than the one of `linkage`. Without `linkage`, the data is a file that is yet to be
+        linked, from which only accuracies can be released.
         """
         make_private(self._engine)
         floor = LinkageFloor.of(linkage, unit)

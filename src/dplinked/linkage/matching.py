@@ -65,8 +65,8 @@ class Matching:
     Notes
     -----
     The matrices of all neighbours are assumed to satisfy `column_sum` and `accuracy_min`. Whether this matrix does is checked
-    here, where the steward builds it, or, of ids and of files, when the rows are read. How far one person can move Q cannot be seen from a single Q, so
-    ``PrivacyUnit(linkage_change=…, displaced_links=…)`` must state it.
+    here, where the steward builds it, or, of ids and of files, when the rows are read. How far one person can move Q cannot be
+    seen from a single Q, so ``PrivacyUnit(linkage_change=…, displaced_links=…)`` must state it.
     """
 
     matrix: Any
