@@ -455,7 +455,9 @@ def positions() -> dict[str, tuple[Callable[..., Any], dict[str, Any]]]:
     def made(cls: Any) -> Callable[..., Any]:
         return lambda **arguments: repr(cls(**arguments))
 
-    shared = ("epsilon", "delta", "linkage", "method", "calibration", "ranges", "descent", "large_epsilon", "intervals")
+    shared = (
+        "epsilon", "delta", "linkage", "method", "calibration", "ranges", "descent", "response_bound", "row_norm", "ridge", "large_epsilon", "intervals",
+    )  # fmt: skip
     return {
         "fit": (dpl.fit, {"data": numbers, **study, "release_id": None}),
         "plan": (dpl.plan, {"count": 1000, **common, "epsilon": 1.0, "r_squared": 0.5, "half_width": {"x": 0.5}}),
