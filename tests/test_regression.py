@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import pickle
 import subprocess
 import sys
@@ -24,6 +25,7 @@ import dplinked as dpl
 from dplinked import ELE, Exact, LinkedRegression, PrivacyUnit, StudyError
 from dplinked.data.table import read_matrix
 from dplinked.privacy import noise
+from replay import record
 
 PUBLIC = LinkedRegression(bounds=(-1000, 1000), response_bounds=(-1000, 1000), linkage=Exact())
 
@@ -97,7 +99,7 @@ def test_tags_say_what_noise_and_total_semantics_do():
 def test_parameters_are_kept_as_given():
     given = {
         "bounds": {"a": [0, 1]}, "linkage": ELE(0.9, block="b"), "unit": PrivacyUnit(displaced_links=1),
-        "epsilon": 0.5, "descent": dpl.Descent(iterations=3), "typical": (0, 1),
+        "epsilon": 0.5, "descent": dpl.Descent(iterations=3), "typical": (0, 1), "response_bound": 2.5, "row_norm": 1.5, "ridge": 0.25,
     }  # fmt: skip
     estimator = LinkedRegression(**given)
     assert all(estimator.get_params(deep=False)[name] is value for name, value in given.items())
@@ -106,10 +108,33 @@ def test_parameters_are_kept_as_given():
     assert estimator.linkage == Exact()
 
 
-def test_wrong_parameters_wait_for_fit(rows):
+NOT_HERE = {"data", "formula", "levels", "fill", "ledger", "population", "ledger_key", "release_id", "again"}
+
+
+def test_parameters_are_those_of_fit():
+    """Columns, formulas and ledgers aside: what `fit` can be told, the estimator can be told, with the same defaults where `fit` has any."""
+    fit, here = (inspect.signature(one).parameters for one in (dpl.fit, LinkedRegression))
+    assert set(here) == (set(fit) - NOT_HERE) | {"response_bounds", "fit_intercept"}
+    assert set(fit) >= NOT_HERE
+    for name in set(fit) & set(here):
+        assert fit[name].default in (inspect.Parameter.empty, here[name].default), name
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ({"epsilon": -1.0}, "epsilon"),
+        ({"response_bound": 2.0}, "response_bound belongs to calibration='paper'"),
+        ({"row_norm": 2.0}, "row_norm belongs to calibration='paper'"),
+        ({"calibration": "paper", "row_norm": -2.0}, "row_norm must be a finite number above 0"),
+        ({"ridge": -1.0}, "ridge must be a finite number, 0 or more"),
+        ({"method": "ngd", "ridge": 1.0}, "ridge belongs to method='ssp'"),
+    ],
+)
+def test_wrong_parameters_wait_for_fit(rows, wrong, said):
     X, y, _ = rows
-    estimator = model(epsilon=-1.0)
-    with pytest.raises(StudyError, match="epsilon"):
+    estimator = model(**wrong)
+    with pytest.raises(StudyError, match=said):
         estimator.fit(X, y)
 
 
@@ -125,6 +150,45 @@ def test_pipeline_and_cross_validation(rows):
 
 
 # --- the same fit ----------------------------------------------------------------------------------
+
+ALGORITHMS = {
+    "Algorithm 1": {"method": "ngd", "calibration": "paper", "descent": dpl.Descent(radius=2.0, step=0.01, iterations=4)},
+    "Algorithm 2": {"method": "ssp", "calibration": "paper"},
+    "Algorithm 2, ridge": {"method": "ssp", "calibration": "paper", "ridge": 3.0},
+    "tight, ridge": {"ridge": 3.0},
+    "tight descent": {"method": "ngd", "descent": dpl.Descent(iterations=2)},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+@pytest.mark.parametrize("declared", [{}, {"response_bound": 6.0, "row_norm": 7.0}], ids=["by the bounds", "declared"])
+def test_every_algorithm_is_the_one_of_fit(rows, monkeypatch, algorithm, declared):
+    """The same values under the same noise, and the same coefficients: R, c and the ridge are passed on."""
+    X, y, blocks = rows
+    paper = ALGORITHMS[algorithm].get("calibration") == "paper"
+    settings = {**ALGORITHMS[algorithm], **(declared if paper else {}), "linkage": ELE(0.9, block="b"), "epsilon": 0.8}
+    table = {"x0": X[:, 0], "x1": X[:, 1], "y": y, "b": blocks}
+    bounds = {"x0": (0, 10), "x1": (-1, 1), "y": (-5, 10)}
+    fitted, here = record(monkeypatch, lambda: model(**settings, large_epsilon=False).fit(X, y, blocks=blocks), 1)
+    release, there = record(
+        monkeypatch, lambda: dpl.fit(table, "y ~ x0 + x1", bounds=bounds, delta=1e-6, **settings), 1
+    )
+    assert len(here) == len(there) > 0
+    for one, other in zip(here, there, strict=True):
+        np.testing.assert_array_equal(one.scale, other.scale)
+        np.testing.assert_allclose(one.values, other.values, rtol=1e-12)
+    np.testing.assert_allclose([fitted.intercept_, *fitted.coef_], list(release.coef.values()), rtol=1e-9)
+
+
+@pytest.mark.parametrize("name", ["response_bound", "row_norm"])
+def test_the_papers_bounds_set_its_noise(rows, monkeypatch, name):
+    X, y, _ = rows
+    settings = {"calibration": "paper", "linkage": ELE(0.9), "epsilon": 0.8, "large_epsilon": False}
+    scales = []
+    for bound in (20.0, 5.0):
+        _, calls = record(monkeypatch, lambda bound=bound: model(**settings, **{name: bound}).fit(X, y), 1)
+        scales.append(calls[0].scale.max())
+    assert scales[1] < scales[0]
 
 
 def test_at_huge_epsilon_equals_least_squares(rows):

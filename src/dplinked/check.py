@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 
 from dplinked.data.keys import key_text
-from dplinked.errors import DplinkedError, StudyError
-from dplinked.linkage import ELE, PrivacyUnit
+from dplinked.errors import DplinkedError
+from dplinked.fitting import key_columns
+from dplinked.linkage import ELE, Matching, PrivacyUnit
 from dplinked.study.study import Study
 from dplinked.sums.engine import Source, open_source
 
@@ -29,15 +30,19 @@ def check_study(study: Study, data: Any) -> list[Finding]:
     findings: list[Finding] = []
     try:
         design, _ = study.prepare()
-        keys = [study.linkage.block] if study.linkage.block is not None else []
+        keys = key_columns(study)
         rows = open_source(data, [*design.variables, *keys])
         study.check_count(rows.count)
         rows.require(design.variables, numeric=list(design.bounds))
         rows.require(keys)
         study.check_origins(design, rows.origins)
-    except StudyError as fault:
+        if isinstance(study.linkage, Matching):
+            rows.linked_rows(design, study.linkage, study.unit)
+    except DplinkedError as fault:
         return [Finding(True, str(fault))]
     findings.append(Finding(False, f"{rows.count:,} rows; all declared columns are there."))
+    if isinstance(study.linkage, Matching):
+        findings.append(Finding(False, "The matching matrix is one of these rows, and is as declared."))
     for name, (low, high) in design.bounds.items():
         try:
             cells = rows.summarise_column(name, low, high)

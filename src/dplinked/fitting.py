@@ -161,9 +161,9 @@ def _fit_charged(study: Study, data: Any, release_id: str | None, again: bool, p
     located = _locate(data)
     allowed = ledger.check_place(located, study.unit, study.linkage)
     source = _freeze(located)
-    before, fingerprint = source_state(source), ledger.check_content(source, allowed)
+    before, fingerprint = _state(study, source), ledger.check_content(source, allowed, study.linkage)
     rows = _find_rows(study, _open_source(study, source, progress))
-    if source_state(source) != before:
+    if _state(study, source) != before:
         raise LedgerError("The data changed while it was read. Nothing was spent. Try again.")
     charge = ledger.reserve(release_id, study.request([fingerprint]), release_mu(study), again=again)
     if charge.stored is not None:
@@ -171,7 +171,7 @@ def _fit_charged(study: Study, data: Any, release_id: str | None, again: bool, p
         return Release.from_json(charge.stored)
     with ledger.finishing(charge):
         release = replace(_run(study, rows), ledger=charge.describe())
-        if source_state(source) != before:
+        if _state(study, source) != before:
             raise ReleaseError("The data changed while it was read. The charge stays.")
         ledger.record(charge, release.to_json())  # only then may it be shown
     return release
@@ -201,13 +201,18 @@ def _freeze(data: Any) -> Any:
         raise_alone(LedgerError(REFUSED))
 
 
+def _state(study: Study, source: Any) -> tuple[Any, ...]:
+    """The state of the files that a release reads: those of its rows, and that of the pairs of a matching matrix."""
+    return source_state(source), source_state(getattr(study.linkage, "pairs", None))
+
+
 def _open_source(study: Study, source: Any, progress: Progress | None) -> Source:
     """Open the columns that the study needs."""
     once = (not study.intervals or study.calibration == "paper") and study.ranges == "declared"
-    return open_source(source, [*study.prepare()[0].variables, *_keys(study)], once=once, progress=progress)
+    return open_source(source, [*study.prepare()[0].variables, *key_columns(study)], once=once, progress=progress)
 
 
-def _keys(study: Study) -> list[str]:
+def key_columns(study: Study) -> list[str]:
     """The columns of blocks and ids."""
     return [name for name in (study.linkage.block, getattr(study.linkage, "id", None)) if name is not None]
 
@@ -218,7 +223,7 @@ def _find_rows(study: Study, opened: Source) -> LinkedRows:
     study.check_count(opened.count)
     _check_change(study, opened.count)
     opened.require(design.variables, numeric=list(design.bounds))
-    opened.require(_keys(study))
+    opened.require(key_columns(study))
     study.check_origins(design, opened.origins)
     try:
         with _quietly():

@@ -58,8 +58,11 @@ class LinkedRegression(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         What one individual can change besides their own x and y; see :class:`PrivacyUnit`.
     fit_intercept
         Whether the model has an intercept.
-    method, calibration, ranges, descent, large_epsilon, intervals
+    method, calibration, ranges, descent, ridge, large_epsilon, intervals
         As in :func:`dplinked.fit`.
+    response_bound, row_norm
+        R and c of the paper's algorithms, for ``calibration="paper"``; by default what the bounds imply. A row holds a one for the
+        intercept, if there is one, and the features.
     typical
         Public guess of the range of each feature's middle values, in the same form as `bounds`. It affects the precision only.
 
@@ -110,6 +113,9 @@ class LinkedRegression(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         typical: Mapping[Any, Sequence[float]] | Sequence[float] | None = None,
         ranges: str = "declared",
         descent: Descent | None = None,
+        response_bound: float | None = None,
+        row_norm: float | None = None,
+        ridge: float | None = None,
         large_epsilon: bool = False,
         intervals: bool = True,
     ) -> None:
@@ -125,6 +131,9 @@ class LinkedRegression(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         self.typical = typical
         self.ranges = ranges
         self.descent = descent
+        self.response_bound = response_bound
+        self.row_norm = row_norm
+        self.ridge = ridge
         self.large_epsilon = large_epsilon
         self.intervals = intervals
 
@@ -223,6 +232,9 @@ class LinkedRegression(RegressorMixin, BaseEstimator):  # type: ignore[misc]
             "calibration",
             "ranges",
             "descent",
+            "response_bound",
+            "row_norm",
+            "ridge",
             "large_epsilon",
             "intervals",
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import shutil
 import stat
@@ -219,6 +220,7 @@ def test_what_was_registered_last_counts(folder: Path) -> None:
 # --- what is stated about links -----------------------------------------------------------------------
 
 UNIT = dpl.PrivacyUnit
+matrix = functools.partial(dpl.Matching, sp.eye_array(3), carriers=2)
 UNDERCUT: dict[str, tuple[Any, Any, Any, Any, str | None]] = {
     "the same": (ELE, UNIT(), ELE, UNIT(), None),
     "exact for imperfect links": (ELE, UNIT(), dpl.Exact(), UNIT(), "not exact"),
@@ -231,6 +233,10 @@ UNDERCUT: dict[str, tuple[Any, Any, Any, Any, str | None]] = {
     "less change of the matrix": (ELE, UNIT(linkage_change=2.5), ELE, UNIT(linkage_change=2.0), "at least 2.5"),
     "blocks that may not change": (ELE, UNIT(moves_block=True), ELE, UNIT(), "moves_block"),
     "links that were not stated": (None, UNIT(), ELE, UNIT(), "without its links"),
+    "a smaller least probability": (matrix(accuracy_min=0.5), UNIT(), matrix(accuracy_min=0.4), UNIT(), None),
+    "a larger least probability": (matrix(accuracy_min=0.5), UNIT(), matrix(accuracy_min=0.6), UNIT(), "at most 0.5"),
+    "a smaller column sum": (matrix(column_sum=1.5), UNIT(), matrix(), UNIT(), "at least 1.5"),
+    "blocks in place of a matrix": (matrix(column_sum=1.5), UNIT(), dpl.ELE(0.9, carriers=2), UNIT(), None),
     "accuracies of unlinked files": (None, UNIT(), None, UNIT(), None),
     "accuracies for a smaller unit": (None, UNIT(displaced_links=1), None, UNIT(), "at least 1"),
 }

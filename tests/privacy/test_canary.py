@@ -456,7 +456,9 @@ def positions() -> dict[str, tuple[Callable[..., Any], dict[str, Any]]]:
         return lambda **arguments: repr(cls(**arguments))
 
     shaped = ("method", "calibration", "descent", "response_bound", "row_norm", "intervals")
-    shared = ("epsilon", "delta", "linkage", "method", "calibration", "ranges", "descent", "large_epsilon", "intervals")
+    shared = (
+        "epsilon", "delta", "linkage", "method", "calibration", "ranges", "descent", "response_bound", "row_norm", "ridge", "large_epsilon", "intervals",
+    )  # fmt: skip
     return {
         "fit": (dpl.fit, {"data": numbers, **study, "release_id": None}),
         "plan": (

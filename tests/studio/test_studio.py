@@ -31,6 +31,7 @@ import dplinked as dpl
 from dplinked.simulate import linked_households
 from dplinked.studio.desk import Desk, Fault, Job, Made, attempt
 from dplinked.studio.draft import BLANK, Draft, formula_columns, list_from, table_from
+from dplinked.studio.form import Fields, form, form_changes
 from dplinked.studio.guard import Guard
 from dplinked.studio.serve import run_studio, write_redirect
 from studies import LEDGER_STUDY, STUDY
@@ -327,6 +328,42 @@ def test_a_moved_accuracy_is_known_no_better_than_the_declared_one() -> None:
     assert moved.accuracy_error == pytest.approx(0.025)
     assert (moved.accuracy, moved.block, moved.carriers) == (0.9, "k", 2)
     assert "linkage" not in _sliders({}.get, study)
+
+
+class Sent:
+    """What a browser sent for the form of a draft: values by the ids of fields."""
+
+    def __init__(self, **values: Any) -> None:
+        self.values = values
+
+    def __getitem__(self, id: str) -> Any:
+        field = lambda: self.values[id]  # noqa: E731
+        field.is_set = lambda: id in self.values
+        return field
+
+
+def test_the_form_keeps_a_matching_matrix() -> None:
+    """It has no fields for one, so other settings change and the section stays, comments included."""
+    section = '[linkage]\nmodel = "matching"  # by ids\npairs = "pairs.parquet"\nid = "person"\naccuracy_min = 0.5\n'
+    text = BLANK.replace("[linkage]\n", section).replace(
+        "displaced_links = 0", "displaced_links = 1\nlinkage_change = 1.0"
+    )
+    draft = Draft(3, "s.toml", text)
+    fields = Fields(
+        Sent(
+            formula_3="y ~ x", path_3="r.csv", epsilon_3=0.5, delta_3=1e-6, displaced_3=2, change_3=1.0, moves_3=False
+        ),
+        draft,
+        {},
+    )
+    page = str(form(draft, fields))
+    assert "This form keeps it as it is" in page
+    assert "Share of links that are right" not in page
+    changed = draft.changed({**form_changes(draft, fields), ("bounds", "x"): [0, 1], ("bounds", "y"): [0, 1]})
+    assert section in changed
+    study = dpl.Study.from_text(changed, "folder")
+    assert (study.epsilon, study.unit.displaced_links, study.linkage.id) == (0.5, 2, "person")
+    assert study.linkage.pairs == Path("folder", "pairs.parquet")
 
 
 def test_odd_names_survive_the_text() -> None:

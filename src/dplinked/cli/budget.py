@@ -33,7 +33,7 @@ def init(
 
     url, declared = _read_study(study)
     sources = [*_data_of(declared), *(register or [])]
-    for source in sources:
+    for source in (*sources, getattr(declared.linkage, "pairs", None)):
         _check_readable(source)  # checked before, as a budget can be opened only once
     opened = Ledger.create(
         url, declared.population or "everybody", epsilon=epsilon, delta=delta, key=declared.ledger_key
@@ -129,7 +129,7 @@ def _read_study(path: Path) -> tuple[str | Path, Study]:
     return study.ledger, study
 
 
-def _check_readable(source: Path | Query | SparkTable) -> None:
+def _check_readable(source: Path | Query | SparkTable | None) -> None:
     """Refuse files that are missing or cannot be opened. Queries are not tried here; they run when they are registered."""
     if not isinstance(source, Path):
         return

@@ -49,10 +49,11 @@ def told_warnings() -> Iterator[None]:
 
 
 def files_of(study: Study) -> list[Path]:
-    """The files that a study stands on: all of its data's, its ledger and the ledger's key. What is not there yet, or no file, is left out."""
+    """The files that a study stands on: its data's, its pairs', its ledger and the ledger's key. What is not there yet, or no file, is left out."""
     from dplinked.data.files import find_files
     from dplinked.data.sources import Query
     from dplinked.ledger.key import key_path
+    from dplinked.linkage import Matching
 
     found = []
     if isinstance(study.data, Path):
@@ -61,6 +62,8 @@ def files_of(study: Study) -> list[Path]:
             found.extend(find_files(study.data).paths)
     if isinstance(study.data, Query):
         found.extend((study.data.folder or Path()) / database for database in study.data.attach.values())
+    if isinstance(study.linkage, Matching) and isinstance(study.linkage.pairs, Path):
+        found.append(study.linkage.pairs)
     if study.ledger is not None:
         address = str(study.ledger)
         database = None if "://" in address else Path(address)

@@ -17,7 +17,7 @@ import secrets as tokens
 import socket
 import time
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -40,7 +40,7 @@ from dplinked.ledger.database import (
 )
 from dplinked.ledger.events import START, Event, LedgerEntry, canonical, chain_event, chained_again, seal_row
 from dplinked.ledger.key import create_key, key_path, read_key
-from dplinked.linkage import UNSTATED, Linkage, LinkageFloor, PrivacyUnit
+from dplinked.linkage import UNSTATED, Linkage, LinkageFloor, Matching, PrivacyUnit
 from dplinked.privacy.calibration import privacy_epsilon, privacy_mu, round_down
 from dplinked.study.budget import check_budget
 from dplinked.sums.engine import source_bytes
@@ -50,6 +50,10 @@ _POLL = 0.05
 REFUSED = (
     "This data is not registered for the budget, or not at this place, or it has changed since. Nothing was spent. The steward registers the data "
     "of a study with 'dplinked budget register'."
+)
+PAIRS_REFUSED = (
+    "The pairs of the matching matrix are not registered with this data, or not at this place, or they have changed since. Nothing was spent. The "
+    "steward registers the data of a study and its links with 'dplinked budget register'."
 )
 _ACTIVE: set[str] = set()  # charges whose release this process is computing now
 
@@ -100,11 +104,15 @@ class Charge:
 
 @dataclass(frozen=True)
 class Registration:
-    """Data that was registered: the fingerprints of its place and of its content, and what was stated about its links."""
+    """Data that was registered: the fingerprints of its place and of its content, and what was stated about its links.
+
+    With a matching matrix, the fingerprints of the place and of the content of its pairs too: they are data about the same people.
+    """
 
     place: str
     content: str
     floor: LinkageFloor
+    pairs: tuple[str, str] | None = None
 
     def names(self, other: Registration) -> bool:
         """Whether both are of the same data."""
@@ -190,16 +198,18 @@ class Ledger:
         """Register data about the population: where it is, what it holds, and how its rows were linked.
 
         From then on, releases from it are charged to this budget. A study of the data may assume no less about the links than `linkage` and
-        `unit` state. Without `linkage`, the data is a file that is yet to be linked, from which only accuracies can be released.
+        `unit` state, and may use no other matching matrix than the one of `linkage`. Without `linkage`, the data is a file that is yet to be
+        linked, from which only accuracies can be released.
         """
         make_private(self._engine)
         floor = LinkageFloor.of(linkage, unit)
-        new = Registration(self._place(source), self.fingerprint(source), floor)
+        pairs = (self._pairs_place(linkage), self._pairs_content(linkage)) if isinstance(linkage, Matching) else None
+        new = Registration(self._place(source), self.fingerprint(source), floor, pairs)
         with self._transaction() as connection:
             row = self._locked(connection)
             same = [known for known in self._registrations(connection) if known.names(new)]
             if not same or same[-1] != new:
-                body = canonical({"place": new.place, "floor": floor})
+                body = canonical({"place": new.place, "floor": floor, **({} if pairs is None else {"pairs": pairs})})
                 self._append(connection, row, "register", None, new.content, 0, body)
 
     @plain_faults
@@ -249,45 +259,37 @@ class Ledger:
 
     def fingerprint(self, source: Any) -> str:
         """Fingerprint of a file's bytes or a table's content. It is keyed with a secret of the ledger, without which it tells nothing."""
-        digest = self._digest()
-        try:
-            for piece in source_bytes(source):
-                digest.update(piece)
-        except OSError:
-            name = f" {Path(source).name!r}" if isinstance(source, (str, Path)) else ""
-            raise_alone(StudyError(f"The file{name} cannot be read. Nothing was spent. Check its permissions."))
-        return digest.hexdigest()
+        return self._fingerprint(source_bytes(source), source)
 
-    def check_place(self, data: Any, unit: PrivacyUnit, linkage: Linkage | None = None) -> frozenset[str]:
-        """Fingerprints of what was registered at the place of the data. Nothing of the data is opened.
+    def check_place(self, data: Any, unit: PrivacyUnit, linkage: Linkage | None = None) -> Sequence[Registration]:
+        """What was registered at the place of the data, and of the pairs of its matching matrix if it has one. Nothing of them is opened.
 
-        Data elsewhere is refused, and so is a study that assumes less about the links than was registered.
+        Data and pairs elsewhere are refused, and so is a study that assumes less about the links than was registered.
         """
         place, study = self._place(data), LinkageFloor.of(linkage, unit)
         with self._transaction() as connection:
             found = self._registrations(connection)
-        here = {known.content: known.floor for known in found if known.place == place}  # what was stated last counts
+        here = {known.content: known for known in found if known.place == place}  # what was stated last counts
         if not here:
             raise LedgerError(REFUSED)
-        allowed = frozenset(content for content, floor in here.items() if floor.undercut_by(study) is None)
+        allowed = [known for known in here.values() if known.floor.undercut_by(study) is None]
         if not allowed:
             raise StudyError(
-                f"The study assumes less about the links than the steward registered with the data: {[*here.values()][-1].undercut_by(study)}. Nothing "
+                f"The study assumes less about the links than the steward registered with the data: {[*here.values()][-1].floor.undercut_by(study)}. Nothing "
                 "was spent. State that, or have the data registered anew with what holds: 'dplinked budget register'."
             )
-        return allowed
+        return self._with_pairs(allowed, 0, self._pairs_place, linkage)
 
-    def check_content(self, source: Any, allowed: frozenset[str]) -> str:
-        """The fingerprint of data whose content was registered. Whatever else is found there is refused with one message."""
-        found = None
-        try:
-            found = self.fingerprint(source)
-        except LedgerError:
-            raise
-        except Exception:  # what cannot be read is not what was registered
-            raise_alone(LedgerError(REFUSED))
-        if found not in allowed:
+    def check_content(self, source: Any, allowed: Sequence[Registration], linkage: Linkage | None = None) -> str:
+        """The fingerprint of data whose content was registered. Whatever else is found there is refused with one message.
+
+        The pairs of a matching matrix must be those that were registered with it.
+        """
+        found = _known_or_refused(lambda: self.fingerprint(source), REFUSED)
+        here = [known for known in allowed if known.content == found]
+        if not here:
             raise LedgerError(REFUSED)
+        self._with_pairs(here, 1, self._pairs_content, linkage)
         return found
 
     def check_registered(self, *sources: Any, unit: PrivacyUnit = UNSTATED) -> list[str]:
@@ -447,11 +449,45 @@ class Ledger:
         bodies = [(event.request, json.loads(event.body)) for event in self._events(connection, "register")]
         return [
             Registration(
-                body["place"], str(content), LinkageFloor(**{**body["floor"], "keys": tuple(body["floor"]["keys"])})
+                body["place"],
+                str(content),
+                LinkageFloor(**{**body["floor"], "keys": tuple(body["floor"]["keys"])}),
+                tuple(body["pairs"]) if "pairs" in body else None,
             )
             for content, body in bodies
             if body
         ]
+
+    def _with_pairs(
+        self, known: Sequence[Registration], part: int, of: Callable[[Matching], str], linkage: Linkage | None
+    ) -> Sequence[Registration]:
+        """The registrations whose pairs are at the same place (part 0), or hold the same (part 1), as those of a linkage, if it has any."""
+        if not isinstance(linkage, Matching):
+            return known
+        found = _known_or_refused(lambda: of(linkage), PAIRS_REFUSED)
+        same = [one for one in known if one.pairs is not None and one.pairs[part] == found]
+        if not same:
+            raise LedgerError(PAIRS_REFUSED)
+        return same
+
+    def _pairs_place(self, linkage: Matching) -> str:
+        """Fingerprint of the place of a matching matrix: of its file, if it has one."""
+        return self._place(linkage.pairs)
+
+    def _pairs_content(self, linkage: Matching) -> str:
+        """Fingerprint of a matching matrix."""
+        return self._fingerprint(linkage.content(), linkage.pairs)
+
+    def _fingerprint(self, content: Iterable[bytes], source: Any) -> str:
+        """Fingerprint of the content of a source."""
+        digest = self._digest()
+        try:
+            for piece in content:
+                digest.update(piece)
+        except OSError:
+            name = f" {Path(source).name!r}" if isinstance(source, (str, Path)) else ""
+            raise_alone(StudyError(f"The file{name} cannot be read. Nothing was spent. Check its permissions."))
+        return digest.hexdigest()
 
     def _place(self, data: Any) -> str:
         """Fingerprint of the place of data."""
@@ -469,6 +505,16 @@ class Ledger:
 
 
 # --- checks and conversions ---------------------------------------------------------------------------
+
+
+def _known_or_refused(find: Callable[[], str], refusal: str) -> str:
+    """A fingerprint. What cannot be found or read is not what was registered, and is refused with the same message."""
+    try:
+        return find()
+    except LedgerError:
+        raise
+    except Exception:
+        raise_alone(LedgerError(refusal))
 
 
 def _check_name(name: Any, fault: str) -> None:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from dplinked.linkage.exact import Exact
+from dplinked.linkage.matching import Matching
 from dplinked.linkage.unit import PrivacyUnit
 
 if TYPE_CHECKING:
@@ -28,6 +29,9 @@ class LinkageFloor:
         How many rows may hold one person's response.
     moves_block, displaced_links, linkage_change
         As in :class:`~dplinked.PrivacyUnit`.
+    column_sum, accuracy_min
+        As in :class:`~dplinked.Matching`; None for other models. Whether a matrix is as declared is seen from the matrix, so tighter limits
+        than were registered would ask about it, and for too little noise besides.
     """
 
     linked: bool
@@ -37,6 +41,8 @@ class LinkageFloor:
     moves_block: bool
     displaced_links: int
     linkage_change: float
+    column_sum: float | None = None
+    accuracy_min: float | None = None
 
     @classmethod
     def of(cls, linkage: Linkage | None, unit: PrivacyUnit) -> LinkageFloor:
@@ -50,6 +56,8 @@ class LinkageFloor:
             moves_block=unit.moves_block,
             displaced_links=unit.displaced_links or 0,
             linkage_change=unit.linkage_change or 0.0,
+            column_sum=linkage.column_sum if isinstance(linkage, Matching) else None,
+            accuracy_min=linkage.accuracy_min if isinstance(linkage, Matching) else None,
         )
 
     def undercut_by(self, study: LinkageFloor) -> str | None:
@@ -64,5 +72,15 @@ class LinkageFloor:
             "the links can be wrong, so they are not exact": self.exact or not study.exact,
             f"no columns but {list(self.keys)} hold blocks or ids": set(study.keys) <= set(self.keys),
             f"carriers must be at least {self.carriers}": study.carriers >= self.carriers,
+            **self._matrix_rules(study),
         }
         return next((rule for rule, holds in rules.items() if not holds), None)
+
+    def _matrix_rules(self, study: LinkageFloor) -> dict[str, bool]:
+        """What must hold of the declared limits of a matching matrix, where there is one on both sides."""
+        rules = {}
+        if self.column_sum is not None and study.column_sum is not None:
+            rules[f"column_sum must be at least {self.column_sum!r}"] = study.column_sum >= self.column_sum
+        if self.accuracy_min is not None and study.accuracy_min is not None:
+            rules[f"accuracy_min must be at most {self.accuracy_min!r}"] = study.accuracy_min <= self.accuracy_min
+        return rules

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import math
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -13,7 +15,7 @@ import numpy as np
 from dplinked.data.arrow import column_texts, to_arrow
 from dplinked.data.fingerprint import content_bytes
 from dplinked.data.keys import key_text
-from dplinked.data.sources import is_spark
+from dplinked.data.sources import is_path, is_spark
 from dplinked.errors import StudyError, plain_faults, plain_number, raise_alone, shown
 from dplinked.linkage.declared import DeclaredLinkage
 from dplinked.linkage.unit import LinkageExposure, PrivacyUnit, checked_carriers
@@ -46,7 +48,8 @@ class Matching:
     ----------
     pairs
         A SciPy sparse matrix (n×n), or a table with the columns `row` (position of the linked row),
-        `match` (position of the row whose response it may carry) and `probability`.
+        `match` (position of the row whose response it may carry) and `probability`; or the path of a Parquet or CSV file with such a
+        table, which is read when the rows are.
     column_sum
         Declared upper limit of Q's column sums: 1 for one-to-one links (Q is doubly stochastic), more for
         one-to-many links.
@@ -54,7 +57,7 @@ class Matching:
         Declared lower limit of Q's diagonal entries; 0 if nothing is known.
     id
         Name of the data's id column, if `row` and `match` hold ids instead of positions. Rows in a database have no positions, so there
-        ids are needed; `pairs` may then also be the path of a Parquet or CSV file, or a Spark frame, which the engine joins.
+        ids are needed; `pairs` may then also be a Spark frame, and the engine joins them.
     carriers
         How many rows may hold one person's response. It must be declared with one-to-many links, since all of
         these rows change with the person and no column sum bounds their number.
@@ -62,8 +65,8 @@ class Matching:
     Notes
     -----
     The matrices of all neighbours are assumed to satisfy `column_sum` and `accuracy_min`. Whether this matrix does is checked
-    here, where the steward builds it. How far one person can move Q cannot be seen from a single Q, so
-    ``PrivacyUnit(linkage_change=…, displaced_links=…)`` must state it.
+    here, where the steward builds it, or, of ids and of files, when the rows are read. How far one person can move Q cannot be
+    seen from a single Q, so ``PrivacyUnit(linkage_change=…, displaced_links=…)`` must state it.
     """
 
     matrix: Any
@@ -100,8 +103,9 @@ class Matching:
         object.__setattr__(self, "carriers", carriers)
         object.__setattr__(self, "block", None)
         object.__setattr__(self, "id", id)
-        object.__setattr__(self, "pairs", None if id is None else pairs)
-        object.__setattr__(self, "matrix", self._checked(_stochastic_matrix(pairs)) if id is None else None)
+        kept = id is not None or is_path(pairs)
+        object.__setattr__(self, "pairs", (Path(pairs) if is_path(pairs) else pairs) if kept else None)
+        object.__setattr__(self, "matrix", None if kept else self._checked(_stochastic_matrix(pairs)))
 
     def _checked(self, matrix: Any) -> Any:
         """Refuse a matrix that does not satisfy the declarations."""
@@ -119,7 +123,7 @@ class Matching:
     def matrix_for(self, ids: Any) -> Any:
         """The matrix for the rows with these ids, in their order (an Arrow array of integers or texts); with positions, the matrix itself."""
         if self.id is None:
-            return self.matrix
+            return self._checked(_stochastic_matrix(self.pairs)) if self.matrix is None else self.matrix
         import pyarrow as pa
         import pyarrow.compute as pc
         import scipy.sparse as sp
@@ -151,7 +155,7 @@ class Matching:
         if unit.linkage_change is None or unit.displaced_links is None:
             raise StudyError(
                 "An explicit matching matrix does not say how far one person can change it. State both: "
-                "PrivacyUnit(linkage_change=…, displaced_links=…)."
+                "PrivacyUnit(linkage_change=…, displaced_links=…), or in a study file linkage_change = … and displaced_links = … in [unit]."
             )
         if unit.moves_block:
             raise StudyError("A matching matrix has no blocks. Put what a move changes into linkage_change.")
@@ -167,18 +171,20 @@ class Matching:
 
     def identity(self) -> dict[str, Any]:
         """What distinguishes this model from others: its declarations, and a digest of the matrix or of the pairs."""
+        digest = hashlib.sha256()
+        for piece in self.content():
+            digest.update(piece)
+        named = {} if self.id is None else {"id": self.id}
+        return {**self._declarations(), **named, "matrix": digest.hexdigest()}
+
+    def content(self) -> Iterator[bytes]:
+        """Bytes by which the matrix is known again: those of the pairs' file or table, else its own."""
         if is_spark(self.pairs):
             raise StudyError("Pairs in a Spark frame cannot be known again. With a ledger, give them as a file.")
-        if self.id is not None:
-            digest = hashlib.sha256()
-            for piece in content_bytes(self.pairs):
-                digest.update(piece)
-            return {**self._declarations(), "id": self.id, "matrix": digest.hexdigest()}
-        parts = (self.matrix.indptr, self.matrix.indices, self.matrix.data)
-        return {
-            **self._declarations(),
-            "matrix": hashlib.sha256(b"".join(part.tobytes() for part in parts)).hexdigest(),
-        }
+        if self.pairs is not None:
+            yield from content_bytes(self.pairs)
+        else:
+            yield from (part.tobytes() for part in (self.matrix.indptr, self.matrix.indices, self.matrix.data))
 
     def describe(self) -> DeclaredLinkage:
         """Return what is declared, for the release."""

@@ -17,6 +17,7 @@ _SOURCES = {
     "released": "released, paid for",
     "estimated": "estimated from these files",
 }
+_MATCHING = "A matching matrix says how likely each link is. This form keeps it as it is: edit it as text."
 _NUMERIC = {"bounds0": "Lowest", "bounds1": "Highest", "typical0": "Typical from", "typical1": "to"}
 
 
@@ -46,8 +47,6 @@ class Fields:
 def form(draft: Draft, fields: Fields) -> TagList:
     """All fields except those of columns, which depend on the formula."""
     get, id = draft.get, fields.id
-    accuracy = get("linkage", "accuracy")
-    per_block = isinstance(accuracy, dict)
     return TagList(
         group(
             "Data and model",
@@ -62,32 +61,7 @@ def form(draft: Draft, fields: Fields) -> TagList:
             _hint("Public, never read from the data. Typical ranges are guesses: they help precision, nothing else."),
             ui.output_ui("study_columns"),
         ),
-        group(
-            "Linkage",
-            ui.input_radio_buttons(
-                id("model"), "How rows were linked", {"ele": "links can be wrong", "exact": "by a unique key"},
-                selected="exact" if get("linkage", "model") == "exact" else "ele", inline=True,
-            ),
-            tags.div(
-                ui.input_text(id("block"), "Block column", _text(get("linkage", "block")), spellcheck="false"),
-                ui.input_radio_buttons(
-                    id("kind"), "Accuracy", {"one": "one for all", "each": "one per block"},
-                    selected="each" if per_block else "one", inline=True,
-                ),
-                tags.div(_number(id("accuracy"), "Share of links that are right", accuracy), class_="only-one"),
-                tags.div(
-                    ui.input_text_area(
-                        id("accuracies"), "Blocks and their accuracies, one per line", lines_of(accuracy) if per_block else "",
-                        placeholder="nsw = 0.918", rows=4, spellcheck="false",
-                    ),
-                    class_="only-each",
-                ),
-                _number(id("checked"), "Links that were checked to find it", get("linkage", "checked")),
-                ui.input_select(id("source"), "Where the accuracy comes from", _SOURCES, selected=_text(get("linkage", "source"))),
-                class_="only-ele pair",
-            ),
-            class_="linkage",
-        ),
+        _linkage_group(draft, fields),
         group(
             "Who is protected",
             _hint("One individual: any change of their values, and of their identifiers as far as said here."),
@@ -108,6 +82,41 @@ def form(draft: Draft, fields: Fields) -> TagList:
                 class_="pair",
             ),
         ),
+    )  # fmt: skip
+
+
+def _linkage_group(draft: Draft, fields: Fields) -> Tag:
+    """The fields of the linkage. A matching matrix has none."""
+    get, id = draft.get, fields.id
+    if get("linkage", "model") == "matching":
+        return group("Linkage", _hint(_MATCHING))
+    accuracy = get("linkage", "accuracy")
+    per_block = isinstance(accuracy, dict)
+    return group(
+        "Linkage",
+        ui.input_radio_buttons(
+            id("model"), "How rows were linked", {"ele": "links can be wrong", "exact": "by a unique key"},
+            selected="exact" if get("linkage", "model") == "exact" else "ele", inline=True,
+        ),
+        tags.div(
+            ui.input_text(id("block"), "Block column", _text(get("linkage", "block")), spellcheck="false"),
+            ui.input_radio_buttons(
+                id("kind"), "Accuracy", {"one": "one for all", "each": "one per block"},
+                selected="each" if per_block else "one", inline=True,
+            ),
+            tags.div(_number(id("accuracy"), "Share of links that are right", accuracy), class_="only-one"),
+            tags.div(
+                ui.input_text_area(
+                    id("accuracies"), "Blocks and their accuracies, one per line", lines_of(accuracy) if per_block else "",
+                    placeholder="nsw = 0.918", rows=4, spellcheck="false",
+                ),
+                class_="only-each",
+            ),
+            _number(id("checked"), "Links that were checked to find it", get("linkage", "checked")),
+            ui.input_select(id("source"), "Where the accuracy comes from", _SOURCES, selected=_text(get("linkage", "source"))),
+            class_="only-ele pair",
+        ),
+        class_="linkage",
     )  # fmt: skip
 
 
@@ -150,6 +159,8 @@ def form_changes(draft: Draft, fields: Fields) -> Changes:
         changes["unit", "moves_block"] = bool(get("moves"))
     if get("model") == "exact":
         return {**changes, **{("linkage", key): None for key in draft.keys("linkage")}, ("linkage", "model"): "exact"}
+    if draft.get("linkage", "model") == "matching":
+        return changes
     changes["linkage", "model"] = "ele" if draft.get("linkage", "model") else None
     changes["linkage", "block"] = get("block")
     changes["linkage", "accuracy"] = get("accuracy") if get("kind") == "one" else table_from(get("accuracies") or "")

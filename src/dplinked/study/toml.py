@@ -10,18 +10,11 @@ from typing import Any
 
 from dplinked.data.sources import Query, SparkTable
 from dplinked.errors import StudyError, raise_alone, shown, suggest
-from dplinked.linkage import ELE, UNSTATED, Exact, Linkage, PrivacyUnit
+from dplinked.linkage import ELE, UNSTATED, Exact, Linkage, Matching, PrivacyUnit
 from dplinked.study.descent import Descent
 
-SECTIONS: dict[str, tuple[str, ...]] = {
-    "data": ("path", "query", "attach", "spark"),
-    "model": ("formula", "method", "calibration", "ranges", "ridge", "intervals"),
-    "bounds": (),
-    "levels": (),
-    "typical": (),
-    "fill": (),
-    "linkage": (
-        "model",
+_LINKAGES: dict[str, tuple[str, ...]] = {
+    "ele": (
         "accuracy",
         "block",
         "other",
@@ -33,6 +26,17 @@ SECTIONS: dict[str, tuple[str, ...]] = {
         "displaced_links",
         "carriers",
     ),
+    "exact": (),
+    "matching": ("pairs", "id", "column_sum", "accuracy_min", "carriers"),
+}
+SECTIONS: dict[str, tuple[str, ...]] = {
+    "data": ("path", "query", "attach", "spark"),
+    "model": ("formula", "method", "calibration", "ranges", "ridge", "intervals"),
+    "bounds": (),
+    "levels": (),
+    "typical": (),
+    "fill": (),
+    "linkage": ("model", *dict.fromkeys(key for keys in _LINKAGES.values() for key in keys)),
     "unit": ("moves_block", "displaced_links", "linkage_change"),
     "privacy": ("epsilon", "delta", "large_epsilon"),
     "descent": ("radius", "step", "iterations", "start", "curvature"),
@@ -62,7 +66,7 @@ def read_settings(text: str, folder: Path, name: str) -> dict[str, Any]:
     model, privacy = section("model", "formula"), section("privacy", "epsilon", "delta")
     return {
         "bounds": section("bounds"),
-        "linkage": _linkage_from(section("linkage", *([] if "linkage" in declared else ["accuracy"]))),
+        "linkage": _linkage_from(section("linkage", *([] if "linkage" in declared else ["accuracy"])), folder),
         "unit": PrivacyUnit(**section("unit")) if "unit" in declared else UNSTATED,
         "levels": section("levels"),
         "typical": section("typical"),
@@ -134,14 +138,23 @@ def _key_from(key: Any, folder: Path) -> Path | None:
     return None if key is None else folder / key
 
 
-def _linkage_from(declared: dict[str, Any]) -> Linkage:
+def _linkage_from(declared: dict[str, Any], folder: Path) -> Linkage:
+    """The linkage model; a relative path of the pairs of a matching matrix counts from the study's folder."""
     kind = declared.pop("model", "ele")
+    if not isinstance(kind, str) or kind not in _LINKAGES:
+        raise StudyError(f"[linkage] model must be 'ele', 'exact' or 'matching', not {shown(kind)}.")
+    if foreign := [key for key in declared if key not in _LINKAGES[kind]]:
+        taken = f"{', '.join(_LINKAGES[kind])}, not {foreign[0]}" if _LINKAGES[kind] else "no other settings"
+        raise StudyError(f"[linkage] model = {kind!r} takes {taken}.")
     if kind == "exact":
-        if declared:
-            raise StudyError("[linkage] model = 'exact' takes no other settings.")
         return Exact()
-    if kind != "ele":
-        raise StudyError(f"[linkage] model must be 'ele' or 'exact', not {shown(kind)}.")
+    if kind == "matching":
+        pairs = declared.pop("pairs", None)
+        if not isinstance(pairs, str):
+            raise StudyError(
+                "[linkage] model = 'matching' needs pairs = '…': the path of a Parquet or CSV file with the columns row, match and probability."
+            )
+        return Matching(folder / pairs, **declared)
     if "accuracy" not in declared:
         raise StudyError("The study lacks 'accuracy' in [linkage]. For a join on a unique key, write model = 'exact'.")
     return ELE(**declared)

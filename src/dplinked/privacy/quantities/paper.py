@@ -98,16 +98,17 @@ def plan_paper_sums(
     ``scale_zz = scale·Δ_zz/√(B² - Δ_G² - Δ_b²)`` the squared distances over squared scales add up to at most ``B²/scale² = μ²``. (The paper's B has
     a term 2R² for z'z, which Algorithm 2 never uses; so scale_zz is at most the scale of the rest unless links are displaced.)
     """
-    entries, largest = p * (p + 1) // 2 + p, c * exposure.column_sum
-    slack = rounding_slack(count, max(largest, R) ** 2, entries + 1)
+    entries, norm = p * (p + 1) // 2 + p, c * exposure.column_sum
+    largest = norm * max(norm, R)
+    slack = rounding_slack(count, largest, entries)
     B = paper_ssp_sensitivity(c, R, exposure) + slack
-    part = Part(_SUMS, entries, B, 1.0, B / mu)
-    if not squares:
-        return make_room_for_draw(NoisePlan((part,), mu), count * largest * max(largest, R))
-    own = math.hypot(gram_sensitivity(c, exposure), cross_sensitivity(c, R, exposure)) + slack
-    left, moved = math.sqrt((B - own) * (B + own)), squares_sensitivity(R, exposure) + slack
-    parts = (replace(part, sensitivity=own), Part(_SQUARES, 1, moved, 1.0, part.scale * moved / left))
-    return make_room_for_draw(NoisePlan(parts, mu), count * max(largest, R) ** 2)
+    parts = [Part(_SUMS, entries, B, 1.0, B / mu)]
+    if squares:
+        own = math.hypot(gram_sensitivity(c, exposure), cross_sensitivity(c, R, exposure)) + slack
+        moved = squares_sensitivity(R, exposure) + rounding_slack(count, R * R, 1)
+        left = math.sqrt((B - own) * (B + own))
+        parts = [replace(parts[0], sensitivity=own), Part(_SQUARES, 1, moved, 1.0, parts[0].scale * moved / left)]
+    return make_room_for_draw(NoisePlan(tuple(parts), mu), count * max(largest, R * R if squares else 0.0))
 
 
 @dataclass(frozen=True)
@@ -147,14 +148,11 @@ def plan_paper_moments(p: int, c: float, R: float, exposure: LinkageExposure, mu
     W'W is packed so that its norm is the Frobenius norm, and κ is at least the square of the smallest declared accuracy: ``Σ_i q_ij² ≥ q_jj²``.
     Relative to their sizes, W'W counts four times as much: it tells both terms of the variance.
     """
-    entries, largest = p * (p + 1) // 2, c * exposure.column_sum
-    slack = rounding_slack(count, max(largest, R) ** 2, 2 * entries + 1)
-    gram = gram_sensitivity(c, exposure, exposure.accuracy_min**2) + slack
-    parts = (
-        Part(_GRAM, entries, gram, 4.0 / c**4),
-        Part(_SQUARES, 1, squares_sensitivity(R, exposure) + slack, 1.0 / R**4),
-    )
-    return make_room_for_draw(allocate(parts, mu), count * math.sqrt(2.0) * max(largest, R) ** 2)
+    entries, norm = p * (p + 1) // 2, c * exposure.column_sum
+    gram = gram_sensitivity(c, exposure, exposure.accuracy_min**2) + rounding_slack(count, norm * norm, 2 * entries)
+    squares = squares_sensitivity(R, exposure) + rounding_slack(count, R * R, 1)
+    parts = (Part(_GRAM, entries, gram, 4.0 / c**4), Part(_SQUARES, 1, squares, 1.0 / R**4))
+    return make_room_for_draw(allocate(parts, mu), count * math.sqrt(2.0) * max(norm, R) ** 2)
 
 
 def release_paper_moments(private: ClippedPaperSums, spending: Spending) -> PaperMoments:

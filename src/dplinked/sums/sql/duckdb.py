@@ -97,7 +97,7 @@ def _open_files(files: Files, columns: Sequence[str] | None, threads: int | None
         return DuckDBRows(engine, *json_source(connection, files.paths, columns), files)
     source, names, parsed = file_source(files.paths, files.kind)
     if files.kind == "csv":
-        read_through(connection, source, files.paths)
+        read_through(engine.run, source, files.paths)
     engine.checks_cells = files.kind != "csv"
     rows = DuckDBRows(engine, source, names, parsed, files)
     rows.origins = parquet_origins(files.paths) if files.kind == "parquet" else {}

@@ -24,7 +24,7 @@ from dplinked.sums.sql.dialect import (
     decimal_column,
     integer_limits,
 )
-from dplinked.sums.sql.duckdb_files import file_source, interruptible, text_literal
+from dplinked.sums.sql.duckdb_files import file_source, interruptible, read_through, text_literal
 
 RELATION = "dplinked_rows"  # a relation's name in statements on its own connection
 _INTEGERS = {"TINYINT": 8, "SMALLINT": 16, "INTEGER": 32, "BIGINT": 64, "HUGEINT": 128}
@@ -153,7 +153,9 @@ class DuckDBEngine(SqlEngine):
             raise StudyError("The pairs are a Spark frame, the rows are not. Save the pairs as a Parquet file.")
         if isinstance(pairs, (str, Path)):
             files = find_files(pairs)
-            source, names, parsed = file_source(list(files.paths), files.kind)
+            source, names, parsed = file_source(files.paths, files.kind)
+            if files.kind == "csv":
+                read_through(self.run, source, files.paths)
             return *self.read_columns(source, names, parsed), None
         kept = Kept(self, "table")
         self.keep_table(kept.name, to_arrow(pairs, "pairs"), "*")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -73,11 +73,10 @@ def interruptible() -> Iterator[None]:
         raise KeyboardInterrupt from None
 
 
-def read_through(connection: duckdb.DuckDBPyConnection, source: str, files: Sequence[Path]) -> None:
+def read_through(run: Callable[[str], Any], source: str, files: Sequence[Path]) -> None:
     """Read every cell once, so that a broken line or encoding is found before anything is spent."""
     try:
-        with interruptible():
-            connection.execute(f"select count(columns(*)) from {source}").fetchall()
+        run(f"select count(columns(*)) from {source}")
     except Exception:
         raise_alone(_unreadable(files[0], "csv"))
 

@@ -54,7 +54,9 @@ def keep_matching(columns: DesignColumns, count: int, linkage: Matching) -> Pair
     The checks and their order are those of :mod:`dplinked.linkage.matching`.
     """
     if linkage.id is None:
-        raise StudyError("Rows of a database have no positions: name the id column, Matching(…, id=…).")
+        raise StudyError(
+            "Rows of a database have no positions: name the id column, Matching(…, id=…), or id = … in [linkage]."
+        )
     engine, ids = columns.engine, columns.keys(linkage.id)
     pairs, read = _pair_query(columns, linkage)
     repeated = f"select count(*) as m from ({ids}) ids group by k"
