@@ -95,7 +95,7 @@ bench-coverage: $(READY)
 	$(BIN)/python benchmarks/coverage.py --runs 1000 --calibration tight --out benchmarks/results/coverage.csv
 	$(BIN)/python benchmarks/coverage.py --runs 1000 --calibration paper --out benchmarks/results/coverage_paper.csv
 
-# Plans against a thousand releases in each of twenty cells: about twenty minutes.
+# Plans against a thousand releases in each of twenty cells: about ten minutes.
 bench-plan: $(READY)
 	$(BIN)/python benchmarks/planning.py --out benchmarks/results/planning.md
 
