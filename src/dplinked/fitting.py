@@ -74,7 +74,8 @@ def fit(
     method
         ``"ssp"`` (sufficient-statistics perturbation) or ``"ngd"`` (noisy gradient descent).
     calibration
-        ``"tight"``, or ``"paper"`` for Algorithms 1 and 2 of [LPK24] with Theorem 4.1's noise.
+        ``"tight"``, or ``"paper"`` for Algorithm 1 (``method="ngd"``) and Algorithm 2 (``method="ssp"``) of [LPK24], with their own estimates and
+        Theorem 4.1's noise.
     typical
         Public guess of each column's middle. Affects precision only, never privacy or bias.
     ranges
@@ -86,9 +87,11 @@ def fit(
     response_bound, row_norm
         R and c of the paper's algorithms, in the user's units; by default what the bounds imply.
     intervals
-        Spend 8 % of the budget (of μ²) on the variance that intervals and tests need.
+        Spend 8 % of the budget (of μ²) on the variance that intervals and tests need. With ``calibration="paper"`` Algorithm 2's sums hold it, and
+        Algorithm 1 gets it from the part of (ε, δ) that its own noise leaves unused.
     ridge
-        A declared penalty on the slopes instead of the shrinkage chosen from released values.
+        A declared penalty on the slopes instead of the shrinkage chosen from released values. With ``calibration="paper"``, where nothing
+        is shrunk, it is added to W'W.
     large_epsilon
         Must be True for an epsilon above 10.
     ledger, population
