@@ -178,7 +178,7 @@ def run_application(path: Path | None, repetitions: int, seed: int) -> Applicati
     rows = tuple(
         Row(
             "application", 1.0 / 3.0 if name.endswith("T/3") else 1.0, name, float(np.abs(values - ols).mean() / ols),
-            float(values.var(ddof=1)), math.nan, repetitions,
+            float(np.abs(values - ols).std(ddof=1) / ols / math.sqrt(repetitions)), float(values.var(ddof=1)), math.nan, math.nan, repetitions,
         )
         for name, values in draws.items()
     )  # fmt: skip

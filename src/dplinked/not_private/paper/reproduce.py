@@ -132,7 +132,7 @@ def _toy_rows() -> tuple[Row, ...]:
     x, y, z = (np.array(column) for column in zip(*TOY, strict=True))
     slopes = {name: float(np.polyfit(x, values, 1)[0]) for name, values in (("OLS", y), ("OLS on (X, z)", z))}
     return tuple(
-        Row("toy", 0.0, name, round(abs(2.0 - slope), 12), float("nan"), float("nan"), 1)
+        Row("toy", 0.0, name, round(abs(2.0 - slope), 12), *[float("nan")] * 4, 1)
         for name, slope in slopes.items()
     )
 
