@@ -11,7 +11,12 @@ from dplinked.not_private.paper.settings import Row
 
 Check = Callable[[str, Setting], Claim | list[Claim]]
 
-_ALL: tuple[Check, ...] = (errors.check_iterations, variances.check_noise, variances.check_ngd_variance, variances.check_conservative)
+_ALL: tuple[Check, ...] = (
+    errors.check_iterations,
+    variances.check_noise,
+    variances.check_ngd_variance,
+    variances.check_conservative,
+)
 _OURS: tuple[Check, ...] = (errors.check_tight_wins, variances.check_tight_variance)
 CHECKS: dict[str, tuple[Check, ...]] = {
     "setting1": (

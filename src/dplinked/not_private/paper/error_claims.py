@@ -87,9 +87,7 @@ def _outperforms(setting: str, results: Setting, ssp: str, ngd: str, text: str) 
         f"smaller error {where(results, accuracy < 1.0)} (ratios {listed(accuracy)}), "
         f"smaller variance {where(results, variance < 1.0)} (ratios {listed(variance)})"
     )
-    return Claim(
-        setting, text, measured, bool((accuracy < 1.0).all() and (variance < 1.0).all()), place=_SIMULATIONS
-    )
+    return Claim(setting, text, measured, bool((accuracy < 1.0).all() and (variance < 1.0).all()), place=_SIMULATIONS)
 
 
 def check_ssp_wins_at_the_end(setting: str, results: Setting) -> Claim:

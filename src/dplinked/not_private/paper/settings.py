@@ -41,7 +41,9 @@ BLOCK_SIZE = 25
 EPSILON, BETA = 1.0, 1.0
 RADIUS = 2.0  # C by default; with C = c0 = 1 the truth would lie on the border, and every other step would be projected
 RADII = (1.0, 1.2, RADIUS)  # c0, the application's, and the default
-DRAWS = 10  # noise draws for each repetition's responses where the descents' errors and variances are measured more sharply
+DRAWS = (
+    10  # noise draws for each repetition's responses where the descents' errors and variances are measured more sharply
+)
 EXCESS_SHARE = 0.8  # the quantile that stands for "with high probability"; a mean of RL-SSP there is none
 _CHUNK = 400_000  # rows drawn at once
 _SIZES = (3000, 4000, 5000, 6000, 7000, 8000, 9000, 10000)

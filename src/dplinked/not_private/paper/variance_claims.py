@@ -43,7 +43,8 @@ _FACTOR = 3.0  # a power of n or σ too many in the squared error would move the
 def check_ngd_variance(setting: str, results: Setting) -> list[Claim]:
     """Within a tenth and three standard errors: at all points as the paper says it, and where the projection is idle as we do."""
     measured, theory, runs = (
-        sharp_series(results, "RL-NGD", column) for column in ("empirical_variance", "theoretical_variance", "repetitions")
+        sharp_series(results, "RL-NGD", column)
+        for column in ("empirical_variance", "theoretical_variance", "repetitions")
     )
     ratio, slack = measured / theory, _CLOSE + 3.0 * variance_error(runs[0])
     idle = np.array([point.projected["RL-NGD"] < _IDLE for point in results])
@@ -108,7 +109,11 @@ def check_variance_falls(setting: str, results: Setting) -> Claim:
     for method in ("RL-NGD", "RL-SSP"):
         values = series(results, method, "empirical_variance")
         parts.append(f"{method} {values[-1] / values[0]:.2f}")
-        holds = holds and bool(values[-1] < 0.5 * values[0]) and not rises(values, values * variance_error(repetitions(results)))
+        holds = (
+            holds
+            and bool(values[-1] < 0.5 * values[0])
+            and not rises(values, values * variance_error(repetitions(results)))
+        )
     return Claim(
         setting, "“As the linkage error vanishes, the variance reduces as a result of the smaller DP noise needed”",
         f"last over first: {', '.join(parts)}", holds, place=_SIMULATIONS,
@@ -180,7 +185,9 @@ def check_bounds(setting: str, results: Setting) -> list[Claim]:
         orders = []
         for result in results:
             n = result.point.n
-            orders.append(bound(n, 1, result.point.sigma, 1.0, n**-1.1) - (1.0 / n if bound is ngd_excess_error else 0.0))
+            orders.append(
+                bound(n, 1, result.point.sigma, 1.0, n**-1.1) - (1.0 / n if bound is ngd_excess_error else 0.0)
+            )
         constant = series(results, method, "excess") / np.array(orders)
         moved = float(constant.max() / constant.min())
         claims.append(Claim(
@@ -195,7 +202,9 @@ def check_unclipped(setting: str, results: Setting) -> Claim:
     """1 - c₁n^-c₂ would grow with n and be near 1; .9 at the largest n of the setting is asked for."""
     sizes = (*(result.point.n for result in results), 1_000_000)
     found = [unclipped_probability(n, results[0].point.sigma) for n in sizes]
-    shown = ", ".join(f"{p:.2f} at n = {n:,}" for n, p in zip(sizes, found, strict=True) if n in (sizes[0], *sizes[-2:]))
+    shown = ", ".join(
+        f"{p:.2f} at n = {n:,}" for n, p in zip(sizes, found, strict=True) if n in (sizes[0], *sizes[-2:])
+    )
     return Claim(
         setting, "That no response is clipped “is a high-probability event”, of probability 1 - c₁n^-c₂ or more (.9 at n = 10,000, growing with n)",
         shown, bool(found[-2] > 0.9 and (np.diff(found) > 0.0).all()), place="Section 4.2",
