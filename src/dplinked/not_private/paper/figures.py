@@ -98,14 +98,13 @@ def _save(draw: Callable[[Any], None], title: str, path: Path) -> str:
 
 
 def _draw_errors(axes: Any, results: Setting, label: str, methods: Sequence[str]) -> None:
-    """Errors on linear axes, on which lines are lines and parabolas parabolas."""
+    """Errors on linear axes, on which lines are lines and parabolas parabolas. Where RL-SSP's runs away, the legend says how far."""
+    tallest = {method: float(series(results, method, "error").max()) for method in methods}
+    top = min(max(tallest.values()), _RUNAWAY * max(height for method, height in tallest.items() if method != "RL-SSP"))
     for method in methods:
-        axes.plot(axis(results), series(results, method, "error"), label=method, ms=4, **{"lw": 1.3, **_STYLES[method]})
-    others = max(float(series(results, method, "error").max()) for method in methods if method != "RL-SSP")
-    tallest = float(series(results, "RL-SSP", "error").max())
-    axes.set(
-        xlabel=label, ylabel="average relative error", ylim=(0.0, 1.05 * min(max(tallest, others), _RUNAWAY * others))
-    )
+        name = f"{method} (up to {tallest[method]:.1f})" if tallest[method] > 1.05 * top else method
+        axes.plot(axis(results), series(results, method, "error"), label=name, ms=4, **{"lw": 1.3, **_STYLES[method]})
+    axes.set(xlabel=label, ylabel="average relative error", ylim=(0.0, 1.05 * top))
     axes.legend(fontsize=8, ncols=2, frameon=False)
 
 
