@@ -90,6 +90,7 @@ bench-attack: $(READY)
 bench-reproduction: $(FEBRL)/.ready
 	$(FEBRL)/bin/dplinked reproduce all --repetitions 1000 --seed 1 --out benchmarks/results/reproduction $(if $(SURVEY),--data $(SURVEY))
 	$(FEBRL)/bin/python benchmarks/reproduction.py --out benchmarks/results/reproduction_speed.md
+	$(FEBRL)/bin/python benchmarks/reproduction.py --readings benchmarks/results/reproduction/readings.md
 
 bench-coverage: $(READY)
 	$(BIN)/python benchmarks/coverage.py --runs 1000 --calibration tight --out benchmarks/results/coverage.csv

@@ -298,6 +298,10 @@ def test_reproduce_writes_tables_and_a_page(tmp_path: Path, run: Run) -> None:
     assert "holds          toy" in done.stdout
     assert (tmp_path / "out" / "reproduction.html").exists()
     assert run("reproduce", "setting9", "--out", tmp_path / "out").returncode == 2
+    options = ("reproduce", "toy", "--repetitions", 2, "--out", tmp_path / "other", "--tight", "--radius")
+    assert run(*options, 1.2).returncode == 0
+    assert "projection, is 1.2 in the simulations" in (tmp_path / "other" / "reproduction.html").read_text("utf-8")
+    assert run(*options, 0.5).returncode == 2
 
 
 # --- output files ------------------------------------------------------------------------------------------

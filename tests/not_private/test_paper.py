@@ -11,16 +11,20 @@ import pytest
 import dplinked as dpl
 from dplinked.data.table import Rows
 from dplinked.not_private.baseline import rl_covariance, rl_meat
+from dplinked.not_private.paper.variances import ssp_excess_quantile
 from dplinked.paper import (
     Constants,
     constants_not_private,
     ngd_bias_not_private,
     ngd_excess_error,
     ngd_not_private,
+    ngd_total_error,
     ngd_variance_not_private,
     ssp_excess_error,
     ssp_not_private,
+    ssp_total_error,
     ssp_variance_not_private,
+    unclipped_probability,
 )
 from dplinked.simulate import linked_households, mislink, paper_design
 from dplinked.study.design import build_design
@@ -41,7 +45,7 @@ def test_constants_are_the_theorems() -> None:
 
 
 def test_variance_of_the_descent_matches_simulation() -> None:
-    """Theorem 4.4 with 4,000 runs of the algorithm, projection off: ratio within 5 sd (±11 %); bias within 5 sd."""
+    """Theorem 4.6 with 4,000 runs of the algorithm, projection off: ratio within 5 sd (±11 %); bias within 5 sd."""
     rng = np.random.default_rng(1)
     gram, cross, n = np.array([[300.0, 50.0], [50.0, 200.0]]), np.array([150.0, -60.0]), 1000
     beta = np.linalg.solve(gram, cross)
@@ -59,7 +63,7 @@ def test_variance_of_the_descent_matches_simulation() -> None:
 
 
 def test_variance_of_ssp_matches_simulation() -> None:
-    """Theorem 4.5, first order: noise a few percent of the matrix, 20,000 draws, within 6 %."""
+    """Theorem 4.7, first order: noise a few percent of the matrix, 20,000 draws, within 6 %."""
     rng = np.random.default_rng(2)
     gram, beta, omega = np.array([[300.0, 50.0], [50.0, 200.0]]), np.array([0.7, -0.4]), 4.0
     draws = []
@@ -82,11 +86,52 @@ def test_meat_and_covariance_fit_together() -> None:
     assert rl_covariance(prepared, X, beta, 0.5)[0, 0] == pytest.approx(meat[0, 0] / (W.T @ W)[0, 0] ** 2)
 
 
-def test_orders_of_magnitude() -> None:
-    assert ngd_excess_error(20_000, 1, 1.0, 1.0, 1e-6) < ngd_excess_error(10_000, 1, 1.0, 1.0, 1e-6)
-    assert ssp_excess_error(10_000, 1, 2.0, 1.0, 1e-6) == pytest.approx(
-        16 * ssp_excess_error(10_000, 1, 1.0, 1.0, 1e-6)
-    )
+@pytest.mark.parametrize(("bound", "power"), [(ngd_excess_error, 2), (ssp_excess_error, 4)])
+def test_the_error_bounds_scale_as_printed(bound, power: int) -> None:
+    """Theorems 4.4 and 4.5: what is left beside 1/n scales with each argument as the theorem prints it, and is 1 where all of them are."""
+    n, d, sigma, epsilon, delta = 10_000, 2, 1.3, 0.5, 1e-6
+
+    def noise(n=n, d=d, sigma=sigma, epsilon=epsilon, delta=delta) -> float:
+        return bound(n, d, sigma, epsilon, delta) - (1.0 / n if power == 2 else 0.0)
+
+    assert noise(sigma=2 * sigma) / noise() == pytest.approx(2**power)
+    assert noise(d=3 * d) / noise() == pytest.approx(27)
+    assert noise(epsilon=epsilon / 4) / noise() == pytest.approx(16)
+    assert noise(delta=delta**2) / noise() == pytest.approx(2)
+    assert noise(n=n**2) / noise() == pytest.approx(4 / n**2, rel=1e-6)
+    assert noise(3, 1, 1.0, math.log(3) / 3, math.exp(-1)) == pytest.approx(1.0)
+
+
+def test_the_corollary_is_the_sum_of_both_parts() -> None:
+    """Corollary 4.1: tr Σ^RL and the noise term of the theorem; the 1/n of Theorem 4.4 is not in it."""
+    arguments = (5000, 3, 0.8, 0.7, 1e-5)
+    assert ngd_total_error(0.25, *arguments) == pytest.approx(0.25 + ngd_excess_error(*arguments) - 1 / 5000)
+    assert ssp_total_error(0.25, *arguments) == pytest.approx(0.25 + ssp_excess_error(*arguments))
+    assert ngd_total_error(0.0, *arguments) < ngd_excess_error(*arguments)
+
+
+def test_no_response_is_clipped_only_now_and_then() -> None:
+    """3,000 draws at n = 3,000, within 5 sd (±.042); the figures that the pages state; without a signal 1/√(π ln n) are missing."""
+    rng = np.random.default_rng(8)
+    n, R = 3000, math.sqrt(2 * math.log(3000))
+    x = rng.uniform(-1, 1, n)
+    free = np.mean([np.abs(x + rng.normal(size=n)).max() <= R for _ in range(3000)])
+    assert unclipped_probability(n, 1.0) == pytest.approx(free, abs=0.042)
+    figures = [unclipped_probability(n, 1.0) for n in (3000, 10_000, 10**6)]
+    assert figures == pytest.approx([0.320, 0.269, 0.108], abs=0.001)
+    missing = 1 - unclipped_probability(10**12, 1.0, signal=0.0)
+    assert missing == pytest.approx(1 / math.sqrt(math.pi * math.log(10**12)), rel=0.1)
+    assert unclipped_probability(n, 3.0, signal=3.0) == pytest.approx(unclipped_probability(n, 1.0))
+
+
+@pytest.mark.parametrize("share", [0.5, 0.8])
+def test_quantiles_of_algorithm_2_are_exact(share: float) -> None:
+    """40,000 runs with noise a third of the matrix, where first order no longer holds: within 5 sd (3 %)."""
+    rng = np.random.default_rng(9)
+    gram, slope, omega = 600.0, 0.9, 200.0
+    U, u = rng.normal(0, omega, (2, 40_000))
+    drawn = np.quantile(np.abs((slope * gram + u) / (gram + U) - slope), share)
+    assert ssp_excess_quantile(gram, slope, omega, share) == pytest.approx(drawn, rel=0.03)
 
 
 class Drawn:
@@ -110,6 +155,8 @@ def test_the_redraw_gives_up_only_on_singular_matrices() -> None:
     kept = ssp_not_private(gram, cross, constants, 1.0, 1e-5, redrawn)
     np.testing.assert_allclose(kept, [3.0, 4e12], rtol=1e-3)
     assert redrawn.noise == []
+    with pytest.raises(dpl.StudyError, match="singular in 100 draws"):
+        ssp_not_private(gram, cross, constants, 1.0, 1e-5, Drawn(*[zero, none] * 100))
     strong = ssp_not_private(np.array([[1e6]]), np.array([5e5]), constants, 1.0, 1e-5, np.random.default_rng(4))
     assert strong[0] == pytest.approx(0.5, abs=0.01)
 

@@ -238,14 +238,28 @@ def reproduce(
         Path | None, typer.Option(help="SHIW 2012 (columns y and c, or income and consumption), for the application.")
     ] = None,
     jobs: Annotated[int, typer.Option(min=1, help="Processes.")] = 2,
+    radius: Annotated[
+        float, typer.Option(min=1.0, help="C of the simulations, which the paper does not give; 1 is the smallest.")
+    ] = 2.0,
+    tight: Annotated[bool, typer.Option(help="Draw the tight mechanisms beside the paper's methods.")] = False,
 ) -> None:
     """Run the paper's numerical section: tables, figures, and its claims beside what was measured."""
+    from dplinked.not_private.paper.claim import verdict
     from dplinked.not_private.paper.reproduce import reproduce as run
-    from dplinked.not_private.paper.reproduce import verdict
 
     check_folder(out)
     with progress_bar("reproducing") as shown:
-        found = run(parts, out, repetitions=repetitions, seed=seed, data=data, jobs=jobs, progress=shown)
+        found = run(
+            parts,
+            out,
+            repetitions=repetitions,
+            seed=seed,
+            data=data,
+            radius=radius,
+            tight=tight,
+            jobs=jobs,
+            progress=shown,
+        )
     for claim in found.claims:
         typer.echo(f"{verdict(claim):<14} {claim.setting:<12} {claim.text}: {claim.measured}")
     typer.echo(f"\nWritten to {out}/: tables (CSV), figures (PNG, SVG), reproduction.html.")

@@ -33,7 +33,7 @@ _HINTS = {
     "name": ("name", "surname", "forename"),
 }
 MOST_NAMES = 50  # columns that may be named at once; longer lists are taken for rows, and not shown
-_CLOSE = 0.85  # two words with at least this Jaro-Winkler similarity count as the same, as in [LPK24]
+_CLOSE = 0.85  # two words with at least this Jaro-Winkler similarity count as the same
 # If the similarity itself is the score, it is cut into these grades to estimate its evidence.
 _GRADES = (0.75, 0.85, 0.92, 1.0)
 

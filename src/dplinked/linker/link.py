@@ -65,7 +65,7 @@ def link(
         Column whose values divide the records into blocks; several columns together do so too. ``rules`` compares records only
         within blocks. With every method, each of up to fifty blocks gets its own accuracy.
     method
-        ``"rules"``: a pair's score is the sum of its fields' scores, and the best assignment is chosen, as in the application of [LPK24].
+        ``"rules"``: a pair's score is the sum of its fields' scores, as in the application of [LPK24], and the best assignment is chosen.
         ``"splink"``: probabilistic linkage with Splink. ``"pairs"``: the links were made elsewhere, and are given in `pairs`.
     threshold
         With ``rules``, the least score of a link within a block (by default 60 % of the largest possible score). Otherwise the

@@ -1,6 +1,7 @@
 """Linking by rule: within blocks, by the sum of the fields' scores and the best one-to-one assignment; then across blocks.
 
-This is the linkage of the application in [LPK24]. Distinct values are compared by rapidfuzz, and SciPy finds the assignment.
+The application of [LPK24] links so: scores of fields are summed, and a threshold decides. Which fields, and how similar two words must be, it does not
+say. Distinct values are compared by rapidfuzz, and SciPy finds the assignment.
 """
 
 from __future__ import annotations

@@ -90,7 +90,7 @@ def rl_covariance(prepared: PreparedRows, X: Floats, beta: Floats, sigma2: float
 
 
 def rl_meat(prepared: PreparedRows, X: Floats, beta: Floats, sigma2: float, weights: Floats | None = None) -> Floats:
-    """``W'Σ_z W``, which enters Σ^RL and the paper's Theorem 4.4; with other weights h, ``h'Σ_z h``. NOT PRIVATE."""
+    """``W'Σ_z W``, which enters Σ^RL and the paper's Theorem 4.6; with other weights h, ``h'Σ_z h``. NOT PRIVATE."""
     W = apply_matching(prepared, X)
     h = W if weights is None else weights
     fitted, mixed = X @ beta, W @ beta

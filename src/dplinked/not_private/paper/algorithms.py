@@ -13,7 +13,12 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from dplinked.errors import StudyError
+
 Floats = NDArray[np.float64]
+
+# Gaussian noise makes a matrix singular with probability zero, so even a second draw is a sign that there is no noise to speak of.
+_MOST_DRAWS = 100
 
 
 @dataclass(frozen=True)
@@ -42,7 +47,7 @@ class Constants:
 def constants_not_private(
     X: Floats, W: Floats, sigma: float, *, M: float, c0: float, C: float | None = None, c: float | None = None
 ) -> Constants:
-    """The constants as the paper sets them, from the data (Theorems 4.2 and 4.3).
+    """The constants as the paper sets them, from the data (Theorems 4.4 and 4.5).
 
     Parameters
     ----------
@@ -83,14 +88,22 @@ def ngd_noise(constants: Constants, n: int, epsilon: float, delta: float) -> flo
 def ssp_not_private(
     gram: Floats, cross: Floats, constants: Constants, epsilon: float, delta: float, rng: np.random.Generator
 ) -> Floats:
-    """Algorithm 2 on ``W'W`` and ``W'z*``, where the caller has clipped z to ±R. A singular matrix is drawn again, as in the paper."""
+    """Algorithm 2 on ``W'W`` and ``W'z*``, where the caller has clipped z to ±R.
+
+    A singular matrix is drawn again, as in the paper, but a hundred times at most. Drawing again is not free, as Remark 3.1 has it: the
+    second draw uses the data once more, and which data lead to it is told by the result.
+    """
     d, omega = cross.size, ssp_noise(constants, epsilon, delta)
-    while True:
+    for _ in range(_MOST_DRAWS):
         U = np.triu(rng.normal(0.0, omega, (d, d)))
         noisy = gram + U + np.triu(U, 1).T
         u = rng.normal(0.0, omega, d)
         if np.linalg.cond(noisy) < 1.0 / np.finfo(float).eps:
             return np.asarray(np.linalg.solve(noisy, cross + u), np.float64)
+    raise StudyError(
+        f"The noisy matrix was singular in {_MOST_DRAWS} draws, so its noise is nothing beside it. Check epsilon and the constants, "
+        "and leave out columns that are sums of others."
+    )
 
 
 def ngd_not_private(

@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 
 from dplinked.not_private.paper.application import ApplicationResult
-from dplinked.not_private.paper.claims import Setting, axis, series
+from dplinked.not_private.paper.claim import Setting, axis, series
 from dplinked.not_private.paper.settings import METHODS
-from dplinked.report.drawing import drawing, to_svg
+from dplinked.report.drawing import INK, drawing, to_svg
 
 # Methods without linkage have dotted lines, those after linkage full lines, and the tight ones thick lines.
 _STYLES: dict[str, dict[str, Any]] = {
@@ -31,33 +31,43 @@ _TITLES = {
     "setting3": ("Setting 3: σ = 1, n = 10,000", "linkage accuracy γ (M from 1 to 0)"),
 }
 _VARIANCES = ("RL-OLS", "RL-NGD", "RL-SSP", "RL-NGD tight", "RL-SSP tight")
+_BOXES = ("RL-NGD", "RL-SSP", "RL-NGD T/3", "NGD T/3", "NGD", "SSP", "RL-NGD tight", "RL-SSP tight")
+_RUNAWAY = 3.0  # an axis reaches this far beyond the largest error of the other methods, if RL-SSP's runs away
 
 
-def draw_setting(setting: str, results: Setting, out: Path) -> list[str]:
-    """Draw both panels of a setting; returns them as inline SVG."""
+def draw_setting(setting: str, results: Setting, out: Path, tight: bool = False) -> list[str]:
+    """Draw both panels of a setting, with the paper's six methods or the tight ones beside them; returns them as inline SVG."""
     title, label = _TITLES[setting]
-    note = f"{results[0].rows[0].repetitions:,} repetitions"
+    note = f"C = {results[0].radius:g}, {results[0].rows[0].repetitions:,} repetitions"
     return [
         _save(
-            lambda axes: _draw_errors(axes, results, label),
-            f"{title}, mean relative error ({note})",
+            lambda axes: _draw_errors(axes, results, label, _shown(METHODS, tight)),
+            f"{title}, average relative error ({note})",
             out / f"{setting}_error",
         ),
         _save(
-            lambda axes: _draw_variances(axes, results, label),
-            f"{title}, variance: lines theoretical, markers empirical ({note})",
+            lambda axes: _draw_variances(axes, results, label, _shown(_VARIANCES, tight)),
+            f"{title}, variance, theoretical (THR) and empirical (EMP) ({note})",
             out / f"{setting}_variance",
         ),
     ]
 
 
-def draw_application(result: ApplicationResult, out: Path) -> list[str]:
-    """Draw the box plots of the paper's last figure, with the tight mechanisms beside them."""
+def draw_application(result: ApplicationResult, out: Path, tight: bool = False) -> list[str]:
+    """Draw the box plots of the paper's last figure, or with the tight mechanisms beside them."""
     generated = [source for source in result.sources if "generated" in source]
     note = f" ({'; '.join(generated)})" if generated else ""
     return [
-        _save(lambda axes: _draw_boxes(axes, result), f"Application: estimates of the slope{note}", out / "application")
+        _save(
+            lambda axes: _draw_boxes(axes, result, _shown(_BOXES, tight)),
+            f"Application: estimates of the slope{note}",
+            out / "application",
+        )
     ]
+
+
+def _shown(methods: Sequence[str], tight: bool) -> list[str]:
+    return [name for name in methods if tight or not name.endswith("tight")]
 
 
 def draw_toy(points: Sequence[tuple[float, float, float]], out: Path) -> list[str]:
@@ -87,34 +97,37 @@ def _save(draw: Callable[[Any], None], title: str, path: Path) -> str:
     return svg
 
 
-def _draw_errors(axes: Any, results: Setting, label: str) -> None:
-    for method in METHODS:
-        axes.plot(axis(results), series(results, method, "error"), label=method, ms=4, **{"lw": 1.3, **_STYLES[method]})
-    axes.set(xlabel=label, ylabel="mean relative error", yscale="log")
+def _draw_errors(axes: Any, results: Setting, label: str, methods: Sequence[str]) -> None:
+    """Errors on linear axes, on which lines are lines and parabolas parabolas. Where RL-SSP's runs away, the legend says how far."""
+    tallest = {method: float(series(results, method, "error").max()) for method in methods}
+    top = min(max(tallest.values()), _RUNAWAY * max(height for method, height in tallest.items() if method != "RL-SSP"))
+    for method in methods:
+        name = f"{method} (up to {tallest[method]:.1f})" if tallest[method] > 1.05 * top else method
+        axes.plot(axis(results), series(results, method, "error"), label=name, ms=4, **{"lw": 1.3, **_STYLES[method]})
+    axes.set(xlabel=label, ylabel="average relative error", ylim=(0.0, 1.05 * top))
     axes.legend(fontsize=8, ncols=2, frameon=False)
 
 
-def _draw_variances(axes: Any, results: Setting, label: str) -> None:
-    for method in _VARIANCES:
-        style = _STYLES[method]
-        axes.plot(
-            axis(results), series(results, method, "theoretical_variance"), label=method, color=style["color"], lw=1.4
-        )
-        axes.plot(
-            axis(results), series(results, method, "empirical_variance"), style["marker"], color=style["color"], ms=5
-        )
+def _draw_variances(axes: Any, results: Setting, label: str, methods: Sequence[str]) -> None:
+    for method in methods:
+        colour, marker = _STYLES[method]["color"], _STYLES[method]["marker"]
+        for column, name, style in (
+            ("theoretical_variance", "THR", {"ls": "-", "lw": 1.4}),
+            ("empirical_variance", "EMP", {"ls": "--", "lw": 0.8, "marker": marker, "ms": 5}),
+        ):
+            axes.plot(axis(results), series(results, method, column), label=f"{method} {name}", color=colour, **style)
     axes.set(xlabel=label, ylabel="variance", yscale="log")
     axes.legend(fontsize=8, ncols=2, frameon=False)
 
 
-def _draw_boxes(axes: Any, result: ApplicationResult) -> None:
-    order = ("RL-NGD", "RL-SSP", "RL-NGD T/3", "NGD T/3", "NGD", "SSP", "RL-NGD tight", "RL-SSP tight")
+def _draw_boxes(axes: Any, result: ApplicationResult, order: Sequence[str]) -> None:
     boxes = axes.boxplot(
         [result.draws[name] for name in order],
         tick_labels=order,
         patch_artist=True,
         widths=0.6,
         flierprops={"ms": 2, "alpha": 0.4},
+        medianprops={"color": INK},
     )
     for name, box in zip(order, boxes["boxes"], strict=True):
         box.set(facecolor=_STYLES[name.removesuffix(" T/3")]["color"], alpha=0.55)
@@ -124,10 +137,10 @@ def _draw_boxes(axes: Any, result: ApplicationResult) -> None:
     )
     axes.set_ylabel("slope")
     axes.set_ylim(
-        *np.quantile(np.concatenate([result.draws[name] for name in order]), [0.003, 0.997]) + np.array([-0.1, 0.1])
+        *np.quantile(np.concatenate([result.draws[name] for name in order]), [0.003, 0.997]) + np.array([-0.1, 0.2])
     )
     axes.tick_params(axis="x", labelrotation=25, labelsize=8)
-    axes.legend(fontsize=8, frameon=False)
+    axes.legend(fontsize=8, frameon=False, loc="upper center", ncols=2)
 
 
 def _draw_toy(axes: Any, points: Sequence[tuple[float, float, float]]) -> None:

@@ -14,9 +14,11 @@ import numpy as np
 
 from dplinked.errors import StudyError, suggest
 from dplinked.not_private.paper.application import ApplicationResult, run_application
-from dplinked.not_private.paper.claims import Claim, application_claims, setting_claims, toy_claims, variance_ratios
+from dplinked.not_private.paper.application_claims import application_claims
+from dplinked.not_private.paper.claim import Claim, variance_ratios, verdict
+from dplinked.not_private.paper.claims import setting_claims, toy_claims
 from dplinked.not_private.paper.figures import draw_application, draw_setting, draw_toy
-from dplinked.not_private.paper.settings import PointResult, Row, run_point, setting_points
+from dplinked.not_private.paper.settings import RADII, RADIUS, PointResult, Row, run_point, setting_points
 from dplinked.report import page as html
 
 SETTINGS = ("setting1", "setting2", "setting3")
@@ -45,6 +47,8 @@ def reproduce(
     repetitions: int = 1000,
     seed: int = 1,
     data: Path | None = None,
+    radius: float = RADIUS,
+    tight: bool = False,
     jobs: int = 2,
     progress: Callable[[str, int, int], None] = lambda part, done, total: None,
 ) -> Reproduction:
@@ -58,14 +62,19 @@ def reproduce(
         Folder for a CSV per part, PNG and SVG per panel, ``claims.csv`` and ``reproduction.html``.
     data
         The survey's file for the application, with columns income and consumption. Without it households are generated.
+    radius
+        C of the simulations, which the paper does not give. Claims that depend on it are checked at 1, 1.2 and 2 in any case. The application's is
+        1.2, as the paper says.
+    tight
+        Whether the figures show the tight mechanisms beside the paper's methods. Tables and claims have them in any case.
     jobs
         Number of processes.
     progress
         Called with the part that is running, the number of points that are done, and the number of all points.
     """
-    chosen = _check_parts(parts, repetitions)
+    chosen = _check_parts(parts, repetitions, radius)
     out.mkdir(parents=True, exist_ok=True)
-    results = _run_settings([part for part in chosen if part in SETTINGS], repetitions, seed, jobs, progress)
+    results = _run_settings([part for part in chosen if part in SETTINGS], (repetitions, seed, radius), jobs, progress)
     tables: dict[str, tuple[Row, ...]] = {}
     claims: list[Claim] = []
     figures: dict[str, list[str]] = {}
@@ -74,7 +83,7 @@ def reproduce(
         if part in SETTINGS:
             tables[part] = tuple(row for point in results[part] for row in point.rows)
             claims += setting_claims(part, results[part])
-            figures[part] = draw_setting(part, results[part], out)
+            figures[part] = draw_setting(part, results[part], out, tight)
             notes[part] = _variance_note(results[part])
         elif part == "application":
             progress(part, 0, 1)
@@ -82,7 +91,7 @@ def reproduce(
             progress(part, 1, 1)
             tables[part] = application.rows
             claims += application_claims(application)
-            figures[part] = draw_application(application, out)
+            figures[part] = draw_application(application, out, tight)
             notes[part] = _application_note(application)
             _write_draws(application, out / "application_draws.csv")
         else:
@@ -93,34 +102,36 @@ def reproduce(
         write_rows(rows, out / f"{part}.csv")
     found = Reproduction(tables, tuple(claims), figures, notes)
     _write_claims(claims, out / "claims.csv")
-    (out / "reproduction.html").write_text(_page(found, repetitions, seed), encoding="utf-8")
+    (out / "reproduction.html").write_text(_page(found, repetitions, seed, radius), encoding="utf-8")
     return found
 
 
-def _check_parts(parts: Sequence[str], repetitions: int) -> list[str]:
+def _check_parts(parts: Sequence[str], repetitions: int, radius: float) -> list[str]:
     for part in parts:
         if part not in (*PARTS, "all"):
             raise StudyError(f"There is no part {part!r}; there are {[*PARTS, 'all']}.{suggest(part, PARTS)}")
     if repetitions < 2:
         raise StudyError(f"repetitions must be 2 or more, not {repetitions!r}.")
+    if not 1.0 <= radius <= 1e6:
+        raise StudyError(
+            f"radius must be at least 1, where the true coefficient lies, and at most 1e6, not {radius!r}."
+        )
     return [part for part in PARTS if part in parts or "all" in parts]
 
 
 def _run_settings(
-    settings: Sequence[str], repetitions: int, seed: int, jobs: int, progress: Callable[[str, int, int], None]
+    settings: Sequence[str], run: tuple[int, int, float], jobs: int, progress: Callable[[str, int, int], None]
 ) -> dict[str, list[PointResult]]:
-    """Run all points of all settings in several processes. Each point has its own seed, so their order does not matter."""
+    """Run all points of all settings in several processes; `run` is repetitions, seed and C. Each point has its own seed, so their order does not matter."""
     points = [point for setting in settings for point in setting_points(setting)]
     found: dict[Any, PointResult] = {}
     if jobs == 1:
         for point in points:
-            found[point] = run_point(point, repetitions, seed)
+            found[point] = run_point(point, *run)
             progress(point.setting, len(found), len(points))
     elif points:
         with ProcessPoolExecutor(jobs) as pool:
-            waiting = {
-                pool.submit(run_point, point, repetitions, seed): point for point in sorted(points, key=lambda p: -p.n)
-            }
+            waiting = {pool.submit(run_point, point, *run): point for point in sorted(points, key=lambda p: -p.n)}
             for done in as_completed(waiting):
                 found[waiting[done]] = done.result()
                 progress(waiting[done].setting, len(found), len(points))
@@ -129,11 +140,11 @@ def _run_settings(
 
 def _toy_rows() -> tuple[Row, ...]:
     """The rows of the toy example. Their error is the slope's distance from 2, and nothing is repeated."""
+    nan = float("nan")
     x, y, z = (np.array(column) for column in zip(*TOY, strict=True))
     slopes = {name: float(np.polyfit(x, values, 1)[0]) for name, values in (("OLS", y), ("OLS on (X, z)", z))}
     return tuple(
-        Row("toy", 0.0, name, round(abs(2.0 - slope), 12), float("nan"), float("nan"), 1)
-        for name, slope in slopes.items()
+        Row("toy", 0.0, name, round(abs(2.0 - slope), 12), nan, nan, nan, nan, 1) for name, slope in slopes.items()
     )
 
 
@@ -155,13 +166,8 @@ def _write_draws(result: ApplicationResult, path: Path) -> None:
 def _write_claims(claims: Sequence[Claim], path: Path) -> None:
     with path.open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file)
-        writer.writerow(["setting", "whose", "claim", "measured", "holds"])
-        writer.writerows((c.setting, c.source, c.text, c.measured, verdict(c)) for c in claims)
-
-
-def verdict(claim: Claim) -> str:
-    """Whether a claim holds, in a word."""
-    return "shown only" if claim.holds is None else "holds" if claim.holds else "DOES NOT HOLD"
+        writer.writerow(["setting", "whose", "place", "claim", "measured", "holds"])
+        writer.writerows((c.setting, c.source, c.place, c.text, c.measured, verdict(c)) for c in claims)
 
 
 def _variance_note(results: Sequence[PointResult]) -> str:
@@ -180,17 +186,35 @@ def _application_note(result: ApplicationResult) -> str:
     )
 
 
-def _page(found: Reproduction, repetitions: int, seed: int) -> str:
+def _count_verdicts(claims: Sequence[Claim]) -> str:
+    """How many of the paper's claims hold as written, in a sentence."""
+    written = [claim for claim in claims if claim.source == "paper" and claim.holds is not None]
+    failed = sum(not claim.holds for claim in written)
+    return (
+        f"Of the paper's {len(written)} claims that were checked as written, {len(written) - failed} hold and {failed} do not. A claim about several "
+        "points holds if it holds at all of them."
+    )
+
+
+def _page(found: Reproduction, repetitions: int, seed: int, radius: float) -> str:
     versions = ", ".join(f"{name} {metadata.version(name)}" for name in ("dplinked", "numpy", "scipy"))
     body = [
         html.paragraph(
             "Lin, Paquette and Kolaczyk, Differentially Private Linear Regression with Linked Data (2024), Section 5. "
             f"{repetitions:,} repetitions, seed {seed}; {versions}."
         ),
+        html.paragraph(
+            f"C, the radius of Algorithm 1's projection, is {radius:g} in the simulations: the paper does not give it. Claims that depend on it are "
+            f"checked at {', '.join(f'{C:g}' for C in RADII)} too. In the application it is 1.2, as the paper says."
+        ),
         "<h2>Claims</h2>",
+        html.paragraph(_count_verdicts(found.claims)),
         html.table(
             ["part", "claim", "whose", "measured", "verdict"],
-            [[c.setting, c.text, c.source, c.measured, verdict(c)] for c in found.claims],
+            [
+                [c.setting, c.text, f"{c.source}, {c.place}" if c.place else c.source, c.measured, verdict(c)]
+                for c in found.claims
+            ],
             label="claims, figures measured, verdicts",
         ),
     ]
@@ -198,12 +222,15 @@ def _page(found: Reproduction, repetitions: int, seed: int) -> str:
         body += [f"<section>\n<h2>{html.to_html(part)}</h2>", *(html.figure(svg) for svg in found.figures[part])]
         if part in found.notes:
             body.append(html.paragraph(found.notes[part]))
-        header = ["x", "method", "mean relative error", "empirical variance", "theoretical variance"]
+        header = ["x", "method", "mean relative error", "standard error", "empirical variance", "theoretical variance"]
         cells = [
             [
                 f"{row.x:g}",
                 row.method,
-                *(f"{value:.4g}" for value in (row.error, row.empirical_variance, row.theoretical_variance)),
+                *(
+                    f"{value:.4g}"
+                    for value in (row.error, row.standard_error, row.empirical_variance, row.theoretical_variance)
+                ),
             ]
             for row in found.rows[part]
         ]

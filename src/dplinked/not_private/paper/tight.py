@@ -14,13 +14,19 @@ from numpy.typing import NDArray
 
 from dplinked.data.table import Rows
 from dplinked.estimate.coefficients import solve_sums
+from dplinked.estimate.descent import descent_sums, solve_descent
 from dplinked.linkage import LinkageExposure
-from dplinked.not_private.paper.variances import ngd_variance_not_private
 from dplinked.plan.expected import better_instrument
 from dplinked.privacy.calibration import privacy_mu
 from dplinked.privacy.noise_plan import NoisePlan
-from dplinked.privacy.quantities.descent import descent_sensitivity, largest_gradient, plan_descent
+from dplinked.privacy.quantities.descent import (
+    ReleasedDescent,
+    descent_sensitivity,
+    largest_gradient,
+    plan_descent,
+)
 from dplinked.privacy.quantities.instrument import ReleasedSums, entry_noise, is_symmetric, plan_sums
+from dplinked.privacy.spending import CURVATURE, Spending
 from dplinked.study.design import Design
 from dplinked.study.instrument import public_steps
 from dplinked.study.study import Study
@@ -63,19 +69,21 @@ class Tight:
         return (self._descents if self.study.method == "ngd" else self._solutions)(vector, rng) * self.to_user
 
     def variance(self, meat: float, beta: float) -> float:
-        """Expected variance of a coefficient: `meat` is ``h'Σ_z h`` of the scaled problem, `beta` the true slope."""
+        """Expected variance of a coefficient: `meat` is ``h'Σ_z h`` of the scaled problem, `beta` the true slope.
+
+        To first order: the noise of b, and that of the matrix times how far the coefficient is from where the matrix' noise counts for
+        nothing. That is 0 for sums, and the mean iterate for a descent.
+        """
         scaled = beta / self.to_user
         if self.study.method == "ngd":
             plan, steps = self._descent_plan()
-            eta, n = float(steps[0]), self.count
-            omega = eta * plan.parts[0].scale / n
-            found = ngd_variance_not_private(
-                np.array([[self.matrix]]), np.array([[meat]]), n, eta, self._descent.iterations, omega
-            )[0, 0]
+            T, left = self._descent.iterations, 1.0 - float(steps[0]) * self.matrix / self.count
+            b, H = plan.parts[0].scale / np.sqrt(T), entry_noise(self._curvature_plan()).diagonal
+            distance = scaled * float(np.mean(left ** np.arange(T)))
         else:
             b, H = self._scales(self._plan())
-            found = (meat + b**2 + (H * scaled) ** 2) / self.matrix**2
-        return float(found) * self.to_user**2
+            distance = scaled
+        return float((meat + b**2 + (H * distance) ** 2) / self.matrix**2) * self.to_user**2
 
     @property
     def _descent(self) -> Any:
@@ -110,16 +118,31 @@ class Tight:
         descent = self._descent
         largest = largest_gradient(self.design, self.exposure, descent)
         sensitivity = descent_sensitivity(self.design, self.exposure, descent)
-        plan = plan_descent(1, sensitivity, 1.0 / self._mu, descent, self.count, largest)
+        mu = Spending(self._mu).rest(keep=CURVATURE)
+        plan = plan_descent(1, sensitivity, 1.0 / mu, descent, self.count, largest)
         return plan, public_steps(self.study.prepare()[0], self.study.linkage.public.mean_accuracy, descent)
 
+    def _curvature_plan(self) -> NoisePlan:
+        mu = Spending(self._mu).share(CURVATURE)
+        return plan_sums(self.design, self.exposure, self.count, mu, matrix_only=True, intervals=True)
+
     def _descents(self, vector: Floats, rng: np.random.Generator) -> Floats:
+        """Descents of all repetitions side by side, each finished by solving with a noisy curvature of its own."""
         plan, steps = self._descent_plan()
-        beta, radius = np.zeros(vector.size), self._descent.radius
+        scale, radius = plan.parts[0].scale, self._descent.radius
+        path, gradients = [np.zeros(vector.size)], []
         for _ in range(self._descent.iterations):
-            gradient = self.matrix * beta - vector + rng.normal(0.0, plan.parts[0].scale, vector.size)
-            beta = np.clip(beta - steps[0] * gradient / self.count, -radius, radius)
-        return beta
+            gradients.append(self.matrix * path[-1] - vector + rng.normal(0.0, scale, vector.size))
+            path.append(np.clip(path[-1] - steps[0] * gradients[-1] / self.count, -radius, radius))
+        H = entry_noise(self._curvature_plan()).diagonal
+        curvatures = self.matrix + rng.normal(0.0, H, vector.size)
+        symmetric, zero = is_symmetric(self.design, self.exposure), np.zeros(1)
+        found = np.empty(vector.size)
+        for k, (iterates, steep) in enumerate(zip(np.array(path).T, np.array(gradients).T, strict=True)):
+            released = ReleasedDescent(iterates[:, None], steep[:, None], steps, scale)
+            curvature = ReleasedSums(np.array([[curvatures[k]]]), zero, np.array([[H]]), zero, symmetric, zero)
+            found[k] = solve_descent(descent_sums(released, curvature), intercept=False, prior_scale=1.0).beta[0]
+        return found
 
 
 def prepare_tight(study: Study, data: dict[str, Any]) -> Tight:
