@@ -277,7 +277,7 @@ APPLICATION_FAULTS: list[tuple[str, Callable[[applied.ApplicationResult], applie
     ("greater budget efficiency", stretched("RL-SSP", 3.5)),
     ("up to the bias of clipping", moved(RL_SSP=0.04)),
     ("OLS ≈ .805", lambda result: replace(result, naive=0.8)),
-    ("the paper's c = max|x|", lambda result: replace(result, constants=replace(result.constants, c=3.3))),
+    ("c_x = max(X) = 2.78", lambda result: replace(result, constants=replace(result.constants, c=3.3))),
     ("Tight RL-SSP under the same", stretched("RL-SSP tight", 4.0)),
     ("from end to end", lambda result: replace(result, reference=0.7)),
 ]  # fmt: skip
