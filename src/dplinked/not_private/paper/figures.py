@@ -86,7 +86,7 @@ def _save(draw: Callable[[Any], None], title: str, path: Path) -> str:
     with drawing():
         figure = Figure(figsize=(7.2, 4.8), layout="constrained")
         axes = figure.add_subplot()
-        axes.set_title("\n".join(textwrap.wrap(title, 96)), fontsize=10, loc="left", parse_math=False)
+        axes.set_title("\n".join(textwrap.wrap(title, 80)), fontsize=10, loc="left", parse_math=False)
         draw(axes)
         axes.spines[["top", "right"]].set_visible(False)
         axes.grid(alpha=0.25)
