@@ -59,7 +59,9 @@ def test_a_long_step_on_short_columns_is_stored() -> None:
 def test_a_step_that_is_too_long_is_stored_and_asked() -> None:
     release = fit(rows(200), descent=dpl.Descent(1.0, 500, 5.0))
     assert all(math.isfinite(error) for error in release.std_err.values())
-    assert release.to_json() and release.summary() and release.conf_int()
+    assert release.to_json()
+    assert release.summary()
+    assert release.conf_int()
 
 
 @pytest.mark.parametrize("intervals", ["test", "wald"])
