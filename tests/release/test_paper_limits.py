@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Callable
 from dataclasses import replace
@@ -172,3 +173,12 @@ def test_a_submodel_speaks_of_its_own_coefficients(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(notes, "left_to_go", lambda *_: np.array([0.0, 0.0, 1.0]))  # only w has a way to go
     part = replace(release, dropped=("Intercept", "x"), std_err={"w": 0.1})
     assert any("too few" in said for said in notes.say_descent(part))
+
+
+@pytest.mark.parametrize("name", ["path", "gradients", "steps"])
+def test_a_transcript_that_does_not_fit_is_refused(name: str) -> None:
+    """Intervals of Algorithm 1 rest on its transcript, so its sizes count as those of sums do."""
+    stored = json.loads(fit(rows(200), descent=dpl.Descent(2.0, 5, 0.5)).to_json())
+    stored["released"]["descent"][name] = []
+    with pytest.raises(dpl.StudyError):
+        dpl.Release.from_json(json.dumps(stored))
