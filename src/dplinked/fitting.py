@@ -211,7 +211,7 @@ def _state(study: Study, source: Any) -> tuple[Any, ...]:
 
 def _open_source(study: Study, source: Any, progress: Progress | None) -> Source:
     """Open the columns that the study needs."""
-    once = (not study.intervals or study.calibration == "paper") and study.ranges == "declared"
+    once = not study.intervals and study.ranges == "declared"
     return open_source(source, [*study.prepare()[0].variables, *key_columns(study)], once=once, progress=progress)
 
 

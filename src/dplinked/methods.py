@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from dplinked.errors import CalibrationError
 from dplinked.estimate.coefficients import Estimate, solve_sums
 from dplinked.estimate.descent import descent_sums, solve_descent
 from dplinked.estimate.paper import (
@@ -54,6 +55,8 @@ from dplinked.sums.types import Predictor
 
 Floats = NDArray[np.float64]
 
+_MOST_OF_IT = 0.999  # share of μ that a paper's algorithm may use for itself if intervals are asked for
+
 
 @dataclass(frozen=True)
 class Method:
@@ -80,6 +83,10 @@ class Method:
         own = paper_mu(study)
         if study.method == "ngd" and study.intervals:
             whole = privacy_mu(study.epsilon, study.delta)
+            if own > _MOST_OF_IT * whole:
+                raise CalibrationError(
+                    "Algorithm 1's own noise leaves nothing of this epsilon and delta for intervals. Fit with intervals=False, or with a smaller epsilon."
+                )
             return min(whole, math.hypot(own, whole * math.sqrt(CURVATURE)))
         return own
 

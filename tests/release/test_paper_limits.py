@@ -134,13 +134,25 @@ def test_intervals_where_the_calibration_leaves_nothing(monkeypatch: pytest.Monk
 # --- what is stated is so ---------------------------------------------------------------------------------
 
 
-def test_stated_errors_without_intervals_cover_correlated_columns() -> None:
-    """A declared step says nothing of the least eigenvalue, which decides how much noise the last iterate has and how far it got."""
-    data, descent = rows(20_000, share=0.95), dpl.Descent(2.0, 50, 1.0)
-    found = [fit(data, "y ~ 0 + x + w", linkage=dpl.Exact(), descent=descent, intervals=False) for _ in range(30)]
+@pytest.mark.parametrize(
+    ("share", "settings"),
+    [
+        (0.95, {"descent": dpl.Descent(2.0, 50, 1.0)}),  # W'W is released, and tells how far the last iterate got
+        (0.5, {"descent": dpl.Descent(2.0, curvature=8.0), "intervals": False}),  # L bounds the least eigenvalue
+    ],
+)
+def test_stated_errors_cover_correlated_columns(share: float, settings: dict[str, Any]) -> None:
+    data = rows(20_000, share=share)
+    found = [fit(data, "y ~ 0 + x + w", linkage=dpl.Exact(), **settings) for _ in range(30)]
     spread = np.std([list(release.coef.values()) for release in found], axis=0)
     stated = np.median([list(release.std_err.values()) for release in found], axis=0)
     assert (stated > 0.7 * spread).all()
+
+
+def test_a_step_alone_says_what_its_errors_rest_on() -> None:
+    """It tells nothing of the least eigenvalue, which decides how much noise the last iterate has."""
+    release = fit(rows(200), descent=dpl.Descent(2.0, 50, 1.0), intervals=False)
+    assert "for a step of d/L" in release.summary().replace("\n", " ")
 
 
 def test_another_accuracy_is_refused_or_moves_all_of_the_answer() -> None:

@@ -20,6 +20,7 @@ from dplinked.privacy.quantities.paper import PaperMoments
 
 Floats = NDArray[np.float64]
 
+LARGEST_STEP = 2.0  # times the inverse of the curvature: longer steps overshoot more and more
 CLEAR = 4.0  # a matrix is usable if its least eigenvalue exceeds so many times the spectral size of its noise
 _UNKNOWN_ACCURACY = 0.5  # of an explicit matching matrix without a declared least accuracy
 
@@ -55,16 +56,34 @@ def last_iterate(descent: ReleasedDescent, gram: Floats, count: int) -> Estimate
     """Algorithm 1's estimate, its last iterate, with the covariance of Theorem 4.6 for a given W'W.
 
     The theorem leaves out projections, which only bring iterates nearer to any coefficients within the radius C; so no direction gets a variance
-    above C². What stopping after T steps leaves of the way from β⁰, ``(I-A)^T``, counts as an error too.
+    above C², and one in which steps would diverge gets that. What stopping after T steps leaves of the way from β⁰, ``(I-A)^T``, counts as
+    an error too.
     """
     T, eta, beta = len(descent.gradients), float(descent.steps[0]), descent.path[-1]
-    limit = math.inf if descent.radius is None else descent.radius
-    omega = eta * descent.scale / count
-    values, vectors = np.linalg.eigh(omega**2 * descent_noise(gram, count, eta, T))
-    privacy = (vectors * np.minimum(values, limit**2)) @ vectors.T
+    values, vectors = _contraction(descent, gram, count)
+    steady = (vectors * np.minimum(values, LARGEST_STEP)) @ vectors.T * (count / eta)
+    found = (eta * descent.scale / count) ** 2 * descent_noise(steady, count, eta, T)
+    variances = np.where(values > LARGEST_STEP, math.inf, np.einsum("ij,ij->j", vectors, found @ vectors))
+    privacy = (vectors * np.minimum(variances, _limit(descent) ** 2)) @ vectors.T
     left = left_to_go(descent, gram, count)
     covariance = np.asarray(privacy + np.outer(left, left), np.float64)
-    return Estimate(beta, covariance, descent_gain(gram, count, eta, T), np.sqrt(np.diag(covariance)))
+    return Estimate(beta, covariance, descent_gain(steady, count, eta, T), np.sqrt(np.diag(covariance)))
+
+
+def _contraction(descent: ReleasedDescent, gram: Floats, count: int) -> tuple[Floats, Floats]:
+    """Eigenvalues (p) and eigenvectors (p×p) of ``A = ηW'W/n``. Above 2 steps overshoot more and more."""
+    values, vectors = np.linalg.eigh(float(descent.steps[0]) / count * gram)
+    return np.maximum(values, 0.0), vectors
+
+
+def _limit(descent: ReleasedDescent) -> float:
+    """C, which releases before 0.2 do not hold."""
+    return 1e100 if descent.radius is None else descent.radius
+
+
+def is_settling(descent: ReleasedDescent, gram: Floats, count: int) -> bool:
+    """Whether steps of the declared size come to rest under a given W'W."""
+    return bool((_contraction(descent, gram, count)[0] <= LARGEST_STEP).all())
 
 
 def left_to_go(descent: ReleasedDescent, gram: Floats, count: int) -> Floats:
@@ -72,17 +91,24 @@ def left_to_go(descent: ReleasedDescent, gram: Floats, count: int) -> Floats:
 
     With r = (1-ηλ/n)^T it is r/(1-r) times ``β⁰ - β^T`` in the direction of an eigenvector, and at most twice the radius.
     """
-    values, vectors = np.linalg.eigh(float(descent.steps[0]) * positive(gram) / count)
-    rest, limit = (1.0 - values) ** len(descent.gradients), 2.0 * (descent.radius or math.inf)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        left = np.nan_to_num(rest / (1.0 - rest) * (vectors.T @ (descent.path[0] - descent.path[-1])))
-    return np.asarray(vectors @ np.clip(left, -limit, limit), np.float64)
+    values, vectors = _contraction(descent, gram, count)
+    rest, limit = (1.0 - np.minimum(values, LARGEST_STEP)) ** len(descent.gradients), 2.0 * _limit(descent)
+    back = vectors.T @ (descent.path[0] - descent.path[-1])
+    left = np.clip(
+        rest * back, -limit * (1.0 - rest), limit * (1.0 - rest)
+    )  # r/(1-r)·back within the limit, r = 1 included
+    return np.asarray(
+        vectors @ np.divide(left, 1.0 - rest, out=np.full_like(left, limit), where=rest < 1.0), np.float64
+    )
 
 
 def declared_gram(descent: ReleasedDescent, count: int) -> Floats:
-    """The W'W that a declared step stands for: with η = d/L all eigenvalues are at least n/(dL) = nη/d² (p×p)."""
-    p = descent.steps.size
-    return np.asarray(np.eye(p) * count * descent.steps / p**2, np.float64)
+    """The W'W that a declared step stands for: with η = d/L all eigenvalues are at least n/(dL) = nη/d² (p×p).
+
+    No step of the theorem exceeds d, so that A is at most 1.
+    """
+    p, eta = descent.steps.size, float(descent.steps[0])
+    return np.asarray(np.eye(p) * count * min(eta / p**2, 1.0 / eta), np.float64)
 
 
 # --- the variance of responses, from released moments ---------------------------------------------------

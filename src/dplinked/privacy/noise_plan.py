@@ -60,10 +60,14 @@ def allocate(parts: Sequence[Part], mu: float) -> NoisePlan:
     return NoisePlan(tuple(scaled), mu)
 
 
-def make_room_for_draw(plan: NoisePlan, largest: float) -> NoisePlan:
-    """Widen all scales by what grid and quotient rounding can add (`noise.draw_slack`)."""
+def make_room_for_draw(plan: NoisePlan, *largest: float) -> NoisePlan:
+    """Widen all scales by what grid and quotient rounding can add (`noise.draw_slack`).
+
+    `largest` bounds the values of each part, or of all parts if it is one number.
+    """
     entries = sum(part.entries for part in plan.parts)
-    slack = noise.draw_slack(entries, largest / min(part.scale for part in plan.parts))
+    bounds = largest if len(largest) == len(plan.parts) else largest * len(plan.parts)
+    slack = noise.draw_slack(entries, max(bound / part.scale for bound, part in zip(bounds, plan.parts, strict=True)))
     if not slack < plan.mu / 2.0:
         raise StudyError("The budget is too small, or the data too many, for noise on this machine's numbers.")
     factor = plan.mu / (plan.mu - slack)

@@ -48,7 +48,10 @@ _METHODS = {
 }
 _DRAWN = "Under strong noise estimates are drawn towards zero and intervals are not, so an estimate need not lie in the middle of its interval."
 _MIDDLE = {
-    ("ssp", "paper"): "Under strong noise an estimate need not lie in the middle of its interval.",
+    (
+        "ssp",
+        "paper",
+    ): "Under strong noise an estimate need not lie in the middle of its interval. A ridge moves estimates, not intervals.",
     (
         "ngd",
         "paper",

@@ -6,12 +6,16 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from dplinked.estimate.paper import CLEAR, clearance, left_to_go
+from dplinked.estimate.paper import CLEAR, clearance, is_settling, left_to_go
 from dplinked.release.result import Result
 from dplinked.report.plots import CoefficientRow
 from dplinked.report.words import list_names
 
 NOISE_ALONE = "Noise s.e. is what privacy noise does to the coefficient; sampling and linkage error come on top."
+STEP_ALONE = (
+    "The noise of all steps is added up by the paper's theorem for a step of d/L, which means that eigenvalues of W'W/n are not below η/d². Where columns are "
+    "more alike, it is larger: intervals=True has it from released values."
+)
 EXACTLY_KNOWN = "Intervals take the linkage accuracy as exactly known; declare checked=… to include its error."
 _ROUTES = {
     "block": "block totals",
@@ -59,17 +63,28 @@ def say_unusable(result: Result) -> list[str]:
 def say_descent(result: Result) -> list[str]:
     """That Algorithm 1 stopped before it arrived, or at the border of its radius, if it did; from released values."""
     descent = result.released.descent
-    if descent is None or result.calibration != "paper":
+    if (
+        descent is None or descent.radius is None or result.calibration != "paper"
+    ):  # releases of 0.1.0 do not hold the radius
         return []
     said = []
-    if descent.radius is not None and float(np.linalg.norm(descent.path[-1])) >= descent.radius * (1.0 - 1e-9):
+    if float(np.linalg.norm(descent.path[-1])) >= descent.radius * (1.0 - 1e-9):
         said.append(
             f"The last iterate lies on the border of the declared radius, {descent.radius:g}: coefficients beyond it cannot be found. Standard errors, "
             "which leave projections out, are on the safe side for coefficients within."
         )
-    if result.released.sums is not None:
-        left = left_to_go(descent, result.released.sums.matrix, result.count)
-        if any(abs(part) > _STOPPED * error for part, error in zip(left, result.std_err.values(), strict=False)):
+    if result.released.sums is None:
+        return [*said, STEP_ALONE]
+    if not is_settling(descent, result.released.sums.matrix, result.count):
+        said.append(
+            "By the released W'W the steps are too long to come to rest, or its noise is too large to tell. Standard errors are those of the radius there. "
+            "Declare a shorter step or a larger curvature."
+        )
+    else:
+        left = dict(
+            zip(result.scaling.names, left_to_go(descent, result.released.sums.matrix, result.count), strict=True)
+        )
+        if any(abs(left[name]) > _STOPPED * error for name, error in result.std_err.items()):
             said.append(
                 f"{len(descent.gradients)} steps are too few: the descent stopped before it arrived. Standard errors count what is left of the way. Declare "
                 "more iterations, or a curvature from which they follow."

@@ -135,6 +135,10 @@ class Result:
 
     def with_accuracy(self, change: float) -> WhatIf:
         """What the release would say had the linkage accuracy been declared higher by `change`."""
+        if self._tells_last_iterate:
+            raise StudyError(
+                "The last iterate of Algorithm 1 does not tell what another accuracy would do; a release with method='ssp' does."
+            )
         return suppose_accuracy(change, self.linkage, self._inference, self.coef, self.std_err, self.error_parts)
 
     def check_sizes(self) -> None:
@@ -148,6 +152,8 @@ class Result:
             else [(sums.matrix, 2), (sums.matrix_scale, 2), (sums.vector, 1), (sums.vector_scale, 1), (sums.centre, 1)]
         )
         sizes += [] if variance is None else [(variance.meat, 2), (variance.weights, 1)]
+        if not self._has_whole_transcript(len(names)):
+            raise ValueError("the transcript does not fit")
         named = all(list(one) == kept for one in listed)
         if not (named and self.count > 0 and all(array.shape == (len(names),) * axes for array, axes in sizes)):
             raise ValueError("names or sizes do not fit together")
@@ -170,6 +176,15 @@ class Result:
             raise StudyError("This release paid for no intervals. Fit with intervals=True to have them.")
         descent = self.released.descent if self._tells_last_iterate else None
         return Inference(sums, variance, self.scaling, self.dropped, self.count, descent)
+
+    def _has_whole_transcript(self, size: int) -> bool:
+        """Whether a descent's path, gradients and steps fit together, and are there if intervals rest on them."""
+        descent = self.released.descent
+        if descent is None:
+            return not (self._tells_last_iterate and self.has_intervals)
+        steps = len(descent.gradients)
+        shapes = (descent.path.shape, descent.gradients.shape, descent.steps.shape)
+        return steps > 0 and shapes == ((steps + 1, size), (steps, size), (size,))
 
     @property
     def _tells_last_iterate(self) -> bool:

@@ -62,6 +62,9 @@ class Descent(PlainlyShown):
             self._check_curvature()
         if self.start is not None:
             object.__setattr__(self, "start", _checked_start(self.start))
+        for name in ("radius", "step", "curvature"):  # other numbers would not go into the release's JSON
+            if getattr(self, name) is not None:
+                object.__setattr__(self, name, float(getattr(self, name)))
 
     def _check_curvature(self) -> None:
         if not 1.0 <= plain_number(self.curvature) <= 1000.0:

@@ -25,7 +25,7 @@ from dplinked.study.toml import read_settings
 _METHODS = ("ssp", "ngd")
 _CALIBRATIONS = ("tight", "paper")
 _RANGES = ("declared", "private")
-_SMALLEST = 1e-30
+_SMALLEST, _LARGEST = 1e-30, 1e30
 
 
 @dataclass(frozen=True, repr=False)
@@ -156,6 +156,8 @@ class Study(PlainlyShown):
         if count < 1:
             raise StudyError("The data has no rows.")
         check_delta(self.delta, count)
+        if self.descent is not None:
+            self.descent.settled(len(self.prepare()[0].names), count)
 
     def check_origins(self, design: Design, origins: Mapping[str, str]) -> None:
         """Refuse regressors that one person may change on several rows, as far as columns say which linked file they come from.
@@ -256,7 +258,7 @@ Study.__init__ = _warn_of_positions(Study.__init__)  # type: ignore[method-assig
 
 
 def _check_positive(name: str, value: float | None) -> None:
-    if value is not None and not _SMALLEST <= plain_number(value) <= 1.0 / _SMALLEST:
+    if value is not None and not _SMALLEST <= plain_number(value) <= _LARGEST:
         raise StudyError(
-            f"{name} must be a finite number above 0 (from {_SMALLEST:g} to {1.0 / _SMALLEST:g}), not {shown(value)}."
+            f"{name} must be a finite number above 0 (from {_SMALLEST:g} to {_LARGEST:g}), not {shown(value)}."
         )

@@ -100,15 +100,19 @@ def plan_paper_sums(
     """
     entries, norm = p * (p + 1) // 2 + p, c * exposure.column_sum
     largest = norm * max(norm, R)
-    slack = rounding_slack(count, largest, entries)
-    B = paper_ssp_sensitivity(c, R, exposure) + slack
-    parts = [Part(_SUMS, entries, B, 1.0, B / mu)]
-    if squares:
-        own = math.hypot(gram_sensitivity(c, exposure), cross_sensitivity(c, R, exposure)) + slack
-        moved = squares_sensitivity(R, exposure) + rounding_slack(count, R * R, 1)
-        left = math.sqrt((B - own) * (B + own))
-        parts = [replace(parts[0], sensitivity=own), Part(_SQUARES, 1, moved, 1.0, parts[0].scale * moved / left)]
-    return make_room_for_draw(NoisePlan(tuple(parts), mu), count * max(largest, R * R if squares else 0.0))
+    B, slack = paper_ssp_sensitivity(c, R, exposure), rounding_slack(count, largest, entries)
+    part = Part(_SUMS, entries, B + slack, 1.0, (B + slack) / mu)
+    if not squares:
+        return make_room_for_draw(NoisePlan((part,), mu), count * largest)
+    gram, cross = gram_sensitivity(c, exposure), cross_sensitivity(c, R, exposure)
+    spare = B - gram - cross
+    left = math.sqrt(
+        2.0 * gram * cross + spare * (B + gram + cross)
+    )  # √(B² - Δ_G² - Δ_b²); slack on both sides only adds to it
+    moved = squares_sensitivity(R, exposure) + rounding_slack(count, R * R, 1)
+    own = replace(part, sensitivity=math.hypot(gram, cross) + slack)
+    beside = Part(_SQUARES, 1, moved, 1.0, part.scale * moved / left)
+    return make_room_for_draw(NoisePlan((own, beside), mu), count * largest, count * R * R)
 
 
 @dataclass(frozen=True)
@@ -152,7 +156,7 @@ def plan_paper_moments(p: int, c: float, R: float, exposure: LinkageExposure, mu
     gram = gram_sensitivity(c, exposure, exposure.accuracy_min**2) + rounding_slack(count, norm * norm, 2 * entries)
     squares = squares_sensitivity(R, exposure) + rounding_slack(count, R * R, 1)
     parts = (Part(_GRAM, entries, gram, 4.0 / c**4), Part(_SQUARES, 1, squares, 1.0 / R**4))
-    return make_room_for_draw(allocate(parts, mu), count * math.sqrt(2.0) * max(norm, R) ** 2)
+    return make_room_for_draw(allocate(parts, mu), count * math.sqrt(2.0) * norm * norm, count * R * R)
 
 
 def release_paper_moments(private: ClippedPaperSums, spending: Spending) -> PaperMoments:
