@@ -11,6 +11,7 @@ import pytest
 import dplinked as dpl
 from dplinked.data.table import Rows
 from dplinked.not_private.baseline import rl_covariance, rl_meat
+from dplinked.not_private.paper.settings import BETA, BLOCK_SIZE, EPSILON, setting_points
 from dplinked.not_private.paper.variances import ssp_excess_quantile
 from dplinked.paper import (
     Constants,
@@ -42,6 +43,18 @@ def test_constants_are_the_theorems() -> None:
     assert constants.ssp_sensitivity == pytest.approx(
         constants.R * constants.c * 5 + max(6 * constants.c**2, 2 * constants.R**2)
     )
+    assert constants.ngd_sensitivity == pytest.approx(constants.R * constants.c * 5 + 6 * constants.C * constants.c**2)
+
+
+def test_settings_are_those_of_the_paper() -> None:
+    """Section 5.1: n from 3,000 to 10,000 at σ = 1; σ from .5 to 1.8 and γ from .6 to 1 at n = 10,000; M = 1, in setting 3 down to 0; δ = n^-1.1."""
+    first, second, third = (setting_points(f"setting{k}") for k in (1, 2, 3))
+    assert [point.n for point in first] == list(range(3000, 10001, 1000))
+    assert {(point.sigma, point.accuracy, point.M) for point in first} == {(1.0, None, 1.0)}
+    assert (second[0].sigma, second[-1].sigma, {(point.n, point.M) for point in second}) == (0.5, 1.8, {(10_000, 1.0)})
+    assert (third[0].accuracy, third[-1].accuracy, third[0].M, third[-1].M) == (0.6, 1.0, 1.0, 0.0)
+    assert all(point.delta == pytest.approx(point.n**-1.1) for point in (*first, *second, *third))
+    assert (BLOCK_SIZE, EPSILON, BETA) == (25, 1.0, 1.0)
 
 
 def test_variance_of_the_descent_matches_simulation() -> None:

@@ -965,7 +965,7 @@ def test_an_interruption_of_duckdb_is_one(fault: Exception, tmp_path: Path) -> N
         lambda: engine.run("select 1"),
         lambda: engine.keep("t", "select 1"),
         lambda: engine.keep_table("t", pa.table({"a": [1]}), "*"),
-        lambda: duckdb_files.read_through(connection, "t", [tmp_path]),
+        lambda: duckdb_files.read_through(engine.run, "t", [tmp_path]),
         lambda: duckdb_files.json_source(connection, [tmp_path], ["a"]),
     ):
         with pytest.raises(KeyboardInterrupt):
