@@ -94,12 +94,9 @@ def left_to_go(descent: ReleasedDescent, gram: Floats, count: int) -> Floats:
     values, vectors = _contraction(descent, gram, count)
     rest, limit = (1.0 - np.minimum(values, LARGEST_STEP)) ** len(descent.gradients), 2.0 * _limit(descent)
     back = vectors.T @ (descent.path[0] - descent.path[-1])
-    left = np.clip(
-        rest * back, -limit * (1.0 - rest), limit * (1.0 - rest)
-    )  # r/(1-r)·back within the limit, r = 1 included
-    return np.asarray(
-        vectors @ np.divide(left, 1.0 - rest, out=np.full_like(left, limit), where=rest < 1.0), np.float64
-    )
+    gone = 1.0 - rest
+    left = np.divide(rest * back, gone, out=np.full_like(back, limit), where=gone * limit > np.abs(rest * back))
+    return np.asarray(vectors @ left, np.float64)
 
 
 def declared_gram(descent: ReleasedDescent, count: int) -> Floats:
