@@ -266,3 +266,12 @@ def test_plans_agree_with_releases(bench: ModuleType, method: str, calibration: 
 def test_plans_of_something_else_do_not(bench: ModuleType, fault: dict[str, Any]) -> None:
     cell = cell_of(bench, "ssp", "tight", 50)
     assert not 1.0 / 1.3 < measured_ratio(bench, cell, replace(cell, **fault)) < 1.3
+
+
+def test_typical_ranges_reach_a_response_that_is_an_expression() -> None:
+    """The response in hundreds: errors are a hundredth of those of the response itself."""
+    declared = {"bounds": {"x": (-1, 1), "y": (-5, 5)}, "typical": {"y": (-1.4, 1.4)}}
+    settings = {**declared, "linkage": dpl.ELE(0.75, block="b"), "epsilon": 1.0, "delta": 4e-5}
+    own, hundreds = (slope(dpl.plan(10_000, f"{response} ~ 0 + x", **settings)) for response in ("y", "I(y / 100)"))
+    for part in ("sampling", "linkage", "privacy"):
+        assert getattr(hundreds, part) == pytest.approx(getattr(own, part) / 100.0)

@@ -176,11 +176,9 @@ def _setting(study: Study) -> Setting:
 
 
 def _guess(study: Study, setting: Setting, r_squared: float) -> Guess:
-    response = setting.aimed.response
-    name = response.numeric[0].variables[0]
-    typical = study.typical[name] if response.name == name and name in study.typical else None
+    named = [name for name in setting.aimed.response_variables if name in study.typical]
     linkage = study.linkage.public
-    level, deviation = guess_response(setting.aimed, typical)
+    level, deviation = guess_response(setting.aimed, {name: study.typical[name] for name in named})
     return Guess(level, deviation, r_squared, linkage.mean_accuracy, accuracy_variance(linkage, None) or 0.0)
 
 

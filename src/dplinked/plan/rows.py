@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -109,9 +109,9 @@ def expect_rows(aimed: Design, design: Design, guess: Guess) -> ExpectedRows:
     )
 
 
-def guess_response(design: Design, typical: Sequence[float] | None) -> tuple[float, float]:
-    """Mean and standard deviation of the response, spread evenly around its typical range or over its interval."""
-    low, high = typical or design.response.interval
+def guess_response(design: Design, typical: Mapping[str, Sequence[float]]) -> tuple[float, float]:
+    """Mean and standard deviation of the response, spread evenly around what the typical ranges make of it, or over its interval."""
+    low, high = design.response_range(typical) if typical else design.response.interval
     return (low + high) / 2.0, (high - low) / (2.0 * math.sqrt(3.0) * (MIDDLE if typical else 1.0))
 
 

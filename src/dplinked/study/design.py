@@ -131,6 +131,11 @@ class Design:
         """Names of the data columns that the response is made of; no regressor uses them."""
         return frozenset(name for factor in self.response.numeric for name in factor.variables)
 
+    def response_range(self, typical: Mapping[str, Sequence[float]]) -> Interval:
+        """What the response's expression makes of typical ranges of its columns."""
+        narrowed = {name: (float(low), float(high)) for name, (low, high) in typical.items()}
+        return _product_interval(self.response.numeric, {**self.bounds, **narrowed})
+
     @cached_property
     def radius(self) -> float:
         """E: largest l2 norm of a row of scaled regressors, intercept left out."""
