@@ -25,7 +25,7 @@ test: $(READY)
 
 # What `make test` leaves out.
 test-slow: $(READY)
-	$(PYTEST) -m slow
+	$(PYTEST) -m slow --durations=15
 
 test-all: $(READY)
 	$(PYTEST) -m "slow or not slow"
