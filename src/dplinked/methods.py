@@ -213,7 +213,7 @@ def fit_paper_sums(study: Study, rows: LinkedRows, spending: Spending) -> Releas
     moments = release_paper_sums(rows.paper_sums(c, R), spending, squares=study.intervals)
     estimate, shrunken = solve_paper_sums(moments.sums, (R / c) ** 2, study.ridge)
     errors = _paper_errors(study, rows, moments, estimate, shrunken.beta, R)
-    beside = None if study.ridge is not None or is_usable(moments.sums) else shrunken
+    beside = None if is_usable(moments.sums, study.ridge or 0.0) else shrunken
     return build_release(
         study,
         design,

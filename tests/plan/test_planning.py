@@ -214,7 +214,7 @@ def test_what_cannot_be_used_is_said() -> None:
     assert f"leave {100 * (1 - 0.5 * 0.75**2 / 3) ** 10:.3g} % of the way" in limit
     assert plan_one(descent=dpl.Descent(step=0.5, iterations=200), **short).limits == ()
     for settings in (short, {"method": "ngd"}):
-        with pytest.raises(dpl.StudyError, match="step is too long"):
+        with pytest.raises(dpl.StudyError, match="steps are too long"):
             plan_one(descent=dpl.Descent(step=20.0, iterations=10), **settings)
 
 

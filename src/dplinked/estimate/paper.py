@@ -41,15 +41,15 @@ def solve_paper_sums(sums: ReleasedSums, prior_scale: float, ridge: float | None
     return replace(shrunken, beta=beta, covariance=covariance, gain=gain), shrunken
 
 
-def clearance(sums: ReleasedSums) -> float:
-    """The least eigenvalue of the noisy matrix, in units of the spectral size ``ω√(2p)`` of its noise."""
+def clearance(sums: ReleasedSums, ridge: float = 0.0) -> float:
+    """The least eigenvalue of the noisy matrix and a ridge, in units of the spectral size ``ω√(2p)`` of its noise."""
     size = float(sums.matrix_scale.max()) * math.sqrt(2.0 * sums.vector.size)
-    return float(np.linalg.eigvalsh(sums.matrix).min()) / size
+    return (float(np.linalg.eigvalsh(sums.matrix).min()) + ridge) / size
 
 
-def is_usable(sums: ReleasedSums) -> bool:
-    """Whether the noisy matrix stands clear of its noise. Where it does not, Algorithm 2's estimate may be anything."""
-    return clearance(sums) > CLEAR
+def is_usable(sums: ReleasedSums, ridge: float = 0.0) -> bool:
+    """Whether the noisy matrix and a ridge stand clear of the noise. Where they do not, Algorithm 2's estimate may be anything."""
+    return clearance(sums, ridge) > CLEAR
 
 
 def last_iterate(descent: ReleasedDescent, gram: Floats, count: int) -> Estimate:

@@ -15,7 +15,7 @@ from dplinked.estimate.paper import is_usable
 from dplinked.estimate.theorems import descent_variance, sums_variance
 from dplinked.linkage import LinkageExposure
 from dplinked.plan.expected import better_instrument
-from dplinked.plan.rows import ExpectedRows, Guess, expect_rows
+from dplinked.plan.rows import ExpectedRows, Guess, cut_spread, expect_rows
 from dplinked.privacy.calibration import noise_multiplier, privacy_mu, round_down
 from dplinked.privacy.quantities.descent import descent_sensitivity
 from dplinked.privacy.quantities.instrument import EntryNoise, ReleasedSums, entry_noise, is_symmetric, plan_sums
@@ -206,9 +206,11 @@ def paper_descent(setting: Setting, guess: Guess, count: int, epsilon: float) ->
 
 
 def _paper_rows(setting: Setting, guess: Guess, count: int) -> tuple[Design, ExpectedRows, Floats]:
-    """The design in the user's units, its rows, and the expected W'W."""
+    """The design in the user's units, its rows within the paper's c and R, and the expected W'W."""
     design = setting.aimed.unscaled()
-    rows = expect_rows(setting.aimed, design, guess)
+    c, R = paper_constants(setting.study, design)
+    level, square = cut_spread(guess.level, guess.deviation**2, R)
+    rows = expect_rows(setting.aimed, design, replace(guess, level=level, deviation=math.sqrt(square)), c)
     return design, rows, count * rows.gram(guess.accuracy)
 
 
@@ -217,8 +219,8 @@ def _steps_done(step: Floats, iterations: int) -> Floats:
     whole, longest = np.eye(len(step)), float(np.abs(np.linalg.eigvals(step)).max())
     if not longest < 2.0:
         raise StudyError(
-            "The descent's step is too long for rows as they are expected: every step would lead further away. Declare a step at most "
-            f"{round_down(1.0 / longest)} times as long."
+            "The descent's steps are too long for rows as they are expected: every step would lead further away. Declare a step at most "
+            f"{round_down(1.0 / longest)} times as long (or a curvature as many times larger), or typical ranges, if rows do not fill their bounds."
         )
     return np.asarray(whole - np.linalg.matrix_power(whole - step, iterations), np.float64)
 

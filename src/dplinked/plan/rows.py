@@ -79,11 +79,15 @@ class ExpectedRows:
         return np.asarray(np.outer(self.instrument, self.instrument) + np.diag(self.squares), np.float64)
 
 
-def expect_rows(aimed: Design, design: Design, guess: Guess) -> ExpectedRows:
-    """The rows on the scale of `design`, spread as `aimed`, the design with the declared typical ranges, says."""
+def expect_rows(aimed: Design, design: Design, guess: Guess, largest: float = math.inf) -> ExpectedRows:
+    """The rows on the scale of `design`, spread as `aimed`, the design with the declared typical ranges, says, within ±`largest`."""
     scale = np.array([column.scale for column in design.columns])
     shift = np.array([column.shift for column in design.columns])
-    moments = [_column_moments(aimed, group, k) for group in aimed.groups for k in range(group.start, group.stop)]
+    moments = [
+        cut_spread(*_column_moments(aimed, group, k), largest)
+        for group in aimed.groups
+        for k in range(group.start, group.stop)
+    ]
     mean = (np.array([moment[0] for moment in moments]) - shift) / scale
     spread = np.array([moment[1] for moment in moments]) / scale**2
     instrument, signal, squares = mean.copy(), spread.copy(), spread.copy()
@@ -113,6 +117,15 @@ def guess_response(design: Design, typical: Mapping[str, Sequence[float]]) -> tu
     """Mean and standard deviation of the response, spread evenly around what the typical ranges make of it, or over its interval."""
     low, high = design.response_range(typical) if typical else design.response.interval
     return (low + high) / 2.0, (high - low) / (2.0 * math.sqrt(3.0) * (MIDDLE if typical else 1.0))
+
+
+def cut_spread(mean: float, variance: float, largest: float) -> tuple[float, float]:
+    """Mean and variance of even values of which none is beyond ±`largest`: what was beyond is left out."""
+    half = math.sqrt(3.0 * variance)
+    low, high = max(mean - half, -largest), min(mean + half, largest)
+    if (low, high) == (mean - half, mean + half) or not low < high:
+        return mean, variance
+    return (low + high) / 2.0, (high - low) ** 2 / 12.0
 
 
 def _column_moments(aimed: Design, group: Group, k: int) -> tuple[float, float]:

@@ -137,6 +137,6 @@ def noise_multiplier(epsilon: float, delta: float, rule: str = "analytic") -> fl
     if not multiplier >= needed * (1.0 - 1e-9):
         raise CalibrationError(
             f"The {rule} calibration adds {multiplier:.4g} per unit of sensitivity at epsilon={epsilon:g}, delta={delta:g}; "
-            f"{needed:.4g} is needed, so the release would not be private. Use the analytic calibration or a smaller epsilon."
+            f"{needed:.4g} is needed, so the release would not be private. Use calibration='tight' or a smaller epsilon."
         )
     return max(multiplier, needed)

@@ -9,6 +9,7 @@ from dplinked.privacy.calibration import round_up
 from dplinked.release.result import Result
 from dplinked.report.document import Table
 from dplinked.report.latex import escape_latex, in_mathematics, write_table
+from dplinked.report.numbers import format_number
 from dplinked.report.plots import CoefficientRow
 
 PARTS = ("sampling", "linkage", "privacy")
@@ -50,7 +51,7 @@ def coefficients_latex(result: Result) -> str:
             row.show(row.coef),
             row.show(row.std_err),
             *([f"[{', '.join(map(row.show, row.interval))}]"] if row.interval is not None else []),
-            *([row.show(result.shrunken[row.name])] if result.shrunken else []),
+            *([format_number(result.shrunken[row.name])] if result.shrunken else []),
             *(row.show(row.parts[part]) for part in kept),
         ]
         for row in rows

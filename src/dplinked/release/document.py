@@ -184,7 +184,7 @@ def _coefficient_table(result: Result, rows: Sequence[CoefficientRow]) -> Table:
             row.show(row.coef),
             row.show(row.std_err),
             *([row.show_interval()] if result.has_intervals else []),
-            *([row.show(result.shrunken[row.name])] if result.shrunken else []),
+            *([format_number(result.shrunken[row.name])] if result.shrunken else []),
         ]
         for row in rows
     ]

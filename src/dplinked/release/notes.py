@@ -38,7 +38,7 @@ def hidden_names(result: Result) -> list[str]:
 
 def say_unbounded(names: Sequence[str]) -> str:
     """That intervals have no end."""
-    return f"This budget does not identify {list_names(names)}: no value of {_those(names, 'it', 'them')} can be ruled out."
+    return f"This budget does not identify {list_names(names)}: values however large cannot be ruled out."
 
 
 def say_hidden(names: Sequence[str]) -> str:
@@ -52,10 +52,10 @@ def say_unusable(result: Result) -> list[str]:
     if not result.shrunken or result.released.sums is None:
         return []
     found = clearance(result.released.sums)
-    least = "is not positive" if found <= 0.0 else f"is only {found:.2g} times the size of that noise"
+    least = "is not positive" if found <= 0.0 else f"is {found:.2g} times the size of the noise in that matrix"
     return [
-        f"Algorithm 2's estimate is not usable here: the least eigenvalue of the noisy W'W {least}, and not above {CLEAR:g} times, so the estimate can be "
-        "far off and has no finite variance. Shown beside it as 'shrunken' is what the same sums tell when coefficients are drawn towards zero as far as "
+        f"Algorithm 2's estimate is not usable here: the least eigenvalue of the noisy W'W {least}, where more than {CLEAR:g} times are needed. It can be "
+        "far off, and has no finite variance. Shown beside it as 'shrunken' is what the same sums tell when coefficients are drawn towards zero as far as "
         "the noise asks for."
     ]
 

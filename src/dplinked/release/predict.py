@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dplinked.data.keys import key_text, number
-from dplinked.errors import StudyError, suggest
+from dplinked.errors import StudyError, raise_alone, suggest
 from dplinked.release.contents import Declared
 from dplinked.study.design import build_design
 
@@ -26,7 +26,14 @@ def model_rows(data: Any, formula: str, declared: Declared) -> Floats:
     design = build_design(formula, declared.bounds, declared.levels, None, declared.fill).unscaled()
     response = design.response.numeric[0].variables
     if not isinstance(data, Mapping):
-        data = nw.from_native(data, eager_only=True).to_dict(as_series=False)
+        try:
+            data = nw.from_native(data, eager_only=True).to_dict(as_series=False)
+        except TypeError:
+            raise_alone(
+                StudyError(
+                    "Give the rows to predict as a table or as a mapping of columns, like {'income': [20_000, 60_000]}."
+                )
+            )
     for name in design.variables:
         if name not in data and name not in response:
             raise StudyError(f"Column {name!r} is not in the rows to predict.{suggest(name, data)}")
