@@ -92,6 +92,7 @@ def test_toy_example_of_the_paper() -> None:
     assert dpl.baseline.ols({"x": x, "y": np.array([8.0, 4.0, 6.0, 2.0])}, "y ~ x").coef["x"] == pytest.approx(-1.6)
 
 
+@pytest.mark.slow
 def test_lahiri_larsen_variance_matches_simulation() -> None:
     """Σ^RL against 400 redraws of links and errors (a ratio of variances within 5 standard deviations, ±35 %)."""
     rng = np.random.default_rng(0)
@@ -130,6 +131,7 @@ def test_private_fits_come_near_the_truth(households: pd.DataFrame, extra) -> No
     assert release.identified["income"]
 
 
+@pytest.mark.slow
 def test_noise_standard_errors_are_right(households: pd.DataFrame) -> None:
     """Spread of 150 releases of the same rows against the stated noise s.e., within ±25 % (more than 4 sd)."""
     run = {**OPTIONS, "linkage": dpl.ELE(0.91, block="state"), "typical": {"income": (15_000, 50_000)}}

@@ -790,6 +790,7 @@ assert all(os.wait()[1] == 0 for _ in range(64))
     assert kinds(registered) == ["open", "register", "charge", "release"]
 
 
+@pytest.mark.slow
 def test_a_release_finished_meanwhile_is_not_taken_for_lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Between looking for the result and asking whether its maker lives, the maker must not record and end."""
     ledger, alive = Ledger.create(tmp_path / "budget.db", "people", **BUDGET), ledgers._alive
@@ -863,7 +864,7 @@ def flip(content: bytes, bits: list[int]) -> bytes:
 
 
 @pytest.mark.parametrize(
-    "trials", [pytest.param(400, id="400"), pytest.param(4_000, id="4000", marks=pytest.mark.slow)]
+    "trials", [pytest.param(400, id="400"), pytest.param(2_000, id="2000", marks=pytest.mark.slow)]
 )
 def test_flipped_bits_never_change_the_balance(tmp_path: Path, whole: tuple[bytes, Any], trials: int) -> None:
     content, right = whole

@@ -53,7 +53,13 @@ def accuracy(linked, files) -> float:
 
 
 @pytest.mark.parametrize(
-    "options", [{"block": "state"}, {"block": ["state", "postcode"]}, {"method": "splink", "block": "state"}, {}]
+    "options",
+    [
+        {"block": "state"},
+        {"block": ["state", "postcode"]},
+        pytest.param({"method": "splink", "block": "state"}, marks=pytest.mark.slow),
+        {},
+    ],
 )
 def test_links_are_one_to_one_and_mostly_right(files, options) -> None:
     linked = dpl.link(files.left, files.right, fields=FIELDS, id="id", **options)

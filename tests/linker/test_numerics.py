@@ -404,7 +404,10 @@ def matrix_change(linked: dpl.Linked, rows: np.ndarray, before: np.ndarray, afte
     return float(2.0 * linked.strata.rows @ np.array(moved))
 
 
-@pytest.mark.parametrize("groups", [[20, 9, 3], [40], [1, 2, 30, 30], [2] * 60])
+@pytest.mark.parametrize(
+    "groups",
+    [[20, 9, 3], *(pytest.param(groups, marks=pytest.mark.slow) for groups in ([40], [1, 2, 30, 30], [2] * 60))],
+)
 def test_one_person_moves_hidden_accuracies_as_far_as_declared(groups: list[int]) -> None:
     """Every way to turn 2 + k answers, within one group or over several; with more than fifty groups they share one accuracy."""
     rng = np.random.default_rng(len(groups))

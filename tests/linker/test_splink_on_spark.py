@@ -15,7 +15,7 @@ pytestmark = sparks.MARKS
 
 
 def test_splink_on_spark_links_like_splink_on_duckdb(session: Any) -> None:
-    files = two_files(600, 2)
+    files = two_files(300, 2)
     fields = ["given_name", "surname", "date_of_birth", "national_id"]
     found = [
         dpl.link(files.left, files.right, fields=fields, id="id", method="splink", engine=engine)

@@ -131,6 +131,7 @@ def test_the_papers_figures_show_the_papers_methods(tmp_path: Path, monkeypatch:
         assert "<tspan" not in errors  # powers of ten would be
 
 
+@pytest.mark.slow
 def test_another_radius_concerns_the_descents_alone() -> None:
     """At C = 1.2 the descents are what they are at that radius beside C = 2, up to sampling error; nothing else depends on it."""
     point = simulated.setting_points("setting2")[0]

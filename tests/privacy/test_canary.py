@@ -730,7 +730,7 @@ for line in sys.stdin.read().splitlines():
 """
 
 
-@pytest.mark.parametrize("part", [pytest.param(0), pytest.param(1, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("part", [pytest.param(part, marks=pytest.mark.slow) for part in (0, 1)])
 def test_no_canary_in_development_mode(tmp_path: Path, part: int) -> None:
     """With -X dev and PYTHONWARNINGS=always, one process for many files; a few of them by default, the others where there is time."""
     cases = [case for place, case in enumerate(CASES.values()) if (place % 9 != 1) == part]

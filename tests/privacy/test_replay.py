@@ -331,6 +331,7 @@ def caught(
     return False
 
 
+@pytest.mark.slow
 def test_without_faults_nothing_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not caught(monkeypatch, "exact")
     assert not caught(monkeypatch, "displaced")

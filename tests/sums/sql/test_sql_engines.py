@@ -913,7 +913,7 @@ CELLS = st.one_of(
     st.sampled_from(FORMULAS[:2]),
     st.sampled_from([0.7, {"0": 0.9, "1": 0.8}]),
 )
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=12, deadline=None)
 def test_any_cells(cells: list[tuple[Any, ...]], formula: str, accuracy: Any) -> None:
     x, w, y, g, k = zip(*cells, strict=True)
     floats = [pa.array(column, pa.float64()) for column in (x, w, y)]
