@@ -135,6 +135,7 @@ def test_common_columns_are_compared_unless_named(files) -> None:
     ]  # fmt: skip
 
 
+@pytest.mark.slow
 def test_column_names_with_quotes_and_sql_in_them(files) -> None:
     odd = ['a"b', "x'; drop table a; --", "<b>", "ü 🙂"]
     names = dict(zip(["given_name", "surname", "date_of_birth", "national_id"], odd, strict=True))

@@ -252,7 +252,7 @@ def cell_of(bench: ModuleType, method: str, calibration: str, checked: int | Non
     return next(c for c in bench.CELLS if (c.method, c.calibration, c.d, c.checked, c.intervals) == wanted)
 
 
-@pytest.mark.parametrize("checked", [None, 50])
+@pytest.mark.parametrize("checked", [pytest.param(None, marks=pytest.mark.slow), 50])
 @pytest.mark.parametrize("calibration", ["tight", "paper"])
 @pytest.mark.parametrize("method", ["ssp", "ngd"])
 def test_plans_agree_with_releases(bench: ModuleType, method: str, calibration: str, checked: int | None) -> None:
