@@ -13,10 +13,11 @@ import pyarrow.parquet as pq
 import pytest
 
 import dplinked as dpl
-from dplinked.cli.main import main
 from dplinked.cli.terminal import reserved
 from dplinked.simulate import linked_households, review_links, two_files
 from studies import STUDY, edit
+
+Run = Callable[..., subprocess.CompletedProcess[str]]
 
 
 def start(*arguments: object, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
@@ -25,27 +26,6 @@ def start(*arguments: object, cwd: Path | None = None) -> subprocess.CompletedPr
         [sys.executable, "-m", "dplinked.cli", *map(str, arguments)],
         capture_output=True, text=True, cwd=cwd, env={**os.environ, "COLUMNS": "100"}, check=False,
     )  # fmt: skip
-
-
-Run = Callable[..., subprocess.CompletedProcess[str]]
-
-
-@pytest.fixture
-def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
-    """The same in this process, without the seconds that a start takes."""
-    monkeypatch.setenv("COLUMNS", "100")
-
-    def run_main(*arguments: object, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
-        monkeypatch.setattr(sys, "argv", ["dplinked", *map(str, arguments)])
-        if cwd is not None:
-            monkeypatch.chdir(cwd)
-        capsys.readouterr()
-        with pytest.raises(SystemExit) as stopped:
-            main()
-        shown = capsys.readouterr()
-        return subprocess.CompletedProcess(sys.argv, int(stopped.value.code or 0), shown.out, shown.err)
-
-    return run_main
 
 
 @pytest.fixture

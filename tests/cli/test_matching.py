@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -15,9 +14,10 @@ import pytest
 import scipy.sparse as sp
 
 import dplinked as dpl
-from dplinked.cli.main import main
 from dplinked.ledger.ledger import PAIRS_REFUSED, Ledger
 from replay import record
+
+Run = Callable[..., subprocess.CompletedProcess[str]]
 
 N = 300
 STUDY = """\
@@ -80,22 +80,6 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def write_study(data: str = PATH, linkage: str = IDS, more: str = "") -> None:
     Path("study.toml").write_text(STUDY.format(data=data, linkage=linkage) + more, encoding="utf-8")
-
-
-Run = Callable[..., subprocess.CompletedProcess[str]]
-
-
-@pytest.fixture
-def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
-    def run_main(*arguments: object) -> subprocess.CompletedProcess[str]:
-        monkeypatch.setattr(sys, "argv", ["dplinked", *map(str, arguments)])
-        capsys.readouterr()
-        with pytest.raises(SystemExit) as stopped:
-            main()
-        shown = capsys.readouterr()
-        return subprocess.CompletedProcess(sys.argv, int(stopped.value.code or 0), shown.out, shown.err)
-
-    return run_main
 
 
 # --- the same fit -------------------------------------------------------------------------------------

@@ -28,7 +28,7 @@ from dplinked.sums import files as file_engine
 from dplinked.sums.engine import open_source, source_bytes
 from dplinked.sums.numpy import kernel, prepare, reduce, stream
 from dplinked.sums.numpy.tables import Tables
-from dplinked.sums.types import Predictor
+from engine_sums import every_sum
 
 N = 403
 BOUNDS = {"x": (-1.0, 1.0), "w": (0.5, 2.0), "y": (-3.0, 3.0)}
@@ -117,23 +117,10 @@ def all_sums(source: Any, formula: str, linkage: Any, unit: Any = None, typical:
     names = {"g": LEVELS["g"]} if "g" in formula else {}
     design = build_design(formula, BOUNDS, names, typical)
     found = open_source(source).open(design, linkage, unit or dpl.PrivacyUnit())
-    p, d = len(design.names), len(design.columns)
-    predictor = Predictor(np.linspace(-0.3, 0.4, p), np.linspace(-0.1, 0.2, d), 0.8)
-    sums, plain = found.instrument_sums(), found.with_design(design.unscaled()).paper_sums(1.5, 2.0)
-    result = {
-        "H": sums.matrix,
-        "b": sums.vector,
-        "WW": plain.matrix,
-        "Wz": plain.vector,
-        "zz": np.array([plain.squares]),
-    }
-    result["residuals"] = found.residual_counts(predictor, np.array([0.1, 0.5, 1.0])).counts
-    result["rows"] = found.row_meat(predictor, np.linspace(1, 2, p), 0.5).matrix
+    result = every_sum(found)
     if not isinstance(linkage, dpl.Matching):
         result["counts"] = found.column_counts(16).counts
     if found.blocks is not None:
-        result["blocks"] = found.block_meat(predictor, np.linspace(1, 2, p), 0.5).matrix
-        result["facts"] = np.array([found.blocks.largest, found.blocks.dependence])
         assert found.blocks.by_key is not None
     return result
 

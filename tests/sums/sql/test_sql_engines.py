@@ -34,7 +34,7 @@ from dplinked.study.design import build_design
 from dplinked.sums.engine import open_source
 from dplinked.sums.sql import dialect, duckdb, duckdb_engine, duckdb_files
 from dplinked.sums.sql import exact_sums as exact
-from dplinked.sums.types import Predictor
+from engine_sums import every_sum
 
 N = 301
 BOUNDS = {"x": (-1.0, 1.0), "w": (0.5, 2.0), "y": (-3.0, 3.0)}
@@ -87,22 +87,9 @@ def all_sums(source: Any, formula: str, linkage: Any, unit: Any = UNIT, typical:
     """What every verb of an engine returns."""
     design = build_design(formula, BOUNDS, LEVELS, typical)
     found = source.open(design, linkage, unit)
-    p, d = len(design.names), len(design.columns)
-    predictor = Predictor(np.linspace(-0.3, 0.4, p), np.linspace(-0.1, 0.2, d), 0.8)
-    sums, plain = found.instrument_sums(), found.with_design(design.unscaled()).paper_sums(1.5, 2.0)
-    result = {
-        "H": sums.matrix,
-        "b": sums.vector,
-        "WW": plain.matrix,
-        "Wz": plain.vector,
-        "zz": np.array([plain.squares]),
-    }
+    result = every_sum(found)
     result["counts"] = found.column_counts(16).counts
-    result["residuals"] = found.residual_counts(predictor, np.array([0.1, 0.5, 1.0])).counts
-    result["rows"] = found.row_meat(predictor, np.linspace(1, 2, p), 0.5).matrix
     if found.blocks is not None:
-        result["blocks"] = found.block_meat(predictor, np.linspace(1, 2, p), 0.5).matrix
-        result["facts"] = np.array([found.blocks.largest, found.blocks.dependence])
         result["keys"] = np.array(sorted((str(k), m) for k, m in found.blocks.by_key.items()), dtype=object)
     return result
 
