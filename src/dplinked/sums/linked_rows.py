@@ -12,9 +12,19 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from dplinked.linkage import LinkageExposure
+from dplinked.linkage import Exact, LinkageExposure, PrivacyUnit
 from dplinked.study.design import Design
-from dplinked.sums.types import BlockFacts, Predictor, Private, PrivateCounts, PrivateMeat, PrivateSums
+from dplinked.sums.types import (
+    BlockFacts,
+    MeatClip,
+    Predictor,
+    Private,
+    PrivateCounts,
+    PrivateMeat,
+    PrivateResiduals,
+    PrivateSums,
+    ResidualClip,
+)
 
 Floats = NDArray[np.float64]
 
@@ -87,6 +97,34 @@ class ClippedMeat(Private):
 
 
 @dataclass(frozen=True, repr=False)
+class ClippedResiduals(Private):
+    """The clipped residual equation of right links, and the squares of its contributions if they were asked for.
+
+    Attributes
+    ----------
+    vector
+        The equation (p), the intercept's entry first.
+    limit, intercept_weight
+        K and ι: a row's term, with the intercept's entry times ι, is at most K long for each response that it meets.
+    meat
+        Sum of squared contributions, cut as `meat_clip` says.
+    largest
+        Bound on the weighted contribution of a row before it is cut, per response that it meets.
+    rows
+        Number of rows, public.
+    """
+
+    vector: Floats
+    limit: float
+    intercept_weight: float
+    meat: Floats | None
+    meat_clip: MeatClip | None
+    largest: float
+    rows: int
+    exposure: LinkageExposure
+
+
+@dataclass(frozen=True, repr=False)
 class RightLinks(Private):
     """Numbers of right links per group among `checked` links in all."""
 
@@ -136,6 +174,12 @@ class Pass(Protocol):
 
     def block_meat(self, predictor: Predictor, weights: Floats, norm: float) -> PrivateMeat:
         """Sum of squared contributions of blocks, scaled to a norm."""
+
+    def own_rows(self) -> Pass:
+        """The same rows without their links: each row's response is taken for its own."""
+
+    def right_residuals(self, clip: ResidualClip, meat: MeatClip | None = None) -> PrivateResiduals:
+        """``Σ (1, h_i)[(1-o) ψ_i(z_i - t_i) - (1-γ) mean ψ_i(z_l - t_i)]`` over partners l; see :mod:`dplinked.sums.partners`."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -194,3 +238,19 @@ class LinkedRows:
         instrument = math.hypot(self.design.instrument_radius, float(first)) * float(weights.max())
         reach = self.design.radius * float(np.linalg.norm(predictor.beta[first:]))
         return ClippedMeat(matrix, route, self.count, norm, instrument, reach, self.exposure)
+
+    def own_gram(self) -> ClippedSums:
+        """``h'X`` of rows by themselves. Links do not enter, so that one person changes one row of it."""
+        return ClippedSums(self.engine.own_rows().instrument_sums(), self.design, Exact().exposure(PrivacyUnit()))
+
+    def right_residuals(self, clip: ResidualClip, meat: MeatClip | None = None) -> ClippedResiduals:
+        """The clipped residual equation of right links, and the squares of its contributions if `meat` asks for them."""
+        found = self.engine.right_residuals(clip, meat)
+        largest = 0.0
+        if meat is not None:
+            first = int(self.design.intercept)
+            weights = [*(meat.weights[:first] / (clip.intercept_weight or 1.0)), *meat.weights[first:]]
+            largest = float(max(weights)) * clip.limit
+        return ClippedResiduals(
+            found.vector, clip.limit, clip.intercept_weight, found.meat, meat, largest, self.count, self.exposure
+        )

@@ -54,6 +54,14 @@ class PrivateMeat(Private):
     matrix: Floats
 
 
+@dataclass(frozen=True, repr=False)
+class PrivateResiduals(Private):
+    """The clipped residual equation of right links (p), and the squares of its contributions (p×p) if they were asked for."""
+
+    vector: Floats
+    meat: Floats | None = None
+
+
 # --- what engines are told, and what they tell of public things -----------------------------------------
 
 
@@ -93,3 +101,42 @@ class Predictor:
     beta: Floats
     mean: Floats
     accuracy: float
+
+
+@dataclass(frozen=True)
+class ResidualClip:
+    """Public by then: the line that residuals are taken around, and how far they are clipped.
+
+    A row's residuals are clipped to ±`limit`/√(ι² + ‖h‖²), h its instruments and ι the `intercept_weight`, but to ±`widest` at most. So no row's
+    ``(ι, h)`` times a clipped residual is longer than `limit`.
+
+    Attributes
+    ----------
+    beta
+        Released coefficients (p).
+    limit
+        K, the norm of a row's largest contribution.
+    intercept_weight
+        ι, what the intercept's 1 counts for; 0 without an intercept.
+    widest
+        Largest clip.
+    """
+
+    beta: Floats
+    limit: float
+    intercept_weight: float
+    widest: float
+
+    def widths(self, instruments: Floats) -> Floats:
+        """How far the residuals of some rows are clipped (k), from their instruments without the intercept's (d×k)."""
+        norms = np.sqrt(self.intercept_weight**2 + np.einsum("ij,ij->j", instruments, instruments))
+        return np.asarray(self.limit / np.maximum(norms * (1.0 + 1e-12), self.limit / self.widest), np.float64)
+
+
+@dataclass(frozen=True)
+class MeatClip:
+    """Public by then: whose contributions are squared (`route`, ``"row"`` or ``"block"``), their weights (p), and the norm they are cut to."""
+
+    route: str
+    weights: Floats
+    norm: float

@@ -29,7 +29,7 @@ def row_meat(data: PreparedRows, predictor: Predictor, weights: Floats, norm: fl
 
     def square(x: Floats, residual: Floats) -> Floats:
         u = _instruments(data, x) * weights[:, None] * residual
-        _shorten(u, norm)
+        shorten(u, norm)
         return np.asarray(np.dot(u, u.T))
 
     if data.matching is not None:
@@ -62,12 +62,12 @@ def block_meat(data: PreparedRows, predictor: Predictor, weights: Floats, norm: 
     meat = np.zeros((p, p))
     for cut, found in totals.cut():
         T = found[:p] - blocks.o[cut] * found[p : 2 * p] * found[-1]
-        _shorten(T, norm)
+        shorten(T, norm)
         meat += T @ T.T
     return PrivateMeat(meat)
 
 
-def _shorten(vectors: Floats, norm: float) -> None:
+def shorten(vectors: Floats, norm: float) -> None:
     """Scale columns to l2 norm at most `norm`, in place."""
     length = np.sqrt((vectors**2).sum(axis=0))
     vectors *= norm / np.maximum(length * (1.0 + 1e-12), norm)

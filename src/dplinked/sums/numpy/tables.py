@@ -15,9 +15,19 @@ from dplinked.data.table import Rows
 from dplinked.linkage import Linkage, PrivacyUnit
 from dplinked.study.design import Design
 from dplinked.sums.engine import Source
-from dplinked.sums.numpy import counts, instrument, paper, residuals
+from dplinked.sums.numpy import counts, instrument, paper, residuals, right_residuals
 from dplinked.sums.numpy.prepare import Parts, PreparedRows, prepare_rows
-from dplinked.sums.types import BlockFacts, CellFacts, Predictor, PrivateCounts, PrivateMeat, PrivateSums
+from dplinked.sums.types import (
+    BlockFacts,
+    CellFacts,
+    MeatClip,
+    Predictor,
+    PrivateCounts,
+    PrivateMeat,
+    PrivateResiduals,
+    PrivateSums,
+    ResidualClip,
+)
 
 Floats = NDArray[np.float64]
 
@@ -122,6 +132,14 @@ class TablePass:
     def block_meat(self, predictor: Predictor, weights: Floats, norm: float) -> PrivateMeat:
         """Sum of squared contributions of blocks, scaled to a norm."""
         return residuals.block_meat(self.data, predictor, weights, norm)
+
+    def own_rows(self) -> TablePass:
+        """The same rows without their links."""
+        return TablePass(replace(self.data, blocks=None, matching=None))
+
+    def right_residuals(self, clip: ResidualClip, meat: MeatClip | None = None) -> PrivateResiduals:
+        """The clipped residual equation of right links, and the squares of its contributions if they are asked for."""
+        return right_residuals.right_residuals(self.data, clip, meat)
 
 
 def resolve_data(data: Any) -> Any:
