@@ -136,11 +136,16 @@ def linkage_share(
     gamma = linkage.public.mean_accuracy
     if gamma == 1.0 or not design.columns:
         return 0.0
+    explained = explained_variance(design, sums, beta, gamma, count)
+    return float(np.clip((1.0 - gamma**2) * explained / variance.residual**2, 0.0, 0.95))
+
+
+def explained_variance(design: Design, sums: ReleasedSums, beta: Floats, accuracy: float, count: int) -> float:
+    """``Var(x'β)`` as the released matrix tells it, columns spread as the design says."""
     slopes = beta[int(design.intercept) :]
     core = centred_core(sums.matrix, design.intercept)
     spread = column_spread(design) / instrument_signal(design)
-    explained = float(slopes @ (core * spread[:, None]) @ slopes) / (count * gamma)
-    return float(np.clip((1.0 - gamma**2) * explained / variance.residual**2, 0.0, 0.95))
+    return float(slopes @ (core * spread[:, None]) @ slopes) / (count * accuracy)
 
 
 def accuracy_direction(sums: ReleasedSums, beta: Floats, intercept: bool) -> Floats:

@@ -208,6 +208,11 @@ class LinkedRows:
         """Facts about the blocks, if there are any and they are public."""
         return self.engine.blocks if self.fixed_blocks else None
 
+    @property
+    def read_once(self) -> bool:
+        """Whether the rows come as a stream that is read once."""
+        return bool(getattr(self.engine, "read_once", False))
+
     def with_design(self, design: Design) -> LinkedRows:
         """The same rows with another scaling or instrument."""
         return replace(self, engine=self.engine.with_design(design))

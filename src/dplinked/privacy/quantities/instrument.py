@@ -293,26 +293,56 @@ class ReleasedSums(Record):
     centre: Floats
 
 
-def release_sums(private: ClippedSums, spending: Spending, *, intervals: bool) -> ReleasedSums:
-    """Release (H, b) of the bounded instrument, for all of the budget but what intervals need.
+def release_sums(
+    private: ClippedSums, spending: Spending, *, intervals: bool, share: float | None = None
+) -> ReleasedSums:
+    """Release (H, b) of the bounded instrument, for a share of the budget or for all that is left but what intervals need.
 
     Privacy
     -------
     μ-GDP for the unit behind the value's exposure: one Gaussian draw of all parts, each scaled so that
     ``Σ (Δ/scale)² ≤ μ²``; for an exact join with h = x the joint distance of the parts is used.
     """
-    mu = spending.take_rest(keep=VARIANCE if intervals else 0.0)
+    mu = spending.take_rest(keep=VARIANCE if intervals else 0.0) if share is None else spending.take(share)
     return _draw(private, spending, mu, intervals=intervals)
 
 
-def release_curvature(private: ClippedSums, spending: Spending, *, intervals: bool) -> ReleasedSums:
-    """Release H alone, beside a descent; b is then 0, with no claim to it.
+def release_curvature(
+    private: ClippedSums, spending: Spending, *, intervals: bool, share: float = CURVATURE
+) -> ReleasedSums:
+    """Release H alone, beside a descent or for the second stage; b is then 0, with no claim to it.
 
     Privacy
     -------
     As :func:`release_sums`, with the parts of H alone.
     """
-    return _draw(private, spending, spending.take(CURVATURE), matrix_only=True, intervals=intervals)
+    return _draw(private, spending, spending.take(share), matrix_only=True, intervals=intervals)
+
+
+def pool_sums(one: ReleasedSums, two: ReleasedSums, share: float) -> ReleasedSums:
+    """Two releases of the same sums as one, the first with `share` of the precision of both."""
+
+    def mean(left: Floats, right: Floats) -> Floats:
+        return np.asarray(share * left + (1.0 - share) * right, np.float64)
+
+    def scale(left: Floats, right: Floats) -> Floats:
+        return np.asarray(np.hypot(share * left, (1.0 - share) * right), np.float64)
+
+    return replace(
+        one,
+        matrix=mean(one.matrix, two.matrix),
+        vector=mean(one.vector, two.vector),
+        matrix_scale=scale(one.matrix_scale, two.matrix_scale),
+        vector_scale=scale(one.vector_scale, two.vector_scale),
+    )
+
+
+def pool_by_precision(one: ReleasedSums, two: ReleasedSums) -> ReleasedSums:
+    """Two releases of the same matrix as one, each entry weighed by its precision; the vector is the first's."""
+    noisy = one.matrix_scale > 0.0
+    left, right = (np.where(noisy, released.matrix_scale, 1.0) ** -2 for released in (one, two))
+    matrix = np.where(noisy, (left * one.matrix + right * two.matrix) / (left + right), one.matrix)
+    return replace(one, matrix=matrix, matrix_scale=np.where(noisy, (left + right) ** -0.5, 0.0))
 
 
 def _draw(

@@ -91,7 +91,7 @@ class Blocks:
 
     def facts(self) -> BlockFacts:
         """What the release needs to know of public block sizes."""
-        return find_facts(self.sizes, self.names)
+        return find_facts(self.sizes, self.a, self.names)
 
 
 @dataclass(frozen=True, repr=False)

@@ -72,6 +72,7 @@ class StreamPass:
     linkage: Linkage
     unit: PrivacyUnit
     blocks: None = None
+    read_once: bool = True
 
     @property
     def count(self) -> int:
@@ -144,7 +145,7 @@ class StreamPass:
         """Refused, like the others below: it would take another pass."""
         raise StudyError(_NEEDS_MORE)
 
-    residual_counts = row_meat = block_meat = column_counts
+    residual_counts = row_meat = block_meat = own_rows = right_residuals = column_counts
 
 
 def resolve_data(data: Any) -> Any:

@@ -102,7 +102,7 @@ def _one_block(count: int, linkage: ELE, unit: PrivacyUnit) -> tuple[OneBlock, B
     """All rows as one block."""
     sizes, accuracy = np.array([count]), np.array([linkage.accuracy_of("")], np.float64)
     (a,), (o,) = weigh_blocks(sizes, accuracy, linkage, unit)
-    return OneBlock(float(a), float(o)), find_facts(sizes)
+    return OneBlock(float(a), float(o)), find_facts(sizes, np.array([a]))
 
 
 def total_columns(engine: SqlEngine, most: int, *groups: Sequence[Scaled]) -> tuple[str, list[list[Scaled]]]:
