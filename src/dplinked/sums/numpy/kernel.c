@@ -1,4 +1,4 @@
-/* The pass over rows without Python's lock: clip, scale, weigh, multiply and add a few hundred rows at a time.
+/* The passes over rows without Python's lock: clip, scale, weigh, multiply and add a few hundred rows at a time.
  *
  * kernel.py says what goes in and comes out. The order of additions is fixed; loops marked `omp simd reduction` add in several lanes.
  */
@@ -10,6 +10,8 @@
 
 #define CHUNK 256          /* rows whose columns stay in the first cache */
 #define STRIDE (CHUNK + 8) /* columns a power of two apart would drive each other out of it */
+#define PARTNERS 16        /* of a row in blocks of more rows than that, as partners.py has it */
+#define ROOM (1.0 + 1e-12) /* for the last digits of a norm */
 
 #if defined(__GNUC__) && !defined(__clang__) && defined(__x86_64__) && defined(__GLIBC__)
 #define FOR_ALL_MACHINES __attribute__((target_clones("avx512f", "avx2", "default")))
@@ -23,6 +25,12 @@
 typedef struct {
     double low, high, fill, shift, scale, half;
 } Scaling;
+
+/* What types.py calls a ResidualClip, with the line's level and, for squares of rows, the norm that contributions are cut to; and what the
+ * whole numbers in a circle mean: middle + unit * number is a response. */
+typedef struct {
+    double level, limit, intercept_weight, widest, norm, middle, unit;
+} Clip;
 
 /* Totals of blocks (blocks x width); what rounding lost of them, or NULL; and `run`, the sum of the latest rows of `block`, which is not
  * added to its totals yet. */
@@ -74,6 +82,33 @@ INLINE double multiply(const double *restrict x, const double *restrict y, int64
     for (int64_t i = 0; i < rows; i++)
         sum += x[i] * y[i];
     return sum;
+}
+
+INLINE void clip_both(double *restrict x, const double *restrict width, int64_t rows)
+{
+    for (int64_t i = 0; i < rows; i++) {
+        const double value = x[i] < -width[i] ? -width[i] : x[i];
+        x[i] = value > width[i] ? width[i] : value;
+    }
+}
+
+/* line = level + slopes'x */
+INLINE void fit_line(const double *restrict x, const double *slopes, double level, int64_t columns, int64_t rows, double *restrict line)
+{
+    for (int64_t i = 0; i < rows; i++)
+        line[i] = level;
+    for (int64_t j = 0; j < columns; j++)
+        for (int64_t i = 0; i < rows; i++)
+            line[i] += slopes[j] * x[j * STRIDE + i];
+}
+
+/* Turn squared lengths into size / max(length, least). */
+INLINE void divide_by_lengths(double *restrict squares, double size, double least, int64_t rows)
+{
+    for (int64_t i = 0; i < rows; i++) {
+        const double length = sqrt(squares[i]) * ROOM;
+        squares[i] = size / (length > least ? length : least);
+    }
 }
 
 /* Four columns at once: x is loaded once for them. */
@@ -152,18 +187,90 @@ INLINE void weigh(const double *restrict x, const int32_t *codes, const double *
             weighted[j * STRIDE + i] = x[j * STRIDE + i] * weights[i];
 }
 
+/* SplitMix64's finaliser, one to one: numbers that look random, as partners.py has it. */
+INLINE uint64_t scatter(uint64_t place)
+{
+    uint64_t mixed = (place + 1) * 0x9E3779B97F4A7C15u;
+    mixed = (mixed ^ (mixed >> 30)) * 0xBF58476D1CE4E5B9u;
+    mixed = (mixed ^ (mixed >> 27)) * 0x94D049BB133111EBu;
+    return mixed ^ (mixed >> 31);
+}
+
+/* A permutation of 0 ... size - 1, another one for each key, as circle.py has it. */
+INLINE uint64_t shuffle(uint64_t rank, uint64_t size, uint64_t key)
+{
+    int bits = 1;
+    while ((size - 1) >> bits)
+        bits++;
+    const uint64_t mask = ((uint64_t)1 << bits) - 1;
+    do {
+        for (int round = 0; round < 4; round++) {
+            rank = ((rank ^ key) & mask) * ((key >> 8) | 1) & mask;
+            rank ^= rank >> ((bits + 1) / 2);
+            key = key >> 16 | key << 48;
+        }
+    } while (rank >= size);
+    return rank;
+}
+
+/* Sum of residuals around a line, clipped to +-width, of responses that stand together in a circle. */
+INLINE double add_clipped(const int32_t *restrict values, int64_t count, double line, double width, double middle, double unit)
+{
+    double sum = 0.0;
+#pragma omp simd reduction(+ : sum)
+    for (int64_t i = 0; i < count; i++) {
+        double residual = (middle + unit * values[i]) - line;
+        residual = residual < -width ? -width : residual;
+        sum += residual > width ? width : residual;
+    }
+    return sum;
+}
+
+/* The same for the partners of a place: the next ones, and the first ones after the last. */
+INLINE double meet_partners(const int32_t *circle, int64_t place, int64_t size, double line, double width, const Clip *c)
+{
+    if (place + PARTNERS < size)
+        return add_clipped(circle + place + 1, PARTNERS, line, width, c->middle, c->unit);
+    const int64_t partners = size - 1 < PARTNERS ? size - 1 : PARTNERS, left = size - 1 - place < partners ? size - 1 - place : partners;
+    return add_clipped(circle + place + 1, left, line, width, c->middle, c->unit)
+         + add_clipped(circle, partners - left, line, width, c->middle, c->unit);
+}
+
+INLINE double to_whole(double z, const Clip *c)
+{
+    const double value = rint((z - c->middle) / c->unit);
+    return value < -INT32_MAX ? -INT32_MAX : value > INT32_MAX ? INT32_MAX : value;
+}
+
+/* Number of increasing edges below a value. */
+INLINE int64_t find_bin(const double *edges, int64_t count, double value)
+{
+    const double *first = edges;
+    for (int64_t rest = count; rest > 0;) {
+        const int64_t half = (rest + 1) / 2;
+        first += first[half - 1] < value ? half : 0;
+        rest -= half;
+    }
+    return first - edges;
+}
+
 /* Tells which source this was built from, so that what an older one left behind is never called. */
 uint32_t dplinked_source(void) { return SOURCE; }
 
-int64_t dplinked_workspace(int64_t columns) { return (3 * columns + 1) * STRIDE + 2 * columns; }
+int64_t dplinked_partners(void) { return PARTNERS; }
 
-/* Returns 0 where a code is no block's number, else 1. */
+/* Numbers that a pass over so many columns works with. */
+int64_t dplinked_workspace(int64_t columns) { return (3 * columns + 2) * STRIDE + 2 * columns + 1; }
+
+/* `a` has the weights of products, those of blocks in `weights` included; these weigh the other sums. Returns 0 where a code is no block's
+ * number, else 1. */
 FOR_ALL_MACHINES int dplinked_sum(int64_t rows, int64_t columns, const double *const *cells, const Scaling *scaling, int clipped,
-                                  int64_t blocks, const int32_t *codes, const double *a, double *totals, double *lost,
-                                  double *sums, double *workspace)
+                                  int64_t blocks, const int32_t *codes, const double *a, const double *weights, double *totals,
+                                  double *lost, double *sums, double *workspace)
 {
     const int64_t d = columns;
     double *x = workspace, *h = clipped ? x + d * STRIDE : x, *weighted = x + 2 * d * STRIDE, *z = weighted + d * STRIDE;
+    double weight[CHUNK];
     double *b = sums + d * d, *sum_h = b + d, *sum_x = sum_h + d, *sum_z = sum_x + d;
     Totals t = {totals, lost, z + STRIDE, clipped ? 2 * d : d, -1};
     for (int64_t first = 0; first < rows; first += CHUNK) {
@@ -179,6 +286,10 @@ FOR_ALL_MACHINES int dplinked_sum(int64_t rows, int64_t columns, const double *c
         }
         scale_cells(cells[d] + first, scaling + d, n, z);
         weigh(x, code, a, same, d, n, weighted);
+        for (int64_t i = 0; weights && i < n; i++) {
+            weight[i] = weights[code[i]];
+            z[i] *= weight[i];
+        }
         for (int64_t j = 0; j < d; j++) {
             const double *hj = h + j * STRIDE;
             int64_t k = clipped ? 0 : j;
@@ -187,8 +298,9 @@ FOR_ALL_MACHINES int dplinked_sum(int64_t rows, int64_t columns, const double *c
             for (; k < d; k++)
                 sums[j * d + k] += multiply(hj, weighted + k * STRIDE, n);
             b[j] += multiply(hj, z, n);
-            sum_h[j] += add_up(hj, n);
-            sum_x[j] += clipped ? add_up(x + j * STRIDE, n) : 0.0;
+            sum_h[j] += weights ? multiply(hj, weight, n) : add_up(hj, n);
+            if (clipped)
+                sum_x[j] += weights ? multiply(x + j * STRIDE, weight, n) : add_up(x + j * STRIDE, n);
         }
         *sum_z += add_up(z, n);
         if (totals && same)
@@ -199,4 +311,133 @@ FOR_ALL_MACHINES int dplinked_sum(int64_t rows, int64_t columns, const double *c
     if (totals)
         end_run(&t);
     return 1;
+}
+
+/* Where the response of each row stands in its block's circle. Returns 0 where a code is no block's number or a block has more rows than it
+ * should, else 1. */
+int dplinked_slots(int64_t rows, const int32_t *codes, int64_t blocks, const int64_t *starts, uint32_t *seen, int64_t *slots)
+{
+    for (int64_t i = 0; i < rows; i++) {
+        const int64_t block = codes[i];
+        if (block < 0 || block >= blocks)
+            return 0;
+        const int64_t start = starts[block], size = starts[block + 1] - start, rank = seen[block]++;
+        if (rank >= size)
+            return 0;
+        slots[i] = start + (size > PARTNERS + 1 ? (int64_t)shuffle(rank, size, scatter(block)) : rank);
+    }
+    return 1;
+}
+
+/* Put the responses of rows into their slots. */
+FOR_ALL_MACHINES void dplinked_store(int64_t rows, const double *const *cells, const Scaling *scaling, const Clip *c, const int64_t *slots,
+                                     int32_t *values)
+{
+    double z[CHUNK];
+    for (int64_t first = 0; first < rows; first += CHUNK) {
+        const int64_t n = rows - first < CHUNK ? rows - first : CHUNK;
+        scale_cells(cells[0] + first, scaling, n, z);
+        for (int64_t i = 0; i < n; i++)
+            values[slots[first + i]] = (int32_t)to_whole(z[i], c);
+    }
+}
+
+/* Residuals around a line, clipped, times instruments; `squared` are weights of the contributions if rows are squared, `totals` are there if
+ * blocks are totalled. Returns 0 where a code is no block's number or a slot is another block's, else 1. */
+FOR_ALL_MACHINES int dplinked_residuals(int64_t rows, int64_t columns, int intercept, const double *const *cells, const Scaling *scaling,
+                                        const double *slopes, const Clip *c, int64_t blocks, const int32_t *codes, const double *a,
+                                        const double *o, const double *weights, const int64_t *starts, const int64_t *slots,
+                                        const int32_t *values, const double *squared, double *totals, double *lost, double *sums,
+                                        double *workspace)
+{
+    const int64_t d = columns, p = d + intercept;
+    double *x = workspace, *h = x + d * STRIDE, *u = h + p * STRIDE, z[CHUNK], line[CHUNK], width[CHUNK], lengths[CHUNK];
+    Totals t = {totals, lost, u + p * STRIDE, p, -1};
+    for (int64_t i = 0; i < CHUNK; i++)
+        h[i] = 1.0; /* the intercept's; without one, written over */
+    for (int64_t first = 0; first < rows; first += CHUNK) {
+        const int64_t n = rows - first < CHUNK ? rows - first : CHUNK;
+        const int32_t *code = codes ? codes + first : 0;
+        int same = 1;
+        if (code && !check_codes(code, n, blocks, &same))
+            return 0;
+        for (int64_t i = 0; values && i < n; i++)
+            __builtin_prefetch(values + slots[first + i]);
+        for (int64_t i = 0; i < n; i++)
+            width[i] = c->intercept_weight * c->intercept_weight;
+        for (int64_t j = 0; j < d; j++) {
+            double *restrict hj = h + (j + intercept) * STRIDE;
+            scale_cells(cells[j] + first, scaling + j, n, x + j * STRIDE);
+            clip_instrument(x + j * STRIDE, scaling[j].half, n, hj);
+            for (int64_t i = 0; i < n; i++)
+                width[i] += hj[i] * hj[i];
+        }
+        divide_by_lengths(width, c->limit, c->limit / c->widest, n);
+        fit_line(x, slopes, c->level, d, n, line);
+        scale_cells(cells[d] + first, scaling + d, n, z);
+        for (int64_t i = 0; i < n; i++)
+            z[i] = (values ? c->middle + c->unit * to_whole(z[i], c) : z[i]) - line[i];
+        clip_both(z, width, n);
+        for (int64_t i = 0; values && i < n; i++) {
+            const int64_t block = code[i], start = starts[block], size = starts[block + 1] - start, place = slots[first + i] - start;
+            if (place < 0 || place >= size)
+                return 0;
+            if (size > 1) {
+                const double met = meet_partners(values + start, place, size, line[i], width[i], c);
+                const double partners = size - 1 < PARTNERS ? size - 1 : PARTNERS;
+                z[i] = (1.0 - o[block]) * z[i] - (1.0 - (a[block] + o[block])) / partners * met;
+            }
+        }
+        for (int64_t i = 0; weights && i < n; i++)
+            z[i] *= weights[code[i]];
+        for (int64_t i = 0; i < n; i++)
+            lengths[i] = 0.0;
+        for (int64_t j = 0; j < p; j++) {
+            const double *restrict hj = h + j * STRIDE;
+            const double weight = squared ? squared[j] : 1.0;
+            double *restrict uj = u + j * STRIDE;
+            sums[j] += multiply(hj, z, n);
+            for (int64_t i = 0; i < n; i++) {
+                uj[i] = hj[i] * z[i] * weight;
+                lengths[i] += uj[i] * uj[i];
+            }
+        }
+        if (squared) {
+            divide_by_lengths(lengths, c->norm, c->norm, n);
+            for (int64_t j = 0; j < p; j++)
+                for (int64_t i = 0; i < n; i++)
+                    u[j * STRIDE + i] *= lengths[i];
+            for (int64_t j = 0; j < p; j++) {
+                double *row = sums + p + j * p;
+                int64_t k = j;
+                for (; k + 4 <= p; k += 4)
+                    multiply_four(u + j * STRIDE, u + k * STRIDE, n, row + k);
+                for (; k < p; k++)
+                    row[k] += multiply(u + j * STRIDE, u + k * STRIDE, n);
+            }
+        }
+        if (totals && same)
+            add_run(&t, code ? code[0] : 0, u, n);
+        else if (totals)
+            add_blocks(&t, code, u, n);
+    }
+    if (totals)
+        end_run(&t);
+    return 1;
+}
+
+/* Rows by the size of their residuals |z - level - share * slopes'x|, between increasing edges. */
+FOR_ALL_MACHINES void dplinked_counts(int64_t rows, int64_t columns, const double *const *cells, const Scaling *scaling, const double *slopes,
+                                      double level, double share, int64_t bins, const double *edges, int64_t *counts, double *workspace)
+{
+    double z[CHUNK], line[CHUNK];
+    for (int64_t first = 0; first < rows; first += CHUNK) {
+        const int64_t n = rows - first < CHUNK ? rows - first : CHUNK;
+        for (int64_t j = 0; j < columns; j++)
+            scale_cells(cells[j] + first, scaling + j, n, workspace + j * STRIDE);
+        fit_line(workspace, slopes, 0.0, columns, n, line);
+        scale_cells(cells[columns] + first, scaling + columns, n, z);
+        for (int64_t i = 0; i < n; i++)
+            counts[find_bin(edges, bins - 1, fabs(z[i] - level - share * line[i]))]++;
+    }
 }
