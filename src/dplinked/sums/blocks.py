@@ -52,9 +52,9 @@ def check_others(others: bool, linkage: ELE) -> None:
 
 
 def find_facts(sizes: Counts, a: Floats, names: Sequence[str | None] = ()) -> BlockFacts:
-    """Facts about blocks from their sizes and weights; `names` are those of an accuracy table, in the same order."""
+    """Facts about blocks from their sizes and weights a; `names` are those of an accuracy table, in the same order."""
     shared = sizes[sizes > 1]
     dependence = np.minimum(MOST_DEPENDENCE, DEPENDENCE / np.sqrt(np.maximum(shared, 1)))
-    mean = float((dependence * shared).sum() / max(1, int(sizes.sum())))
-    contrast = float((a * sizes).sum() / max(1, int(sizes.sum())))
-    return BlockFacts(int(sizes.max()), dict(zip(names, sizes.tolist(), strict=False)), mean, contrast)
+    count = max(1, int(sizes.sum()))
+    mean = float((dependence * shared).sum() / count)
+    return BlockFacts(int(sizes.max()), dict(zip(names, sizes.tolist(), strict=False)), mean, float(a @ sizes / count))

@@ -6,6 +6,7 @@ The door computes a sensitivity from the value it is given, so it cannot be that
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -175,8 +176,14 @@ class Pass(Protocol):
     def block_meat(self, predictor: Predictor, weights: Floats, norm: float) -> PrivateMeat:
         """Sum of squared contributions of blocks, scaled to a norm."""
 
-    def own_rows(self) -> Pass:
-        """The same rows without their links: each row's response is taken for its own."""
+    def with_weights(self, weights: Mapping[str | None, float]) -> Pass:
+        """The same rows, with the instruments of each row, the intercept's 1 included, times the weight of its group.
+
+        Groups are those of an accuracy table, by key; None is the other block. Groups that are not named weigh 1. Weights lie in (0, 1].
+        """
+
+    def own_rows(self, weighted: bool = False) -> Pass:
+        """The same rows without their links: each row's response is taken for its own. If `weighted`, instruments are times w·a of the group."""
 
     def right_residuals(self, clip: ResidualClip, meat: MeatClip | None = None) -> PrivateResiduals:
         """``Σ (1, h_i)[(1-o) ψ_i(z_i - t_i) - (1-γ) mean ψ_i(z_l - t_i)]`` over partners l; see :mod:`dplinked.sums.partners`."""

@@ -78,7 +78,7 @@ class BlockFacts:
     dependence
         Mean over rows of ``min(.5, .9/√m)``, m the size of the row's block, blocks of one counting 0.
     contrast
-        Mean over rows of ``a = γ - o``.
+        Mean over rows of a, how much more likely the row's own response is than another one of its block.
     """
 
     largest: int

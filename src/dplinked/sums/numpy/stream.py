@@ -145,7 +145,8 @@ class StreamPass:
         """Refused, like the others below: it would take another pass."""
         raise StudyError(_NEEDS_MORE)
 
-    residual_counts = row_meat = block_meat = own_rows = right_residuals = column_counts
+    residual_counts = row_meat = block_meat = column_counts
+    with_weights = own_rows = right_residuals = column_counts
 
 
 def resolve_data(data: Any) -> Any:

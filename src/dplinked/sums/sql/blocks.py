@@ -101,8 +101,8 @@ def find_link_table(
 def _one_block(count: int, linkage: ELE, unit: PrivacyUnit) -> tuple[OneBlock, BlockFacts]:
     """All rows as one block."""
     sizes, accuracy = np.array([count]), np.array([linkage.accuracy_of("")], np.float64)
-    (a,), (o,) = weigh_blocks(sizes, accuracy, linkage, unit)
-    return OneBlock(float(a), float(o)), find_facts(sizes, np.array([a]))
+    a, o = weigh_blocks(sizes, accuracy, linkage, unit)
+    return OneBlock(float(a[0]), float(o[0])), find_facts(sizes, a)
 
 
 def total_columns(engine: SqlEngine, most: int, *groups: Sequence[Scaled]) -> tuple[str, list[list[Scaled]]]:
