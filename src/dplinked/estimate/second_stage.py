@@ -17,6 +17,7 @@ from scipy.optimize import brentq
 from dplinked.estimate.centring import centred_core
 from dplinked.privacy.quantities.instrument import ReleasedSums
 from dplinked.study.design import Design
+from dplinked.sums.partners import NEAR
 
 Floats = NDArray[np.float64]
 
@@ -38,11 +39,18 @@ def share_within(limit: Floats | float) -> Floats:
     return np.asarray(erf(np.asarray(limit) / math.sqrt(2.0)), np.float64)
 
 
+def slope_kept(clip: Floats) -> Floats:
+    """Mean slope of ψ over normal residuals that are clipped at `clip` deviations: those within count whole, and so does what the jump at the end adds."""
+    near = NEAR * np.asarray(clip)
+    density = np.exp(-(near**2) / 2.0) / math.sqrt(2.0 * math.pi)
+    return np.asarray(share_within(near) + 2.0 * (1.0 - NEAR) * clip * density, np.float64)
+
+
 def clipped_square(limit: float, deviation: float) -> float:
-    """Mean square of normal residuals of a `deviation` that are clipped to ±`limit`."""
-    u = limit / deviation
-    inside = 2.0 * _NORMAL.cdf(u) - 1.0 - 2.0 * u * _NORMAL.pdf(u)
-    return deviation**2 * inside + limit**2 * 2.0 * (1.0 - _NORMAL.cdf(u))
+    """Mean square of ψ over normal residuals of a `deviation` that are clipped to ±`limit`."""
+    near = NEAR * limit / deviation
+    inside = 2.0 * _NORMAL.cdf(near) - 1.0 - 2.0 * near * _NORMAL.pdf(near)
+    return deviation**2 * inside + limit**2 * 2.0 * (1.0 - _NORMAL.cdf(near))
 
 
 def right_deviation(size: float, level: float, accuracy: float, explained: float) -> float:
@@ -122,12 +130,12 @@ def expect_residuals(
     rng = np.random.default_rng(0)  # example rows, always the same
     h = np.clip(rng.normal(size=(_EXAMPLE_ROWS, ratios.size)) * ratios, -1.0, 1.0)
     widths = clip * norm / np.sqrt(iota**2 + (h**2).sum(axis=1) + 1e-12)
-    within = share_within(widths)
+    within = slope_kept(widths)
     squares = (h**2).sum(axis=1) if ratios.size else np.ones(_EXAMPLE_ROWS)
     core = float((within * squares).sum() / squares.sum())
     mean = float(within.mean())
     spread = math.sqrt(1.0 + 2.0 * max(0.0, explained) / deviation**2)
-    wrong = float((share_within(widths / spread) * squares).sum() / squares.sum())
+    wrong = float((slope_kept(widths / spread) * squares).sum() / squares.sum())
     return Residuals(deviation, clip, norm, (mean, math.sqrt(mean * core), core), wrong, explained, ratios)
 
 
