@@ -251,9 +251,18 @@ class LinkedRows:
         reach = self.design.radius * float(np.linalg.norm(predictor.beta[first:]))
         return ClippedMeat(matrix, route, self.count, norm, instrument, reach, self.exposure)
 
+    def with_weights(self, weights: Mapping[str | None, float]) -> LinkedRows:
+        """The same rows, the instruments of each group's times its weight. Blocks must be public, since sizes of groups then follow from sums."""
+        assert self.fixed_blocks, "weights of groups tell their sizes"
+        return replace(self, engine=self.engine.with_weights(weights))
+
     def own_gram(self) -> ClippedSums:
-        """``h'X`` of rows by themselves. Links do not enter, so that one person changes one row of it."""
-        return ClippedSums(self.engine.own_rows().instrument_sums(), self.design, Exact().exposure(PrivacyUnit()))
+        """``h'X`` of rows by themselves, each times γ - o and the weight of its block where blocks are public.
+
+        Links do not enter, so that one person changes one row of it.
+        """
+        sums = self.engine.own_rows(weighted=self.fixed_blocks).instrument_sums()
+        return ClippedSums(sums, self.design, Exact().exposure(PrivacyUnit()))
 
     def right_residuals(self, clip: ResidualClip, meat: MeatClip | None = None) -> ClippedResiduals:
         """The clipped residual equation of right links, and the squares of its contributions if `meat` asks for them."""

@@ -282,7 +282,9 @@ class ReleasedSums(Record):
         Whether the matrix and its noise are symmetric.
     centre
         The coefficients around which the vector was taken (p): noise of the matrix counts for the distance from them. 0,
-        or the mean iterate of a descent.
+        the mean iterate of a descent, or that of the second stage's steps.
+    mixing
+        What an error of the accuracy, relative to it, does to ``b - Hβ``, as a share of the slopes' part of Hβ.
     """
 
     matrix: Floats
@@ -291,6 +293,7 @@ class ReleasedSums(Record):
     vector_scale: Floats
     symmetric: bool
     centre: Floats
+    mixing: float = 1.0
 
 
 def release_sums(
@@ -370,7 +373,7 @@ def _draw(
     matrix, matrix_scale = np.zeros_like(sums.matrix), np.zeros_like(sums.matrix)
     vector, vector_scale = np.zeros_like(sums.vector), np.zeros_like(sums.vector)
     if first:
-        matrix[0, 0] = sums.count
+        matrix[0, 0] = sums.matrix[0, 0]  # rows times the weights of their groups, public
     if first and not matrix_only:
         vector[0], vector_scale[0] = noisy[_RESPONSE_TOTAL][0], plan.scale(_RESPONSE_TOTAL)
     if d and not matrix_only:

@@ -132,9 +132,7 @@ def release_right_residuals(private: ClippedResiduals, spending: Spending, mu: f
     entries = private.vector.size
     weights = np.ones(entries)
     weights[: int(private.intercept_weight > 0.0)] = private.intercept_weight
-    plan = plan_right_residuals(
-        entries, private.limit, private.intercept_weight, private.exposure, private.rows, mu
-    )
+    plan = plan_right_residuals(entries, private.limit, private.intercept_weight, private.exposure, private.rows, mu)
     drawn = noise.add_gaussian(private.vector * weights, spending.note(plan).scales())
     return drawn / weights, plan.scales() / weights
 
@@ -147,7 +145,8 @@ def release_residual_meat(private: ClippedResiduals, spending: Spending) -> tupl
     μ-GDP for its share of the budget, for the route and the norm that the value was made with, which are public by then.
     """
     clip, exposure = private.meat_clip, private.exposure
-    assert clip is not None and private.meat is not None
+    assert clip is not None
+    assert private.meat is not None
     if clip.route == "block":
         sensitivity = block_meat_sensitivity(clip.norm, exposure)
     else:

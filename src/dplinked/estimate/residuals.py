@@ -23,9 +23,14 @@ Floats = NDArray[np.float64]
 
 INTERCEPT_WEIGHT = 0.5  # ι
 _WORTH = 0.6  # noise of the equation, relative to its sampling error, up to which residuals are clipped further out
-_CLIPS = (2.5, 4.0)  # least clips, in deviations of residuals, where noise is _DROWNED[1] or _DROWNED[0] times the sampling error
+_CLIPS = (
+    2.5,
+    4.0,
+)  # least clips, in deviations of residuals, where noise is _DROWNED[1] or _DROWNED[0] times the sampling error
 _DROWNED = (1.5, 5.0)
 _EXAMPLE_ROWS = 512
+_WRONG = 8.0  # variance of clipped residuals of wrong links, relative to that of right ones
+_LEAST_WEIGHT = 1e-3
 CLEAR = 3.0  # times its noise's spectral size: how far the weakest direction of the slope should stand above it
 WIDE = 3.0  # times its root mean square: how far a column's instrument follows it
 
@@ -103,6 +108,12 @@ class Residuals:
         wrong = clipped_square(width, math.sqrt(self.deviation**2 + 2.0 * max(0.0, self.explained)))
         return math.sqrt(accuracy * clipped_square(width, self.deviation) + (1.0 - accuracy) * wrong)
 
+    def wrong_share(self, accuracy: float) -> float:
+        """Share of the variance of clipped residuals that wrong links cause."""
+        width = self.clip * self.deviation
+        wrong = clipped_square(width, math.sqrt(self.deviation**2 + 2.0 * max(0.0, self.explained)))
+        return (1.0 - accuracy) * wrong / self.spread(accuracy) ** 2
+
     @property
     def limit(self) -> float:
         """K: the largest contribution of a row."""
@@ -151,13 +162,30 @@ def choose_clip(noise: float) -> float:
     return max(far + (close - far) * drowned, _WORTH / noise)
 
 
-def derivative(gram: ReleasedSums, residuals: Residuals, contrast: float, intercept: bool) -> ReleasedSums:
-    """The equation's slope: the Gram matrix of right rows times the share that clipping keeps; `contrast` is the mean of γ - o."""
+def choose_weights(sizes: Floats, accuracies: Floats, noise: float, columns: int) -> Floats:
+    """Weights of groups of rows with different accuracies, the largest 1, for the least error of slopes that public values let expect.
+
+    A row of a group tells ``a = γ - o`` of a right one, and varies by ``γ + (1-γ)q``, q for the size of wrong links' residuals. Without noise its best weight
+    is in proportion to a over that. Noise does not depend on the weights, so the more of it there is, the more of the groups get the full weight.
+    """
+    contrast = np.where(sizes > 1, accuracies - (1.0 - accuracies) / np.maximum(sizes - 1.0, 1.0), 1.0)
+    varies = accuracies + (1.0 - accuracies) * _WRONG
+    best = np.maximum(contrast, _LEAST_WEIGHT) / varies
+    drawn = (noise * _CLIPS[1]) ** 2 * (columns + INTERCEPT_WEIGHT**2)
+
+    def error(weights: Floats) -> float:
+        return float(((weights**2 * varies * sizes).sum() + drawn) / (weights * contrast * sizes).sum() ** 2)
+
+    tried = [np.clip(best / step, _LEAST_WEIGHT, 1.0) for step in np.geomspace(best.max(), min(best.min(), 1e-3), 40)]
+    return min(tried, key=error)
+
+
+def derivative(gram: ReleasedSums, residuals: Residuals, intercept: bool) -> ReleasedSums:
+    """The equation's slope: that before clipping times the share that clipping keeps."""
     own, border, core = residuals.kept
     kept = np.full_like(gram.matrix, core)
     if intercept:
         kept[0], kept[:, 0], kept[0, 0] = border, border, own
-    kept = kept * contrast
     return replace(gram, matrix=gram.matrix * kept, matrix_scale=gram.matrix_scale * kept)
 
 
@@ -198,10 +226,10 @@ def column_sizes(design: Design, released: ReleasedSums, spread: Floats, accurac
     return np.sqrt(np.clip(found, spread / 100.0, spread * 3.0))
 
 
-def told_gram(released: ReleasedSums, accuracy: float, intercept: bool) -> ReleasedSums:
-    """What the first stage's matrix tells of the rows by themselves: its slopes' part, the means taken out, over the accuracy."""
+def told_gram(released: ReleasedSums, accuracy: float, contrast: float, intercept: bool) -> ReleasedSums:
+    """What the first stage's matrix tells of rows by themselves: its slopes' part, the means taken out, over the accuracy; all times the `contrast`."""
     first, matrix, scale = int(intercept), released.matrix.copy(), released.matrix_scale.copy()
     core = centred_core(released.matrix, intercept)
     matrix[first:, first:] += core * (1.0 / accuracy - 1.0)
     scale[first:, first:] /= accuracy
-    return replace(released, matrix=matrix, matrix_scale=scale)
+    return replace(released, matrix=matrix * contrast, matrix_scale=scale * contrast)
