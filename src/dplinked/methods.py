@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from dplinked.errors import CalibrationError
 from dplinked.estimate.coefficients import Estimate, solve_sums
 from dplinked.estimate.descent import descent_sums, solve_descent
+from dplinked.estimate.groups import Groups
 from dplinked.estimate.paper import (
     declared_gram,
     is_usable,
@@ -28,7 +29,6 @@ from dplinked.estimate.variance import (
     accuracy_variance,
     link_dependence,
     split_errors,
-    total_weight,
 )
 from dplinked.plan.expected import better_instrument
 from dplinked.privacy.calibration import noise_multiplier, privacy_mu
@@ -47,7 +47,14 @@ from dplinked.privacy.quantities.residual_scale import plan_residual_scale, rele
 from dplinked.privacy.spending import CURVATURE, FIRST_STAGE, MEAT, RANGES, RESIDUAL_SCALE, VARIANCE, Spending
 from dplinked.release.build import build_release
 from dplinked.release.release import Release
-from dplinked.second_stage import expect_second_stage, fit_residuals, may_take_second_stage, prior_scale, weigh_groups
+from dplinked.second_stage import (
+    all_rows,
+    expect_second_stage,
+    fit_residuals,
+    may_take_second_stage,
+    prior_scale,
+    weigh_groups,
+)
 from dplinked.study.descent import Descent
 from dplinked.study.design import Design
 from dplinked.study.instrument import instrument_squares, public_steps
@@ -108,12 +115,12 @@ def method_of(study: Study) -> Method:
 
 def fit_sums(study: Study, rows: LinkedRows, spending: Spending) -> Release:
     """Sufficient statistics of the bounded instrument, and then a second stage on residuals where it pays (the default)."""
-    rows = weigh_groups(study, rows.with_design(aim_instrument(study, rows, spending)), spending)
+    rows, groups = weigh_groups(study, rows.with_design(aim_instrument(study, rows, spending)), spending)
     private, intercept = rows.instrument_sums(), rows.design.intercept
     start = None
-    if may_take_second_stage(study, rows, spending):
+    if may_take_second_stage(study, rows, groups, spending):
         start = release_sums(private, spending, intervals=study.intervals, share=FIRST_STAGE)
-        stage = expect_second_stage(study, rows, spending, start)
+        stage = expect_second_stage(study, rows, groups, spending, start)
         if stage is not None:
             return fit_residuals(study, rows, spending, start, stage)
     rest = spending.unspent(VARIANCE if study.intervals else 0.0)
@@ -121,8 +128,8 @@ def fit_sums(study: Study, rows: LinkedRows, spending: Spending) -> Release:
     if start is not None:
         sums = pool_sums(start, sums, FIRST_STAGE / (FIRST_STAGE + rest))
     estimate = solve_sums(sums, intercept=intercept, prior_scale=prior_scale(rows.design), ridge=study.ridge)
-    variance = release_variance(study, rows, spending, sums, estimate.beta)
-    errors = split_errors(rows.design, study.linkage, rows.count, estimate, sums, variance)
+    variance = release_variance(study, rows, groups, spending, sums, estimate.beta)
+    errors = split_errors(rows.design, groups, estimate, sums, variance)
     return build_release(study, rows.design, rows.count, spending, estimate, errors, sums=sums)
 
 
@@ -150,8 +157,9 @@ def fit_descent(study: Study, rows: LinkedRows, spending: Spending) -> Release:
     path = release_descent(private, spending, descent, steps, start, intervals=study.intervals)
     sums = descent_sums(path, release_curvature(private, spending, intervals=study.intervals))
     estimate = solve_descent(sums, design.intercept, prior_scale(design))
-    variance = release_variance(study, rows, spending, sums, estimate.beta)
-    errors = split_errors(design, study.linkage, rows.count, estimate, sums, variance)
+    groups = all_rows(study, rows)
+    variance = release_variance(study, rows, groups, spending, sums, estimate.beta)
+    errors = split_errors(design, groups, estimate, sums, variance)
     return build_release(study, design, rows.count, spending, estimate, errors, sums=sums, descent=path)
 
 
@@ -168,22 +176,22 @@ def search_ranges(rows: LinkedRows, spending: Spending) -> Design:
 
 
 def release_variance(
-    study: Study, rows: LinkedRows, spending: Spending, sums: ReleasedSums, beta: Floats
+    study: Study, rows: LinkedRows, groups: Groups, spending: Spending, sums: ReleasedSums, beta: Floats
 ) -> NoisyVariance | None:
     """Release the variance around the released coefficients: first the residual scale, then the meat clipped by it."""
     if not study.intervals:
         return None
     design, exposure, count = rows.design, rows.exposure, rows.count
     p, R = len(design.names), design.response.peak
-    predictor = _predictor(study, design, sums, beta)
+    predictor = _predictor(groups, design, sums, beta)
     blocks = rows.blocks
     residual, route = R / 2.0, SCALE_ALONE
     if plan_residual_scale(exposure, count, spending.share(RESIDUAL_SCALE)) is not None:
         residual = release_residual_scale(rows.residual_counts(predictor, residual_edges(R)), spending)
         route = choose_route(p, exposure, None if blocks is None else blocks.largest, count, spending.share(MEAT))
-    weights = _instrument_weights(design, sums, predictor.accuracy, count)
+    weights = _instrument_weights(design, sums, groups)
     if route is SCALE_ALONE:
-        meat, noise = count * residual**2 * np.eye(p), 0.0
+        meat, noise = groups.squares * residual**2 * np.eye(p), 0.0
     else:
         meat, noise = release_meat(rows.meat(route.name, predictor, weights, route.clip * residual), spending)
     return NoisyVariance(
@@ -197,19 +205,19 @@ def release_variance(
     )
 
 
-def _predictor(study: Study, design: Design, sums: ReleasedSums, beta: Floats) -> Predictor:
+def _predictor(groups: Groups, design: Design, sums: ReleasedSums, beta: Floats) -> Predictor:
     """What residuals are taken around: released coefficients, released means of the regressors, declared accuracy."""
     mean = np.zeros(beta.size)
     if design.intercept:
         mean = np.clip(sums.matrix[0, 1:] / sums.matrix[0, 0], -design.radius, design.radius)
-    return Predictor(beta, mean, study.linkage.public.mean_accuracy)
+    return Predictor(beta, mean, groups.accuracy)
 
 
-def _instrument_weights(design: Design, sums: ReleasedSums, accuracy: float, count: int) -> Floats:
+def _instrument_weights(design: Design, sums: ReleasedSums, groups: Groups) -> Floats:
     """Weights that bring instruments to mean square one, from public and released values (p)."""
     first, squares = int(design.intercept), instrument_squares(design)
     if sums.symmetric:  # h = x: the released matrix tells its mean squares
-        found = np.diag(sums.matrix)[first:] / (total_weight(sums, design.intercept, count) * accuracy)
+        found = np.diag(sums.matrix)[first:] / (groups.total * groups.accuracy)
         squares = np.clip(found, squares / 100.0, squares * 3.0)
     return np.asarray(1.0 / np.sqrt(np.concatenate([np.ones(first), squares])), np.float64)
 

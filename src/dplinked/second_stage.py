@@ -6,7 +6,6 @@ What decides here (whether it pays, shares of the budget, clips) is public or re
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -15,15 +14,15 @@ from numpy.typing import NDArray
 from dplinked.estimate.centring import centred_core
 from dplinked.estimate.coefficients import solve_sums
 from dplinked.estimate.descent import solve_descent
+from dplinked.estimate.groups import Groups, choose_weights, find_groups
 from dplinked.estimate.intervals import noise_covariance
 from dplinked.estimate.residuals import (
     CLEAR,
+    CLIPS,
     INTERCEPT_WEIGHT,
     WIDE,
     Residuals,
     Step,
-    choose_weights,
-    clipped_square,
     column_sizes,
     combine_steps,
     derivative,
@@ -37,9 +36,8 @@ from dplinked.estimate.variance import (
     explained_variance,
     link_dependence,
     split_errors,
-    total_weight,
 )
-from dplinked.linkage import ELE, Exact, PrivacyUnit
+from dplinked.linkage import Exact, PrivacyUnit
 from dplinked.privacy.quantities.instrument import (
     ReleasedSums,
     entry_noise,
@@ -74,20 +72,20 @@ def prior_scale(design: Design) -> float:
     return 1.0 / max(1, len(design.columns))
 
 
-def weigh_groups(study: Study, rows: LinkedRows, spending: Spending) -> LinkedRows:
+def all_rows(study: Study, rows: LinkedRows) -> Groups:
+    """The rows as one group, with the declared mean accuracy."""
+    return find_groups(study.linkage.public, None, rows.count, _contrast(study, rows))
+
+
+def weigh_groups(study: Study, rows: LinkedRows, spending: Spending) -> tuple[LinkedRows, Groups]:
     """Weigh groups of different accuracies by what they contribute. Only declared accuracies and public sizes decide."""
-    blocks, linkage = rows.blocks, study.linkage.public
-    if blocks is None or not isinstance(linkage, ELE) or not rows.design.columns:
-        return rows
-    declared = linkage.accuracy
-    if not isinstance(declared, Mapping):
-        return rows
-    keys = list(blocks.by_key)
-    sizes = np.array([blocks.by_key[key] for key in keys], np.float64)
-    accuracies = np.array([linkage.other_accuracy if key is None else declared[key] for key in keys], np.float64)
-    noise = right_residuals_sensitivity(1.0, rows.exposure) / spending.share(0.5)
-    weights = choose_weights(sizes, accuracies, noise, len(rows.design.columns))
-    return rows.with_weights(dict(zip(keys, weights.tolist(), strict=True)))
+    groups = find_groups(study.linkage.public, rows.blocks, rows.count, _contrast(study, rows))
+    if len(groups.keys) == 1 or not rows.design.columns:
+        return rows, groups
+    columns = len(rows.design.columns) + INTERCEPT_WEIGHT**2
+    noise = right_residuals_sensitivity(CLIPS[1], rows.exposure) / spending.share(0.5) * math.sqrt(columns)
+    groups = replace(groups, weights=choose_weights(groups, noise))
+    return rows.with_weights(groups.weighed), groups
 
 
 @dataclass(frozen=True, eq=False)
@@ -98,8 +96,8 @@ class SecondStage:
     ----------
     beta
         Released coefficients (p).
-    rows
-        The rows, with the instrument of the second stage.
+    rows, groups
+        The rows, with the instrument of the second stage, and their groups.
     sizes
         Root mean square of each column (d).
     explained
@@ -116,6 +114,7 @@ class SecondStage:
 
     beta: Floats
     rows: LinkedRows
+    groups: Groups
     sizes: Floats
     explained: float
     residuals: Residuals
@@ -124,32 +123,32 @@ class SecondStage:
     same: bool
 
 
-def may_take_second_stage(study: Study, rows: LinkedRows, spending: Spending) -> bool:
+def may_take_second_stage(study: Study, rows: LinkedRows, groups: Groups, spending: Spending) -> bool:
     """Whether the data, the linkage and the budget allow a second stage, from public values."""
     if study.ridge is not None or rows.read_once or not rows.design.columns:
         return False
     if not rows.exposure.symmetric and unlinking_terms(rows.exposure.accuracy_min) is None:
         return False
-    level = _level_of_right_links(study)
+    level = level_of_right_links(groups.plain_accuracy)
     return plan_residual_scale(rows.exposure, rows.count, spending.share(CLIPPING), level) is not None
 
 
-def expect_second_stage(study: Study, rows: LinkedRows, spending: Spending, start: ReleasedSums) -> SecondStage | None:
+def expect_second_stage(
+    study: Study, rows: LinkedRows, groups: Groups, spending: Spending, start: ReleasedSums
+) -> SecondStage | None:
     """Measure the residuals around the first stage's coefficients; None if a second stage is not expected to be more precise."""
-    design, accuracy = rows.design, study.linkage.public.mean_accuracy
+    design, accuracy = rows.design, groups.accuracy
     estimate = solve_sums(start, intercept=design.intercept, prior_scale=prior_scale(design))
     beta = estimate.beta
     sizes = column_sizes(design, start, column_spread(design), accuracy)
-    explained = max(
-        0.0, explained_variance(design, start, beta, accuracy, total_weight(start, design.intercept, rows.count))
-    )
+    explained = max(0.0, explained_variance(design, start, beta, accuracy, groups.total))
     wide = rows.with_design(widen_instrument(design, sizes))
     same = design.half_widths is None and wide.design.half_widths is None and rows.exposure.symmetric
-    gram, bend = choose_gram_share(spending, start, wide.design, same, sizes, accuracy, rows.count)
+    gram, bend = choose_gram_share(spending, start, wide.design, same, sizes, groups, rows.count)
     share = spending.unspent(keep=_kept_for_meat(study) + 2.0 * CLIPPING + gram)
-    residuals = measure_residuals(study, wide, spending, beta, explained, sizes, share)
+    residuals = measure_residuals(groups, wide, spending, beta, explained, sizes, share)
     left = float(np.trace(estimate.covariance[int(design.intercept) :, int(design.intercept) :]))
-    stage = SecondStage(beta, wide, sizes, explained, residuals, bend**2 * left, gram, same)
+    stage = SecondStage(beta, wide, groups, sizes, explained, residuals, bend**2 * left, gram, same)
     return stage if _pays(study, rows, spending, start, stage, share) else None
 
 
@@ -164,7 +163,7 @@ def widen_instrument(design: Design, sizes: Floats) -> Design:
 
 
 def measure_residuals(
-    study: Study,
+    groups: Groups,
     rows: LinkedRows,
     spending: Spending,
     beta: Floats,
@@ -173,15 +172,15 @@ def measure_residuals(
     share: float,
 ) -> Residuals:
     """Measure residuals around released coefficients, and choose how far the equation clips them; it will get a `share` of the budget."""
-    design, exposure, accuracy = rows.design, rows.exposure, study.linkage.public.mean_accuracy
+    design, exposure, accuracy = rows.design, rows.exposure, groups.plain_accuracy
     around = Predictor(beta, np.zeros(len(design.columns)), 1.0)
     counts = rows.residual_counts(around, residual_edges(design.response.peak))
-    size, level = release_residual_size(counts, spending, CLIPPING, _level_of_right_links(study))
+    size, level = release_residual_size(counts, spending, CLIPPING, level_of_right_links(accuracy))
     deviation = right_deviation(size, level, accuracy, explained)
     unit = right_residuals_sensitivity(1.0, exposure) / spending.share(share)
     largest = 4.0 * design.response.peak
     return expect_residuals(
-        deviation, explained, _instrument_sizes(design, sizes), design.intercept, unit, rows.count, largest
+        deviation, explained, _instrument_sizes(design, sizes), design.intercept, unit, groups.squares, largest
     )
 
 
@@ -195,9 +194,8 @@ def _instrument_sizes(design: Design, sizes: Floats) -> Floats:
     return np.where(numeric, sizes / np.array(design.half_widths), sizes)
 
 
-def _level_of_right_links(study: Study) -> float:
+def level_of_right_links(accuracy: float) -> float:
     """The share of all rows below the size that is looked for: nearly all right links, and few wrong ones."""
-    accuracy = study.linkage.public.mean_accuracy
     return 0.97 * accuracy + 0.3 * (1.0 - accuracy)
 
 
@@ -209,24 +207,20 @@ def _pays(
     study: Study, rows: LinkedRows, spending: Spending, start: ReleasedSums, stage: SecondStage, share: float
 ) -> bool:
     """Whether the second stage's slopes are expected to have smaller errors than those of the first, released again for the rest of the budget."""
-    design, n, first = rows.design, rows.count, int(rows.design.intercept)
-    accuracy, residuals, wide = study.linkage.public.mean_accuracy, stage.residuals, stage.rows.design
-    deviation, explained = residuals.deviation, stage.explained
+    design, groups, first = rows.design, stage.groups, int(rows.design.intercept)
+    residuals, wide, accuracy = stage.residuals, stage.rows.design, groups.accuracy
     again = math.sqrt(FIRST_STAGE / (FIRST_STAGE + spending.unspent(VARIANCE if study.intervals else 0.0)))
     noise = np.diag(noise_covariance(start, stage.beta))[first:] * again**2
     plain = design.half_widths is None
     signal = stage.sizes**2 if plain else instrument_signal(design)
     squares = stage.sizes**2 if plain else instrument_squares(design)
-    spread = n * squares * (deviation**2 + (1.0 - accuracy**2) * explained)
-    one = np.sqrt(noise + spread) / (accuracy * n * signal)
+    spread = groups.squares * squares * (residuals.deviation**2 + (1.0 - accuracy**2) * stage.explained)
+    one = np.sqrt(noise + spread) / (accuracy * groups.total * signal)
     ratios = _instrument_sizes(wide, stage.sizes)
-    limit = residuals.limit
-    drawn = right_residuals_sensitivity(limit, rows.exposure) / spending.share(share)
-    width = residuals.clip * deviation
-    wrong = clipped_square(width, math.sqrt(deviation**2 + 2.0 * explained))
-    met = n * ratios**2 * (accuracy * clipped_square(width, deviation) + (1.0 - accuracy) * wrong)
-    bent = stage.bent * (_contrast(study, rows) * residuals.kept[2]) ** 2
-    two = np.sqrt(drawn**2 + met + bent) / (_contrast(study, rows) * residuals.kept[2] * n * ratios * stage.sizes)
+    drawn = right_residuals_sensitivity(residuals.limit, rows.exposure) / spending.share(share)
+    met = groups.squares * (ratios * residuals.spread(accuracy)) ** 2
+    kept = groups.contrast * residuals.kept[2]
+    two = np.sqrt(drawn**2 + met + stage.bent * kept**2) / (kept * groups.total * ratios * stage.sizes)
     return bool(np.log(two).mean() < np.log(one).mean())
 
 
@@ -241,26 +235,26 @@ def fit_residuals(
     study: Study, rows: LinkedRows, spending: Spending, start: ReleasedSums, stage: SecondStage
 ) -> Release:
     """Two steps on the clipped residual equation of right links, around the coefficients of the first stage."""
-    wide, intercept, accuracy = stage.rows, rows.design.intercept, study.linkage.public.mean_accuracy
+    wide, groups, intercept = stage.rows, stage.groups, rows.design.intercept
     gram = release_slope(study, rows, spending, start, stage)
     rest = spending.unspent(keep=_kept_for_meat(study) + CLIPPING)
     residuals, beta, steps = stage.residuals, stage.beta, list[Step]()
     for part in (FIRST_STEP * rest, (1.0 - FIRST_STEP) * rest):
         if steps:
-            residuals = measure_residuals(study, wide, spending, beta, stage.explained, stage.sizes, part)
+            residuals = measure_residuals(groups, wide, spending, beta, stage.explained, stage.sizes, part)
         slope = derivative(gram, residuals, intercept)
         clip = ResidualClip(beta, residuals.limit, INTERCEPT_WEIGHT * intercept, 4.0 * wide.design.response.peak)
-        meat = plan_meat_clip(study, wide, residuals, spending) if steps and study.intervals else None
+        meat = plan_meat_clip(groups, wide, residuals, spending) if steps and study.intervals else None
         private = wide.right_residuals(clip, meat)
         vector, scale = release_right_residuals(private, spending, spending.take(part))
         steps.append(Step(beta, vector, scale, residuals.kept[2]))
         sums = combine_steps(steps, slope)
         estimate = solve_descent(sums, intercept, prior_scale(wide.design))
         beta = estimate.beta
-    sums = replace(sums, mixing=accuracy * residuals.wrong / (_contrast(study, rows) * residuals.kept[2]))
-    variance = None if not study.intervals else _residual_variance(study, wide, spending, private, residuals)
-    share = residuals.wrong_share(accuracy)
-    errors = split_errors(wide.design, study.linkage, rows.count, estimate, sums, variance, share)
+    sums = replace(sums, mixing=groups.accuracy * residuals.wrong / (groups.contrast * residuals.kept[2]))
+    variance = None if not study.intervals else _residual_variance(study, groups, wide, spending, private, residuals)
+    share = residuals.wrong_share(groups.accuracy)
+    errors = split_errors(wide.design, groups, estimate, sums, variance, share)
     return build_release(study, wide.design, rows.count, spending, estimate, errors, sums=sums)
 
 
@@ -268,19 +262,17 @@ def release_slope(
     study: Study, rows: LinkedRows, spending: Spending, start: ReleasedSums, stage: SecondStage
 ) -> ReleasedSums:
     """The equation's slope before clipping, ``Σ (γ-o)(1, h)(1, x)'`` of rows by themselves, together with what the first stage tells of it."""
-    contrast = _contrast(study, rows)
+    groups = stage.groups
     gram = release_curvature(stage.rows.own_gram(), spending, intervals=study.intervals, share=stage.gram)
     if rows.blocks is None:  # then rows were not weighed by their blocks
-        gram = replace(gram, matrix=gram.matrix * contrast, matrix_scale=gram.matrix_scale * contrast)
+        gram = replace(gram, matrix=gram.matrix * groups.contrast, matrix_scale=gram.matrix_scale * groups.contrast)
     if not stage.same:
         return gram
-    return pool_by_precision(
-        gram, told_gram(start, study.linkage.public.mean_accuracy, contrast, rows.design.intercept)
-    )
+    return pool_by_precision(gram, told_gram(start, groups.accuracy, groups.contrast, rows.design.intercept))
 
 
 def choose_gram_share(
-    spending: Spending, start: ReleasedSums, wide: Design, same: bool, sizes: Floats, accuracy: float, count: int
+    spending: Spending, start: ReleasedSums, wide: Design, same: bool, sizes: Floats, groups: Groups, count: int
 ) -> tuple[float, float]:
     """Share of the budget for the equation's slope, and the noise that it will have in an entry.
 
@@ -290,9 +282,9 @@ def choose_gram_share(
     first, d = int(wide.intercept), len(wide.columns)
     core = centred_core(start.matrix, wide.intercept)
     strength = np.linalg.svd(core, compute_uv=False)
-    signal = count * float((sizes * _instrument_sizes(wide, sizes)).mean())
+    signal = groups.total * float((sizes * _instrument_sizes(wide, sizes)).mean())
     weakest = signal * float(strength[-1] / max(strength.mean(), 1e-300))
-    told = float(np.sqrt((start.matrix_scale[first:, first:] ** 2).mean())) / accuracy if same else math.inf
+    told = float(np.sqrt((start.matrix_scale[first:, first:] ** 2).mean())) / groups.accuracy if same else math.inf
     share = GRAM[0]
     while True:
         plan = plan_sums(wide, EXACT, count, spending.share(share), matrix_only=True)
@@ -302,7 +294,7 @@ def choose_gram_share(
         share = min(GRAM[1], share + 0.05)
 
 
-def plan_meat_clip(study: Study, rows: LinkedRows, residuals: Residuals, spending: Spending) -> MeatClip | None:
+def plan_meat_clip(groups: Groups, rows: LinkedRows, residuals: Residuals, spending: Spending) -> MeatClip | None:
     """Whose contributions to the equation are squared, and how far they are cut; None where the residuals' size has to do."""
     p, blocks = len(rows.design.names), rows.blocks
     route = choose_route(p, rows.exposure, None if blocks is None else blocks.largest, rows.count, spending.share(MEAT))
@@ -310,18 +302,18 @@ def plan_meat_clip(study: Study, rows: LinkedRows, residuals: Residuals, spendin
         return None
     sizes = residuals.sizes
     weights = 1.0 / np.concatenate([np.ones(int(rows.design.intercept)), sizes])
-    return MeatClip(route.name, weights, route.clip * residuals.spread(study.linkage.public.mean_accuracy))
+    return MeatClip(route.name, weights, route.clip * residuals.spread(groups.accuracy))
 
 
 def _residual_variance(
-    study: Study, rows: LinkedRows, spending: Spending, private: ClippedResiduals, residuals: Residuals
+    study: Study, groups: Groups, rows: LinkedRows, spending: Spending, private: ClippedResiduals, residuals: Residuals
 ) -> NoisyVariance:
     """The variance of the second stage's equation."""
     p, clip = len(rows.design.names), private.meat_clip
-    spread = residuals.spread(study.linkage.public.mean_accuracy)
+    spread = residuals.spread(groups.accuracy)
     weights = 1.0 / np.concatenate([np.ones(int(rows.design.intercept)), residuals.sizes])
     route, noise = SCALE_ALONE.name, 0.0
-    meat = rows.count * spread**2 * np.eye(p)
+    meat = groups.squares * spread**2 * np.eye(p)
     if clip is not None:
         route = clip.route
         meat, noise = release_residual_meat(private, spending)

@@ -27,10 +27,12 @@ _CLIPS = (
     2.5,
     4.0,
 )  # least clips, in deviations of residuals, where noise is _DROWNED[1] or _DROWNED[0] times the sampling error
+CLIPS = (
+    2.5,
+    4.0,
+)  # least clips, in deviations of residuals, where noise is _DROWNED[1] or _DROWNED[0] times the sampling error
 _DROWNED = (1.5, 5.0)
 _EXAMPLE_ROWS = 512
-_WRONG = 8.0  # variance of clipped residuals of wrong links, relative to that of right ones
-_LEAST_WEIGHT = 1e-3
 CLEAR = 3.0  # times its noise's spectral size: how far the weakest direction of the slope should stand above it
 WIDE = 3.0  # times its root mean square: how far a column's instrument follows it
 
@@ -121,7 +123,7 @@ class Residuals:
 
 
 def expect_residuals(
-    deviation: float, explained: float, ratios: Floats, intercept: bool, noise: float, count: int, largest: float
+    deviation: float, explained: float, ratios: Floats, intercept: bool, noise: float, count: float, largest: float
 ) -> Residuals:
     """Choose how far residuals are clipped, and expect what that keeps.
 
@@ -156,28 +158,10 @@ def choose_clip(noise: float) -> float:
     Skewed residuals whose size follows a regressor lose more on one side, which bends the slope. So the clip is as wide as it can be at little cost; it comes
     closer only where noise drowns sampling error, and with it what clipping does.
     """
-    close, far = _CLIPS
+    close, far = CLIPS
     least, most = (math.log(ratio) for ratio in _DROWNED)
     drowned = min(1.0, max(0.0, (math.log(far * noise) - least) / (most - least)))
     return max(far + (close - far) * drowned, _WORTH / noise)
-
-
-def choose_weights(sizes: Floats, accuracies: Floats, noise: float, columns: int) -> Floats:
-    """Weights of groups of rows with different accuracies, the largest 1, for the least error of slopes that public values let expect.
-
-    A row of a group tells ``a = γ - o`` of a right one, and varies by ``γ + (1-γ)q``, q for the size of wrong links' residuals. Without noise its best weight
-    is in proportion to a over that. Noise does not depend on the weights, so the more of it there is, the more of the groups get the full weight.
-    """
-    contrast = np.where(sizes > 1, accuracies - (1.0 - accuracies) / np.maximum(sizes - 1.0, 1.0), 1.0)
-    varies = accuracies + (1.0 - accuracies) * _WRONG
-    best = np.maximum(contrast, _LEAST_WEIGHT) / varies
-    drawn = (noise * _CLIPS[1]) ** 2 * (columns + INTERCEPT_WEIGHT**2)
-
-    def error(weights: Floats) -> float:
-        return float(((weights**2 * varies * sizes).sum() + drawn) / (weights * contrast * sizes).sum() ** 2)
-
-    tried = [np.clip(best / step, _LEAST_WEIGHT, 1.0) for step in np.geomspace(best.max(), min(best.min(), 1e-3), 40)]
-    return min(tried, key=error)
 
 
 def derivative(gram: ReleasedSums, residuals: Residuals, intercept: bool) -> ReleasedSums:

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from dplinked.estimate.centring import centred_core
 from dplinked.estimate.coefficients import Estimate
+from dplinked.estimate.groups import Groups
 from dplinked.linkage import ELE, Exact, Linkage
 from dplinked.privacy.quantities.instrument import ReleasedSums
 from dplinked.records import Record
@@ -94,8 +95,7 @@ class ErrorParts:
 
 def split_errors(
     design: Design,
-    linkage: Linkage,
-    count: int,
+    groups: Groups,
     estimate: Estimate,
     sums: ReleasedSums | None,
     variance: NoisyVariance | None,
@@ -109,8 +109,8 @@ def split_errors(
     gain = to_user @ estimate.gain
     share = wrong_share
     if share is None:
-        share = linkage_share(linkage, design, estimate.beta, sums, variance, count)
-    meat = usable_meat(variance, count) * (1.0 + share * variance.dependence)
+        share = linkage_share(groups, design, estimate.beta, sums, variance)
+    meat = usable_meat(variance, groups.squares) * (1.0 + share * variance.dependence)
     spread = np.diag(gain @ meat @ gain.T)
     sampling, linked = spread * (1.0 - share), spread * share
     if variance.accuracy:
@@ -122,7 +122,7 @@ def split_errors(
     return ErrorParts(privacy, sampling, linked, released)
 
 
-def usable_meat(variance: NoisyVariance, count: int) -> Floats:
+def usable_meat(variance: NoisyVariance, count: float) -> Floats:
     """The noisy meat made positive definite, and freed of its weights.
 
     On the weighted scale its diagonal is about ``n·τ²``; eigenvalues below a tenth of that are noise.
@@ -132,20 +132,13 @@ def usable_meat(variance: NoisyVariance, count: int) -> Floats:
     return np.asarray(whole / np.outer(variance.weights, variance.weights), np.float64)
 
 
-def linkage_share(
-    linkage: Linkage, design: Design, beta: Floats, sums: ReleasedSums, variance: NoisyVariance, count: int
-) -> float:
+def linkage_share(groups: Groups, design: Design, beta: Floats, sums: ReleasedSums, variance: NoisyVariance) -> float:
     """Share of the residual variance that wrong links cause: ``(1-γ²)·Var(x'β)`` of the whole."""
-    gamma = linkage.public.mean_accuracy
+    gamma = groups.accuracy
     if gamma == 1.0 or not design.columns:
         return 0.0
-    explained = explained_variance(design, sums, beta, gamma, total_weight(sums, design.intercept, count))
+    explained = explained_variance(design, sums, beta, gamma, groups.total)
     return float(np.clip((1.0 - gamma**2) * explained / variance.residual**2, 0.0, 0.95))
-
-
-def total_weight(sums: ReleasedSums, intercept: bool, count: int) -> float:
-    """Number of rows, each times the weight of its group."""
-    return float(sums.matrix[0, 0]) if intercept else float(count)
 
 
 def explained_variance(design: Design, sums: ReleasedSums, beta: Floats, accuracy: float, weight: float) -> float:

@@ -251,10 +251,15 @@ class LinkedRows:
         reach = self.design.radius * float(np.linalg.norm(predictor.beta[first:]))
         return ClippedMeat(matrix, route, self.count, norm, instrument, reach, self.exposure)
 
-    def with_weights(self, weights: Mapping[str | None, float]) -> LinkedRows:
-        """The same rows, the instruments of each group's times its weight. Blocks must be public, since sizes of groups then follow from sums."""
+    def with_weights(self, weighed: Mapping[str | None, tuple[float, float]]) -> LinkedRows:
+        """The same rows, the instruments of each group's times its weight; `weighed` has weight and accuracy of all groups that have rows.
+
+        Blocks must be public, since sizes of groups then follow from sums.
+        """
         assert self.fixed_blocks, "weights of groups tell their sizes"
-        return replace(self, engine=self.engine.with_weights(weights))
+        weights = {key: weight for key, (weight, _) in weighed.items()}
+        exposure = replace(self.exposure, weighed=tuple(weighed.values()))
+        return replace(self, engine=self.engine.with_weights(weights), exposure=exposure)
 
     def own_gram(self) -> ClippedSums:
         """``h'X`` of rows by themselves, each times γ - o and the weight of its block where blocks are public.

@@ -88,14 +88,14 @@ def instrument_matrix_sensitivity(h: float, E: float, exposure: LinkageExposure)
     spheres (the expression is affine in each), so a⊥m, b⊥l, and its square is at most ``16(1-‖m‖²‖l‖²)`` by
     ``2(a·û)(b·v̂) ≤ ‖a‖²v₁² + ‖b‖²u₁²`` and ``‖v̂+l‖² + v₁² ≤ 2 + 2‖l‖²`` (u₁, v₁ the components along a, b).
     So at most 2 at γ = 1/2, and the chords give ``2hE·max(1, 2(1-γ))``, decreasing in γ: the smallest
-    declared accuracy counts. With column sums up to S, by the triangle inequality
+    declared accuracy counts; of groups that are weighed, the largest product of weight and this. With column sums up to S, by the triangle inequality
     ``‖ΔH‖ ≤ γ·2hE + (S-γ)·2hE + (1-γ)·2hE = 2hE(1 + S - γ)``.
     If Q changes as well, ``‖h'(Q - Q')X‖_F ≤ Σ|q_ij - q'_ij|·‖h_i‖‖x_j‖ ≤ M hE``.
     """
     if exposure.exact:
         return 2.0 * h * E
     if exposure.column_sum == 1.0:
-        factor = 2.0 * max(1.0, 2.0 * (1.0 - exposure.accuracy_min))
+        factor = max(2.0 * weight * max(1.0, 2.0 * (1.0 - gamma)) for weight, gamma in exposure.groups)
     else:
         factor = 2.0 * (1.0 + exposure.column_sum - exposure.accuracy_min)
     return h * E * (factor + exposure.matrix_change)
@@ -105,9 +105,9 @@ def symmetric_matrix_sensitivity(E: float, exposure: LinkageExposure) -> float:
     """Frobenius sensitivity of ``X'QX`` for a symmetric doubly stochastic Q (the instrument h = x).
 
     Proof. With Q fixed the change is ``γ(pp' - rr')``, p and r in a ball of radius E around
-    ``u/γ``, ``‖u‖ ≤ (1-γ)E``: :func:`rank_one_range` at κ = γ. M adds at most M·E².
+    ``u/γ``, ``‖u‖ ≤ (1-γ)E``: :func:`rank_one_range` at κ = γ, times the weight of the row's group. M adds at most M·E².
     """
-    return E**2 * (rank_one_range(exposure.accuracy_min) + exposure.matrix_change)
+    return E**2 * (max(weight * rank_one_range(gamma) for weight, gamma in exposure.groups) + exposure.matrix_change)
 
 
 def rank_one_range(kappa: float) -> float:

@@ -28,15 +28,15 @@ Floats = NDArray[np.float64]
 def pair_weights(exposure: LinkageExposure) -> tuple[float, float, float]:
     """Bounds on the absolute weights of a row, of a column, and of a column without its own row.
 
-    Proof. Under exchangeable errors they are ``2-γ``, ``2-γ`` and ``1-γ``, at most those of the smallest accuracy; an exact join has 1, 1 and 0. An explicit Q
+    Proof. Under exchangeable errors they are ``2-γ``, ``2-γ`` and ``1-γ``, times the weight of the row's group, at most those of the smallest accuracy; an exact join has 1, 1 and 0. An explicit Q
     is unlinked by ``C = Σ_{j<k} (I-Q)^j``. Rows of I-Q add up to at most ``r = 2(1-γ)`` in absolute value and columns to ``s = 1 + S - 2γ``, so those of C
     to ``Σ_j r^j`` and ``Σ_j s^j``; its own row is one of a column's.
     """
     if exposure.exact:
         return 1.0, 1.0, 0.0
-    gamma = exposure.accuracy_min
     if exposure.symmetric:
-        return 2.0 - gamma, 2.0 - gamma, 1.0 - gamma
+        whole = max(weight * (2.0 - gamma) for weight, gamma in exposure.groups)
+        return whole, whole, max(weight * (1.0 - gamma) for weight, gamma in exposure.groups)
     r, s, k = *_spread(exposure), _terms(exposure)
     column = sum(s**j for j in range(k))
     return sum(r**j for j in range(k)), column, column
