@@ -37,7 +37,7 @@ def fit(
     method: str = "ssp",
     calibration: str = "tight",
     typical: Mapping[str, Sequence[float]] | None = None,
-    ranges: str = "declared",
+    ranges: str = "auto",
     fill: Mapping[str, float] | None = None,
     descent: Descent | None = None,
     response_bound: float | None = None,
@@ -211,7 +211,7 @@ def _state(study: Study, source: Any) -> tuple[Any, ...]:
 
 def _open_source(study: Study, source: Any, progress: Progress | None) -> Source:
     """Open the columns that the study needs."""
-    once = not study.intervals and study.ranges == "declared"
+    once = not study.intervals and study.ranges != "private"
     return open_source(source, [*study.prepare()[0].variables, *key_columns(study)], once=once, progress=progress)
 
 

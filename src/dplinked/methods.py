@@ -136,7 +136,7 @@ def fit_sums(study: Study, rows: LinkedRows, spending: Spending) -> Release:
 def aim_instrument(study: Study, rows: LinkedRows, spending: Spending) -> Design:
     """The design whose instrument is aimed at declared or privately found middles, if that is expected to pay."""
     design, keep = rows.design, VARIANCE if study.intervals else 0.0
-    if study.ranges == "private":
+    if study.searches_ranges and not rows.read_once:
         design = search_ranges(rows, spending)
     if design.half_widths is None:
         return design

@@ -111,7 +111,7 @@ class LinkedRegression(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         method: str = "ssp",
         calibration: str = "tight",
         typical: Mapping[Any, Sequence[float]] | Sequence[float] | None = None,
-        ranges: str = "declared",
+        ranges: str = "auto",
         descent: Descent | None = None,
         response_bound: float | None = None,
         row_norm: float | None = None,

@@ -243,7 +243,7 @@ def fit_residuals(
         if steps:
             residuals = measure_residuals(groups, wide, spending, beta, stage.explained, stage.sizes, part)
         slope = derivative(gram, residuals, intercept)
-        clip = ResidualClip(beta, residuals.limit, INTERCEPT_WEIGHT * intercept, 4.0 * wide.design.response.peak)
+        clip = ResidualClip(beta, residuals.limit, residuals.intercept_weight, 4.0 * wide.design.response.peak)
         meat = plan_meat_clip(groups, wide, residuals, spending) if steps and study.intervals else None
         private = wide.right_residuals(clip, meat)
         vector, scale = release_right_residuals(private, spending, spending.take(part))

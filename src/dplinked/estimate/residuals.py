@@ -21,8 +21,9 @@ from dplinked.sums.partners import NEAR
 
 Floats = NDArray[np.float64]
 
-INTERCEPT_WEIGHT = 0.5  # ι
-_WORTH = 0.6  # noise of the equation, relative to its sampling error, up to which residuals are clipped further out
+INTERCEPT_WEIGHT = 0.85  # ι, relative to the size of an instrument
+_LARGE = 1.5  # deviations of ‖h‖² above its mean: a row of large norm, whose residuals are clipped at λ deviations
+_WORTH = 1.0  # noise of the equation, relative to its sampling error, up to which residuals are clipped further out
 _CLIPS = (
     2.5,
     4.0,
@@ -32,9 +33,9 @@ CLIPS = (
     4.0,
 )  # least clips, in deviations of residuals, where noise is _DROWNED[1] or _DROWNED[0] times the sampling error
 _DROWNED = (1.5, 5.0)
-_EXAMPLE_ROWS = 512
+_EXAMPLES = np.array([NormalDist().inv_cdf((i + 0.5) / 64) for i in range(64)])  # where ‖h‖² may lie
 CLEAR = 3.0  # times its noise's spectral size: how far the weakest direction of the slope should stand above it
-WIDE = 3.0  # times its root mean square: how far a column's instrument follows it
+WIDE = 2.5  # times its root mean square: how far a column's instrument follows it
 
 _NORMAL = NormalDist()
 
@@ -83,9 +84,9 @@ class Residuals:
     deviation
         Of the residuals of right links.
     clip
-        λ: how many deviations a row of mean norm is clipped at.
-    norm
-        Root mean square of ``‖(ι, h)‖``.
+        λ: at how many deviations residuals of a row of large norm are clipped.
+    norm, intercept_weight
+        ``‖(ι, h)‖`` of a row of large norm, and ι.
     kept
         Shares of the slope that clipping keeps: of the intercept's own entry, of its row and column, of the rest.
     wrong
@@ -99,6 +100,7 @@ class Residuals:
     deviation: float
     clip: float
     norm: float
+    intercept_weight: float
     kept: tuple[float, float, float]
     wrong: float
     explained: float
@@ -136,20 +138,18 @@ def expect_residuals(
     largest
         Beyond this nothing is clipped: no residual is larger.
     """
-    iota = INTERCEPT_WEIGHT * intercept
-    norm = math.sqrt(iota**2 + float((ratios**2).sum()))
-    typical = float(np.sqrt((ratios**2).mean())) if ratios.size else 1.0
+    square, spread = float((ratios**2).sum()), math.sqrt(2.0 * float((ratios**4).sum()))  # mean and deviation of ‖h‖²
+    typical = math.sqrt(square / max(1, ratios.size)) if ratios.size else 1.0
+    iota = INTERCEPT_WEIGHT * typical * intercept
+    norm = math.sqrt(iota**2 + min(float(ratios.size), square + _LARGE * spread))
     clip = min(choose_clip(noise * norm / (math.sqrt(count) * typical)), largest / deviation)
-    rng = np.random.default_rng(0)  # example rows, always the same
-    h = np.clip(rng.normal(size=(_EXAMPLE_ROWS, ratios.size)) * ratios, -1.0, 1.0)
-    widths = clip * norm / np.sqrt(iota**2 + (h**2).sum(axis=1) + 1e-12)
-    within = slope_kept(widths)
-    squares = (h**2).sum(axis=1) if ratios.size else np.ones(_EXAMPLE_ROWS)
-    core = float((within * squares).sum() / squares.sum())
-    mean = float(within.mean())
-    spread = math.sqrt(1.0 + 2.0 * max(0.0, explained) / deviation**2)
-    wrong = float((slope_kept(widths / spread) * squares).sum() / squares.sum())
-    return Residuals(deviation, clip, norm, (mean, math.sqrt(mean * core), core), wrong, explained, ratios)
+    squares = np.clip(square + spread * _EXAMPLES, 0.05 * square, ratios.size) if ratios.size else np.zeros(1)
+    widths = clip * norm / np.sqrt(iota**2 + squares)
+    weights = squares / squares.sum() if ratios.size else np.ones(1)
+    within, beyond = slope_kept(widths), math.sqrt(1.0 + 2.0 * max(0.0, explained) / deviation**2)
+    mean, core = float(within.mean()), float(within @ weights)
+    wrong = float(slope_kept(widths / beyond) @ weights)
+    return Residuals(deviation, clip, norm, iota, (mean, math.sqrt(mean * core), core), wrong, explained, ratios)
 
 
 def choose_clip(noise: float) -> float:

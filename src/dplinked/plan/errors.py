@@ -89,7 +89,7 @@ def tight_sums(setting: Setting, guess: Guess, count: int, epsilon: float) -> Ex
     study, exposure, design = setting.study, setting.exposure, setting.aimed
     mu = privacy_mu(epsilon, study.delta)
     share = 1.0 - (VARIANCE if study.intervals else 0.0)
-    if study.ranges == "private":
+    if study.searches_ranges:
         numeric = sum(group.numeric for group in design.groups)
         share -= RANGES if plan_ranges(numeric, count, mu * math.sqrt(RANGES)) is not None else 0.0
     mu *= math.sqrt(share)

@@ -11,7 +11,7 @@ import math
 from dplinked.errors import ReleaseError
 from dplinked.privacy.noise_plan import NoisePlan, Part
 
-RANGES = 0.05  # of μ²: private ranges
+RANGES = 0.03  # of μ²: private ranges
 RESIDUAL_SCALE = 0.03  # the size of residuals
 MEAT = 0.05  # the variance of the estimating equation
 VARIANCE = RESIDUAL_SCALE + MEAT  # all that intervals need

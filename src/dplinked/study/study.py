@@ -24,7 +24,7 @@ from dplinked.study.toml import read_settings
 
 _METHODS = ("ssp", "ngd")
 _CALIBRATIONS = ("tight", "paper")
-_RANGES = ("declared", "private")
+_RANGES = ("auto", "declared", "private")
 _SMALLEST, _LARGEST = 1e-30, 1e30
 
 
@@ -42,7 +42,7 @@ class Study(PlainlyShown):
     method: str = "ssp"
     calibration: str = "tight"
     typical: Mapping[str, Sequence[float]] = field(default_factory=dict, repr=False)
-    ranges: str = "declared"
+    ranges: str = "auto"
     fill: Mapping[str, float] = field(default_factory=dict, repr=False)
     descent: Descent | None = None
     response_bound: float | None = None
@@ -135,6 +135,12 @@ class Study(PlainlyShown):
             raise StudyError(
                 "ranges='private' aims the bounded instrument: use it with method='ssp', calibration='tight'."
             )
+
+    @property
+    def searches_ranges(self) -> bool:
+        """Whether the middles of columns are looked for privately: if that is asked for, or nothing else is said and no typical range is declared."""
+        aims = self.method == "ssp" and self.calibration == "tight"
+        return self.ranges == "private" or (self.ranges == "auto" and aims and not self.typical)
 
     @plain_faults
     def prepare(self) -> tuple[Design, LinkageExposure]:
