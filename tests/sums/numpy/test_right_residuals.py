@@ -20,7 +20,7 @@ from dplinked.sums import files as file_engine
 from dplinked.sums.engine import open_source
 from dplinked.sums.numpy import circle as circles
 from dplinked.sums.numpy import kernel, prepare, reduce
-from dplinked.sums.numpy.circle import ByPosition, make_circle, shuffle
+from dplinked.sums.numpy.circle import make_circle, order_by_position, shuffle
 from dplinked.sums.numpy.prepare import PreparedRows, prepare_rows
 from dplinked.sums.numpy.right_residuals import right_residuals
 from dplinked.sums.numpy.tables import TablePass
@@ -280,14 +280,11 @@ def test_a_row_that_moves_changes_one_partner_of_16_others() -> None:
     moved[40] = (codes[40] + 1) % 3
 
     def partners(codes: np.ndarray) -> list[set[int]]:
-        starts = np.concatenate([[0], np.cumsum(np.bincount(codes))])
-        slots = ByPosition(codes, starts).slots
         found: list[set[int]] = [set() for _ in codes]
         for b in range(3):
-            circle = np.flatnonzero(codes == b)
-            circle = circle[np.argsort(slots[circle])]
+            circle = [i for i in order_by_position(codes) if codes[i] == b]
             for place, i in enumerate(circle):
-                found[i] = {int(circle[(place + lag) % circle.size]) for lag in range(1, 17)}
+                found[i] = {int(circle[(place + lag) % len(circle)]) for lag in range(1, 17)}
         return found
 
     before, after = partners(codes), partners(moved)
