@@ -25,6 +25,7 @@ Seen = NDArray[np.uint32]  # how many rows of each block lie before a row
 
 _LARGEST = 2**31 - 1  # a response is kept as a whole number of up to this size
 _MOST_ROWS = 2**31  # of a block, whose ranks are kept in 32 bits
+_MOST_COUNTERS = 8  # per row of a piece; where blocks lie further apart, only those that occur are counted
 _ROUNDS = 4
 _TITLE = "Collecting responses"
 
@@ -113,27 +114,42 @@ class ByRank:
     def __init__(self, data: PreparedRows, starts: Slots) -> None:
         self._starts, self._seen = starts, dict[int, Seen]()
         shares, before = cut_shares(data.rows.parts), np.zeros(starts.size - 1, np.uint32)
-        counted = self._count_shares(data) if len(shares) > 1 else [before]
+        counted = _count_shares(data) if len(shares) > 1 else [before]
         for share, counts in zip(shares, counted, strict=True):
             self._seen[share[0]], before = before, before + counts
-
-    def _count_shares(self, data: PreparedRows) -> list[Seen]:
-        """Rows of each block in the share of each thread."""
-
-        def begin() -> tuple[AddPiece, list[Seen]]:
-            walk = _RankWalk(self._starts, np.zeros(self._starts.size - 1, np.uint32))
-
-            def add(piece: Piece) -> Sums:
-                walk.place(piece)
-                return []
-
-            return add, [walk.seen]
-
-        return sum_parts(_keys_alone(data), begin, _TITLE)[1].arrays
 
     def walk(self, part: int) -> Walk:
         """A way along the rows from a part on."""
         return _RankWalk(self._starts, self._seen[part].copy())
+
+
+def _count_shares(data: PreparedRows) -> list[Seen]:
+    """Rows of each block in the share of each thread."""
+    assert data.blocks is not None
+    blocks = data.blocks.sizes.size
+
+    def begin() -> tuple[AddPiece, list[Seen]]:
+        counts = np.zeros(blocks, np.uint32)
+
+        def add(piece: Piece) -> Sums:
+            if piece.codes is not None and piece.count:
+                _count_codes(piece.codes, counts)
+            return []
+
+        return add, [counts]
+
+    return sum_parts(_keys_alone(data), begin, _TITLE)[1].arrays
+
+
+def _count_codes(codes: Codes, counts: Seen) -> None:
+    """Add the rows of each block to its count."""
+    low, high = int(codes.min()), int(codes.max())
+    if low < 0 or high >= counts.size:
+        raise ReleaseError(CHANGED)
+    if high - low <= _MOST_COUNTERS * codes.size:
+        counts[low : high + 1] += np.bincount(codes - low).astype(np.uint32)
+    else:
+        np.add.at(counts, codes, 1)
 
 
 @dataclass(frozen=True, repr=False)
