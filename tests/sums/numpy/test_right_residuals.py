@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -25,6 +26,7 @@ from dplinked.sums.numpy.prepare import PreparedRows, prepare_rows
 from dplinked.sums.numpy.right_residuals import right_residuals
 from dplinked.sums.numpy.tables import TablePass
 from dplinked.sums.partners import PARTNERS, unlinking_terms
+from dplinked.sums.rounding import rounding_bound
 from dplinked.sums.types import MeatClip, Predictor, ResidualClip
 from neighbours import ele_matrix
 
@@ -223,6 +225,36 @@ def test_residuals_are_counted(formula: str) -> None:
         found = TablePass(data).residual_counts(Predictor(beta, mean, 0.8), some).counts
         expected = np.histogram(residual, [-1.0, *some, np.inf])[0]
         assert found.tolist() == [expected.tolist()]
+
+
+@pytest.mark.usefixtures("both_ways")
+def test_rounding_bound_holds_against_exact_sums() -> None:
+    """Terms of very different sizes in two blocks; the reference is exact, by fractions."""
+    rng = np.random.default_rng(1)
+    n, gamma, K = 400, 0.75, 0.5
+    sign = rng.choice([-1.0, 1.0], n)
+    values = {"x": sign * 2.0 ** -rng.integers(0, 40, n), "y": rng.choice([-1.0, 1.0, 0.5], n), "k": np.arange(n) % 2}
+    bounds = {"x": (-1.0, 1.0), "y": (-1.0, 1.0)}
+    data = prepared(values, build_design("y ~ 0 + x", bounds), dpl.ELE(gamma, block="k"))
+    clip = ResidualClip(np.array([0.25]), K, 0.0, 4.0)
+    found = right_residuals(data, clip, MeatClip("block", np.ones(1), 1.5))
+    circle, C = make_circle(data), matched_responses(data) < 0
+    x, z = values["x"], circle.rounded(values["y"])
+    widths = clip.widths(x[None, :])
+    g = np.clip(z[None, :] - 0.25 * x[:, None], -widths[:, None], widths[:, None])
+    o = (1.0 - gamma) / (n / 2 - 1)
+    terms = [
+        Fraction(x[i])
+        * (
+            (1 - Fraction(o)) * Fraction(g[i, i])
+            - (1 - Fraction(gamma)) / PARTNERS * sum(map(Fraction, g[i, C[i]]), Fraction(0))
+        )
+        for i in range(n)
+    ]
+    assert abs(Fraction(found.vector[0]) - sum(terms)) <= rounding_bound(n, 2 * K)
+    totals = [sum(terms[b::2], Fraction(0)) for b in range(2)]
+    squares = sum(min(abs(total), Fraction(1.5)) ** 2 for total in totals)
+    assert abs(Fraction(found.meat[0, 0]) - squares) <= rounding_bound(n, 1.5 * max(1.5, 2 * K)) + 6e-12 * 1.5**2
 
 
 # --- circles --------------------------------------------------------------------------------------------
