@@ -228,6 +228,27 @@ def test_residuals_are_counted(formula: str) -> None:
 
 
 @pytest.mark.usefixtures("both_ways")
+def test_a_residual_at_an_edge_is_below_it() -> None:
+    values = {"x": np.zeros(5), "y": np.array([0.25, 0.5, -0.5, 1.0, 0.0])}
+    data = prepared(values, build_design("y ~ x", {"x": (-1.0, 1.0), "y": (-1.0, 1.0)}), dpl.Exact())
+    found = TablePass(data).residual_counts(Predictor(np.zeros(2), np.zeros(1), 1.0), np.array([0.25, 0.5, 1.0]))
+    assert found.counts.tolist() == [[2, 2, 1, 0]]
+
+
+@pytest.mark.usefixtures("both_ways")
+def test_own_and_partners_responses_are_rounded_alike() -> None:
+    """Pairs that are alike, linked at random: nothing is left, to the last digit."""
+    rng = np.random.default_rng(2)
+    values = {
+        "x": np.repeat(rng.uniform(-1, 1, 50), 2),
+        "y": np.repeat(rng.normal(size=50), 2),
+        "k": np.arange(100) // 2,
+    }
+    data = prepared(values, build_design("y ~ x", BOUNDS), dpl.ELE(0.5, block="k"))
+    assert right_residuals(data, clip_for(data.design)).vector.tolist() == [0.0, 0.0]
+
+
+@pytest.mark.usefixtures("both_ways")
 def test_rounding_bound_holds_against_exact_sums() -> None:
     """Terms of very different sizes in two blocks; the reference is exact, by fractions."""
     rng = np.random.default_rng(1)
