@@ -6,7 +6,7 @@ blocks at once; SQL engines write the same formulas with the constants of this m
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -49,6 +49,12 @@ def check_others(others: bool, linkage: ELE) -> None:
             f"No accuracy for other blocks: {shown(linkage.block)} has null keys or keys absent from the accuracy "
             "table. Add them, or declare ELE(…, other=…)."
         )
+
+
+def check_weights(weights: Mapping[str | None, float]) -> None:
+    """Refuse weights of groups that would let an instrument grow, or that leave a group out."""
+    if not all(0.0 < weight <= 1.0 for weight in weights.values()):
+        raise StudyError("The weights of groups must lie between 0 and 1.")
 
 
 def find_facts(sizes: Counts, a: Floats, names: Sequence[str | None] = ()) -> BlockFacts:

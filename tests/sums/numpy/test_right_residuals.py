@@ -92,6 +92,12 @@ def matched_responses(data: PreparedRows) -> np.ndarray:
     return found
 
 
+def kept_or_clip(residuals: np.ndarray, clips: np.ndarray) -> np.ndarray:
+    """A residual within .7 of its clip stays as it is, and one beyond becomes the clip."""
+    clips = np.broadcast_to(clips, residuals.shape)
+    return np.where(residuals > 0.7 * clips, clips, np.where(residuals < -0.7 * clips, -clips, residuals))
+
+
 def plain_formula(
     data: PreparedRows, C: np.ndarray, clip: ResidualClip, meat: MeatClip | None, weights: Any = 1.0
 ) -> tuple[np.ndarray, np.ndarray | None]:
@@ -101,7 +107,7 @@ def plain_formula(
     h = x if design.half_widths is None else np.clip(x / np.array(design.half_widths)[:, None], -1, 1)
     t = clip.beta[:first].sum() + clip.beta[first:] @ x
     L = np.minimum(clip.widest, clip.limit / np.sqrt(clip.intercept_weight**2 + (h**2).sum(axis=0)))
-    brackets = (C * np.clip(z[None, :] - t[:, None], -L[:, None], L[:, None])).sum(axis=1)
+    brackets = (C * kept_or_clip(z[None, :] - t[:, None], L[:, None])).sum(axis=1)
     terms = np.vstack([np.ones((first, z.size)), h]) * brackets * weights
     if meat is None:
         return terms.sum(axis=1), None
@@ -363,7 +369,7 @@ def test_order_of_the_file_does_not_bias(unit: dpl.PrivacyUnit) -> None:
     total = np.concatenate([[0.0], np.cumsum(every)])
     low, high = np.searchsorted(every, t - L), np.searchsorted(every, t + L)
     inner = total[high] - total[low] - (high - low) * t + L * (n - high) - L * low
-    own = np.clip(z - t, -L, L)
+    own = kept_or_clip(z - t, L)
     o = (1 - gamma) / (n - 1)
     brackets = own - o * inner
     expected = np.array([brackets.sum(), (scaled[0] * brackets).sum()])

@@ -17,7 +17,7 @@ from dplinked.errors import StudyError
 from dplinked.linkage import ELE, Exact, Linkage, Matching, PrivacyUnit
 from dplinked.linkage.matching import is_whole
 from dplinked.study.design import Design
-from dplinked.sums.blocks import check_others, find_facts, weigh_blocks
+from dplinked.sums.blocks import check_others, check_weights, find_facts, weigh_blocks
 from dplinked.sums.partners import unlinking_terms
 from dplinked.sums.rounding import STRIP, TILE
 from dplinked.sums.types import BlockFacts
@@ -100,8 +100,7 @@ class Blocks:
 
     def weighed(self, weights: Mapping[str | None, float]) -> Blocks:
         """The same blocks, with weights by name; blocks without a name have no weight."""
-        if not all(0.0 < weight <= 1.0 for weight in weights.values()):
-            raise StudyError("The weights of groups must lie between 0 and 1.")
+        check_weights(weights)
         listed = np.array([weights.get(name, 1.0) for name in self.names])
         return replace(self, weights=listed if np.any(listed != 1.0) else None)
 
