@@ -268,7 +268,7 @@ def test_rounding_bound_holds_against_exact_sums() -> None:
     circle, C = make_circle(data), matched_responses(data) < 0
     x, z = values["x"], circle.rounded(values["y"])
     widths = clip.widths(x[None, :])
-    g = np.clip(z[None, :] - 0.25 * x[:, None], -widths[:, None], widths[:, None])
+    g = clip_residuals(z[None, :] - 0.25 * x[:, None], np.broadcast_to(widths[:, None], (n, n)))
     o = (1.0 - gamma) / (n / 2 - 1)
     terms = [
         Fraction(x[i])
