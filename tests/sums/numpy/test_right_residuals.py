@@ -25,7 +25,7 @@ from dplinked.sums.numpy.circle import make_circle, order_by_position, shuffle
 from dplinked.sums.numpy.prepare import PreparedRows, prepare_rows
 from dplinked.sums.numpy.right_residuals import right_residuals
 from dplinked.sums.numpy.tables import TablePass
-from dplinked.sums.partners import PARTNERS, unlinking_terms
+from dplinked.sums.partners import PARTNERS, clip_residuals, unlinking_terms
 from dplinked.sums.rounding import rounding_bound
 from dplinked.sums.types import MeatClip, Predictor, ResidualClip
 from neighbours import ele_matrix
