@@ -414,12 +414,6 @@ FOR_ALL_MACHINES int dplinked_residuals(int64_t rows, int64_t columns, int inter
         int same = 1;
         if (code && !check_codes(code, n, blocks, &same))
             return 0;
-        for (int64_t i = 0; values && i < n; i++) {
-            __builtin_prefetch(values + slots[first + i] + 1);
-            __builtin_prefetch(starts + code[i]);
-            __builtin_prefetch(a + code[i]);
-            __builtin_prefetch(o + code[i]);
-        }
         for (int64_t i = 0; i < n; i++)
             width[i] = c->intercept_weight * c->intercept_weight;
         for (int64_t j = 0; j < d; j++) {

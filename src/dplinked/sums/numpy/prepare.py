@@ -90,6 +90,14 @@ class Blocks:
         """What the release needs to know of public block sizes."""
         return find_facts(self.sizes, self.a, self.names)
 
+    @cached_property
+    def total_weight(self) -> float:
+        """Sum of the weights of all rows, added up in strips as :mod:`dplinked.sums.rounding` counts on."""
+        if self.weights is None:
+            return float(self.sizes.sum())
+        strips = [self.weights[strip] @ self.sizes[strip] for strip in cut_strips(self.sizes.size)]
+        return float(np.sum(strips))
+
     def weighed(self, weights: Mapping[str | None, float]) -> Blocks:
         """The same blocks, with weights by name; blocks without a name have no weight."""
         check_weights(weights)

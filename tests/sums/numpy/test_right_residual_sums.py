@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -20,11 +21,12 @@ from dplinked.sums import files as file_engine
 from dplinked.sums.engine import open_source
 from dplinked.sums.numpy import circle as circles
 from dplinked.sums.numpy import kernel, prepare, reduce
-from dplinked.sums.numpy.circle import ByPosition, make_circle, shuffle
+from dplinked.sums.numpy.circle import make_circle, order_by_position, shuffle
 from dplinked.sums.numpy.prepare import PreparedRows, prepare_rows
 from dplinked.sums.numpy.right_residuals import right_residuals
 from dplinked.sums.numpy.tables import TablePass
-from dplinked.sums.partners import PARTNERS, unlinking_terms
+from dplinked.sums.partners import PARTNERS, clip_residuals, unlinking_terms
+from dplinked.sums.rounding import rounding_bound
 from dplinked.sums.types import MeatClip, Predictor, ResidualClip
 from neighbours import ele_matrix
 
@@ -231,6 +233,57 @@ def test_residuals_are_counted(formula: str) -> None:
         assert found.tolist() == [expected.tolist()]
 
 
+@pytest.mark.usefixtures("both_ways")
+def test_a_residual_at_an_edge_is_below_it() -> None:
+    values = {"x": np.zeros(5), "y": np.array([0.25, 0.5, -0.5, 1.0, 0.0])}
+    data = prepared(values, build_design("y ~ x", {"x": (-1.0, 1.0), "y": (-1.0, 1.0)}), dpl.Exact())
+    found = TablePass(data).residual_counts(Predictor(np.zeros(2), np.zeros(1), 1.0), np.array([0.25, 0.5, 1.0]))
+    assert found.counts.tolist() == [[2, 2, 1, 0]]
+
+
+@pytest.mark.usefixtures("both_ways")
+def test_own_and_partners_responses_are_rounded_alike() -> None:
+    """Pairs that are alike, linked at random: nothing is left, to the last digit."""
+    rng = np.random.default_rng(2)
+    values = {
+        "x": np.repeat(rng.uniform(-1, 1, 50), 2),
+        "y": np.repeat(rng.normal(size=50), 2),
+        "k": np.arange(100) // 2,
+    }
+    data = prepared(values, build_design("y ~ x", BOUNDS), dpl.ELE(0.5, block="k"))
+    assert right_residuals(data, clip_for(data.design)).vector.tolist() == [0.0, 0.0]
+
+
+@pytest.mark.usefixtures("both_ways")
+def test_rounding_bound_holds_against_exact_sums() -> None:
+    """Terms of very different sizes in two blocks; the reference is exact, by fractions."""
+    rng = np.random.default_rng(1)
+    n, gamma, K = 400, 0.75, 0.5
+    sign = rng.choice([-1.0, 1.0], n)
+    values = {"x": sign * 2.0 ** -rng.integers(0, 40, n), "y": rng.choice([-1.0, 1.0, 0.5], n), "k": np.arange(n) % 2}
+    bounds = {"x": (-1.0, 1.0), "y": (-1.0, 1.0)}
+    data = prepared(values, build_design("y ~ 0 + x", bounds), dpl.ELE(gamma, block="k"))
+    clip = ResidualClip(np.array([0.25]), K, 0.0, 4.0)
+    found = right_residuals(data, clip, MeatClip("block", np.ones(1), 1.5))
+    circle, C = make_circle(data), matched_responses(data) < 0
+    x, z = values["x"], circle.rounded(values["y"])
+    widths = clip.widths(x[None, :])
+    g = clip_residuals(z[None, :] - 0.25 * x[:, None], np.broadcast_to(widths[:, None], (n, n)))
+    o = (1.0 - gamma) / (n / 2 - 1)
+    terms = [
+        Fraction(x[i])
+        * (
+            (1 - Fraction(o)) * Fraction(g[i, i])
+            - (1 - Fraction(gamma)) / PARTNERS * sum(map(Fraction, g[i, C[i]]), Fraction(0))
+        )
+        for i in range(n)
+    ]
+    assert abs(Fraction(found.vector[0]) - sum(terms)) <= rounding_bound(n, 2 * K)
+    totals = [sum(terms[b::2], Fraction(0)) for b in range(2)]
+    squares = sum(min(abs(total), Fraction(1.5)) ** 2 for total in totals)
+    assert abs(Fraction(found.meat[0, 0]) - squares) <= rounding_bound(n, 1.5 * max(1.5, 2 * K)) + 6e-12 * 1.5**2
+
+
 # --- circles --------------------------------------------------------------------------------------------
 
 
@@ -286,14 +339,11 @@ def test_a_row_that_moves_changes_one_partner_of_16_others() -> None:
     moved[40] = (codes[40] + 1) % 3
 
     def partners(codes: np.ndarray) -> list[set[int]]:
-        starts = np.concatenate([[0], np.cumsum(np.bincount(codes))])
-        slots = ByPosition(codes, starts).slots
         found: list[set[int]] = [set() for _ in codes]
         for b in range(3):
-            circle = np.flatnonzero(codes == b)
-            circle = circle[np.argsort(slots[circle])]
+            circle = [i for i in order_by_position(codes) if codes[i] == b]
             for place, i in enumerate(circle):
-                found[i] = {int(circle[(place + lag) % circle.size]) for lag in range(1, 17)}
+                found[i] = {int(circle[(place + lag) % len(circle)]) for lag in range(1, 17)}
         return found
 
     before, after = partners(codes), partners(moved)
