@@ -82,7 +82,7 @@ def _row_terms(
         case PairTable():
             query, most = _meet_pairs(columns, link_table, rows, math.ldexp(widest, -columns.z.log)), LARGEST_ROW
         case OneBlock(o=0.0, weight=weight):
-            query = f"select cells.*, {_own(columns.engine)} as u from ({rows}) cells"
+            query = _own_brackets(columns.engine, rows)
         case OneBlock(weight=weight):
             query = _meet_circle(columns, _place_all(columns.engine, link_table, count, rows))
         case BlockTable(fixed=True, largest=largest) if largest <= WHOLE:
@@ -126,21 +126,25 @@ def _twice(response: str) -> str:
     return f"(abs({response} - low) - abs({response} - high))"
 
 
-def _cut(value: str) -> str:
-    """A number cut to the clip of its row."""
-    return f"greatest(- w, least(w, {value}))"
+def _cut(column: str) -> str:
+    """A column cut to the clip of its row. Cases are faster than least and greatest."""
+    return f"case when {column} > w then w when {column} < - w then - w else {column} end"
 
 
-def _own(engine: SqlEngine) -> str:
-    """The clipped residual of a row with its own response."""
-    return _cut(f"{engine.double(0.5)} * {_twice('z')}")
+def _own_brackets(engine: SqlEngine, rows: str) -> str:
+    """Rows with their brackets, where links are right: the clipped residual with their own response."""
+    own = f"select cells.*, {engine.double(0.5)} * {_twice('z')} as own from ({rows}) cells"
+    return f"select own.*, {_cut('own')} as u from ({own}) own"
 
 
-def _bracket(engine: SqlEngine, met: str, partners: str, weighed: bool) -> str:
-    """``(1-o) ψ(z_i) - (1-γ) mean ψ(z_l)``, from twice the sum over partners."""
-    one, mean = engine.double(1.0), _cut(f"({met}) / ({engine.double(2.0)} * {partners})")
-    bracket = f"(({one} - o) * {_own(engine)} - ({one} - (a + o)) * {mean})"
-    return f"{bracket} * v" if weighed else bracket
+def _brackets(engine: SqlEngine, rows: str, met: str, partners: str, weighed: bool = False) -> str:
+    """Rows with their brackets, ``(1-o) ψ(z_i) - (1-γ) mean ψ(z_l)``, from twice the sum over partners."""
+    one, half = engine.double(1.0), engine.double(0.5)
+    means = (
+        f"select cells.*, {half} * {_twice('z')} as own, {half} * ({met}) / {partners} as others from ({rows}) cells"
+    )
+    bracket = f"({one} - o) * ({_cut('own')}) - ({one} - (a + o)) * ({_cut('others')})"
+    return f"select means.*, {f'v * ({bracket})' if weighed else bracket} as u from ({means}) means"
 
 
 def _meet_block(columns: DesignColumns, table: BlockTable, rows: str) -> str:
@@ -153,7 +157,7 @@ def _meet_block(columns: DesignColumns, table: BlockTable, rows: str) -> str:
         f"on cells.{key} {table.same} b.{key}"
     )
     met = f"{engine.added('zs', _twice('q'))} - {_twice('z')}"
-    return f"select met.*, {_bracket(engine, met, 'greatest(m - 1, 1)', table.weighed)} as u from ({joined}) met"
+    return _brackets(engine, joined, met, "greatest(m - 1, 1)", table.weighed)
 
 
 def _place_in_blocks(engine: SqlEngine, table: BlockTable, rows: str) -> str:
@@ -174,16 +178,17 @@ def _place_all(engine: SqlEngine, block: OneBlock, count: int, rows: str) -> str
 def _meet_circle(columns: DesignColumns, placed: str, weighed: bool = False) -> str:
     """Rows with their brackets, the next rows of their circle being partners."""
     engine, double, lags = columns.engine, columns.engine.double, range(1, 1 + PARTNERS)
-    turns = f"select {double(0.0)} as turn union all select {double(1.0)} as turn"
-    again = f"turn = {double(0.0)} or place * m < {double(AGAIN)}"
+    zero, one = double(0.0), double(1.0)
+    turns = f"select {zero} as turn union all select {one} as turn"
+    again = f"turn = {zero} or place * m < {double(AGAIN)}"
     line = f"select cells.*, place + turn as spot from ({placed}) cells cross join ({turns}) turns where {again}"
     nexts = "".join(f", lead(z, {lag}) over line as z{lag}" for lag in lags)
     lined = f"select cells.*{nexts} from ({line}) cells window line as (partition by circle order by spot)"
-    met = " + ".join(
-        f"case when m > {lag} then coalesce({_twice(f'z{lag}')}, {double(0.0)}) else {double(0.0)} end" for lag in lags
-    )
-    bracket = _bracket(engine, met, f"least({PARTNERS}, greatest(m - 1, 1))", weighed)
-    return f"select met.*, {bracket} as u from ({lined}) met where spot < {double(1.0)}"
+    few = " + ".join(f"case when m > {lag} then coalesce({_twice(f'z{lag}')}, {zero}) else {zero} end" for lag in lags)
+    many = " + ".join(_twice(f"z{lag}") for lag in lags)
+    met = f"case when m > {PARTNERS} then coalesce({many}, {few}) else {few} end"
+    real = f"select cells.* from ({lined}) cells where spot < {one}"
+    return _brackets(engine, real, met, f"least({PARTNERS}, greatest(m - 1, 1))", weighed)
 
 
 def _meet_pairs(columns: DesignColumns, table: PairTable, rows: str, widest: float) -> str:
