@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -20,11 +21,12 @@ from dplinked.sums import files as file_engine
 from dplinked.sums.engine import open_source
 from dplinked.sums.numpy import circle as circles
 from dplinked.sums.numpy import kernel, prepare, reduce
-from dplinked.sums.numpy.circle import ByPosition, make_circle, shuffle
+from dplinked.sums.numpy.circle import make_circle, order_by_position, shuffle
 from dplinked.sums.numpy.prepare import PreparedRows, prepare_rows
 from dplinked.sums.numpy.right_residuals import right_residuals
 from dplinked.sums.numpy.tables import TablePass
 from dplinked.sums.partners import PARTNERS, unlinking_terms
+from dplinked.sums.rounding import rounding_bound
 from dplinked.sums.types import MeatClip, Predictor, ResidualClip
 from neighbours import ele_matrix
 
@@ -225,6 +227,36 @@ def test_residuals_are_counted(formula: str) -> None:
         assert found.tolist() == [expected.tolist()]
 
 
+@pytest.mark.usefixtures("both_ways")
+def test_rounding_bound_holds_against_exact_sums() -> None:
+    """Terms of very different sizes in two blocks; the reference is exact, by fractions."""
+    rng = np.random.default_rng(1)
+    n, gamma, K = 400, 0.75, 0.5
+    sign = rng.choice([-1.0, 1.0], n)
+    values = {"x": sign * 2.0 ** -rng.integers(0, 40, n), "y": rng.choice([-1.0, 1.0, 0.5], n), "k": np.arange(n) % 2}
+    bounds = {"x": (-1.0, 1.0), "y": (-1.0, 1.0)}
+    data = prepared(values, build_design("y ~ 0 + x", bounds), dpl.ELE(gamma, block="k"))
+    clip = ResidualClip(np.array([0.25]), K, 0.0, 4.0)
+    found = right_residuals(data, clip, MeatClip("block", np.ones(1), 1.5))
+    circle, C = make_circle(data), matched_responses(data) < 0
+    x, z = values["x"], circle.rounded(values["y"])
+    widths = clip.widths(x[None, :])
+    g = np.clip(z[None, :] - 0.25 * x[:, None], -widths[:, None], widths[:, None])
+    o = (1.0 - gamma) / (n / 2 - 1)
+    terms = [
+        Fraction(x[i])
+        * (
+            (1 - Fraction(o)) * Fraction(g[i, i])
+            - (1 - Fraction(gamma)) / PARTNERS * sum(map(Fraction, g[i, C[i]]), Fraction(0))
+        )
+        for i in range(n)
+    ]
+    assert abs(Fraction(found.vector[0]) - sum(terms)) <= rounding_bound(n, 2 * K)
+    totals = [sum(terms[b::2], Fraction(0)) for b in range(2)]
+    squares = sum(min(abs(total), Fraction(1.5)) ** 2 for total in totals)
+    assert abs(Fraction(found.meat[0, 0]) - squares) <= rounding_bound(n, 1.5 * max(1.5, 2 * K)) + 6e-12 * 1.5**2
+
+
 # --- circles --------------------------------------------------------------------------------------------
 
 
@@ -280,14 +312,11 @@ def test_a_row_that_moves_changes_one_partner_of_16_others() -> None:
     moved[40] = (codes[40] + 1) % 3
 
     def partners(codes: np.ndarray) -> list[set[int]]:
-        starts = np.concatenate([[0], np.cumsum(np.bincount(codes))])
-        slots = ByPosition(codes, starts).slots
         found: list[set[int]] = [set() for _ in codes]
         for b in range(3):
-            circle = np.flatnonzero(codes == b)
-            circle = circle[np.argsort(slots[circle])]
+            circle = [i for i in order_by_position(codes) if codes[i] == b]
             for place, i in enumerate(circle):
-                found[i] = {int(circle[(place + lag) % circle.size]) for lag in range(1, 17)}
+                found[i] = {int(circle[(place + lag) % len(circle)]) for lag in range(1, 17)}
         return found
 
     before, after = partners(codes), partners(moved)

@@ -7,8 +7,7 @@ a row that leaves or joins a block leaves the order of all others as it is.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -16,17 +15,19 @@ from numpy.typing import NDArray
 
 from dplinked.data.encoding import CHANGED
 from dplinked.errors import ReleaseError, StudyError
-from dplinked.study.design import Design
 from dplinked.sums.numpy import kernel
 from dplinked.sums.numpy.prepare import Codes, Piece, PreparedRows, Slots
-from dplinked.sums.numpy.reduce import WORKERS, Order, cut_shares
+from dplinked.sums.numpy.reduce import AddPiece, Order, Sums, Walk, cut_shares, sum_parts
 from dplinked.sums.partners import PARTNERS
 
 Floats = NDArray[np.float64]
+Seen = NDArray[np.uint32]  # how many rows of each block lie before a row
 
 _LARGEST = 2**31 - 1  # a response is kept as a whole number of up to this size
 _MOST_ROWS = 2**31  # of a block, whose ranks are kept in 32 bits
+_MOST_COUNTERS = 8  # per row of a piece; where blocks lie further apart, only those that occur are counted
 _ROUNDS = 4
+_TITLE = "Collecting responses"
 
 
 @dataclass(frozen=True, repr=False)
@@ -74,49 +75,34 @@ def _read_circle(data: PreparedRows) -> Circle:
         raise StudyError(
             "A block has more than two billion rows, too many for their responses to be compared. Declare smaller blocks."
         )
-    starts = np.concatenate([[0], np.cumsum(data.blocks.sizes)])
-    low, high = (
-        (bound - data.design.response.shift) / data.design.response.scale for bound in data.design.response.interval
-    )
+    response, starts = data.design.response, np.concatenate([[0], np.cumsum(data.blocks.sizes)])
+    low, high = ((bound - response.shift) / response.scale for bound in response.interval)
     middle, unit = (low + high) / 2.0, (high - low) / 2.0 / _LARGEST
-    alone = replace(data, design=_response_alone(data.design))
-    values = np.zeros(data.rows.count, np.int32)
-    order = ByRank(starts) if data.fixed_blocks else ByPosition(data.block_codes(), starts)
-    firsts, walk = {share[0] for share in cut_shares(data.rows.parts)}, order.walk(0)
-    for part, pieces in enumerate(_read_ahead(alone)):
-        if part in firsts:
-            walk.remember(part)
-        for piece in pieces:
-            _store(alone, walk.place(piece), middle, unit, values)
-        if data.progress is not None:
-            data.progress("Collecting responses", part + 1, data.rows.parts)
+    order = ByRank(data, starts) if data.fixed_blocks else ByPosition(data, starts)
+    alone, values = _choose_columns(data, data.design.response_variables), np.zeros(data.rows.count, np.int32)
+
+    def store(piece: Piece) -> Sums:
+        if kernel.KERNEL is not None:
+            kernel.store_responses(alone.design, piece, middle, unit, values)
+        else:
+            for strip in alone.strips(piece):
+                values[strip.slots] = to_whole(strip.z, middle, unit)
+        return []
+
+    sum_parts(alone, lambda: (store, []), _TITLE, order)
     return Circle(values, starts, middle, unit, order)
 
 
-def _response_alone(design: Design) -> Design:
-    """The design without its regressors."""
-    bounds = {name: bounds for name, bounds in design.bounds.items() if name in design.response_variables}
-    return replace(design, columns=(), groups=(), bounds=bounds, levels={}, half_widths=None)
+def _choose_columns(data: PreparedRows, names: Collection[str]) -> PreparedRows:
+    """The same rows without regressors; of the response's columns those are read that are named, and keys are."""
+    bounds = {name: bounds for name, bounds in data.design.bounds.items() if name in names}
+    return replace(data, design=replace(data.design, columns=(), groups=(), bounds=bounds, levels={}, half_widths=None))
 
 
-def _read_ahead(data: PreparedRows) -> Iterator[list[Piece]]:
-    """The pieces of each part in order, while threads read the next parts."""
-    parts = data.rows.parts
-    with ThreadPoolExecutor(max_workers=WORKERS) as pool:
-        waiting = [pool.submit(lambda part: list(data.pieces(part)), part) for part in range(min(2 * WORKERS, parts))]
-        for part in range(parts):
-            yield waiting.pop(0).result()
-            if part + 2 * WORKERS < parts:
-                waiting.append(pool.submit(lambda part: list(data.pieces(part)), part + 2 * WORKERS))
-
-
-def _store(alone: PreparedRows, piece: Piece, middle: float, unit: float, values: NDArray[np.int32]) -> None:
-    """Write the responses of a piece into their slots."""
-    if kernel.KERNEL is not None:
-        kernel.store_responses(alone.design, piece, middle, unit, values)
-        return
-    for strip in alone.strips(piece):
-        values[strip.slots] = to_whole(strip.z, middle, unit)
+def _keys_alone(data: PreparedRows) -> PreparedRows:
+    """The same rows, of which keys alone are read; or, if all rows are one block, responses alone, which tell how many there are."""
+    assert data.blocks is not None
+    return _choose_columns(data, () if data.blocks.keys is not None else data.design.response_variables)
 
 
 # --- by rank, where blocks are fixed --------------------------------------------------------------------
@@ -125,33 +111,62 @@ def _store(alone: PreparedRows, piece: Piece, middle: float, unit: float, values
 class ByRank:
     """Slots from the ranks of rows in their blocks, sent through a permutation of the block's own."""
 
-    def __init__(self, starts: Slots) -> None:
-        self.starts = starts
-        self.seen: dict[int, NDArray[np.uint32]] = {0: np.zeros(starts.size - 1, np.uint32)}
+    def __init__(self, data: PreparedRows, starts: Slots) -> None:
+        self._starts, self._seen = starts, dict[int, Seen]()
+        shares, before = cut_shares(data.rows.parts), np.zeros(starts.size - 1, np.uint32)
+        counted = _count_shares(data) if len(shares) > 1 else [before]
+        for share, counts in zip(shares, counted, strict=True):
+            self._seen[share[0]], before = before, before + counts
 
-    def walk(self, part: int) -> _RankWalk:
+    def walk(self, part: int) -> Walk:
         """A way along the rows from a part on."""
-        return _RankWalk(self, self.seen[part].copy())
+        return _RankWalk(self._starts, self._seen[part].copy())
 
 
+def _count_shares(data: PreparedRows) -> list[Seen]:
+    """Rows of each block in the share of each thread."""
+    assert data.blocks is not None
+    blocks = data.blocks.sizes.size
+
+    def begin() -> tuple[AddPiece, list[Seen]]:
+        counts = np.zeros(blocks, np.uint32)
+
+        def add(piece: Piece) -> Sums:
+            if piece.codes is not None and piece.count:
+                _count_codes(piece.codes, counts)
+            return []
+
+        return add, [counts]
+
+    return sum_parts(_keys_alone(data), begin, _TITLE)[1].arrays
+
+
+def _count_codes(codes: Codes, counts: Seen) -> None:
+    """Add the rows of each block to its count."""
+    low, high = int(codes.min()), int(codes.max())
+    if low < 0 or high >= counts.size:
+        raise ReleaseError(CHANGED)
+    if high - low <= _MOST_COUNTERS * codes.size:
+        counts[low : high + 1] += np.bincount(codes - low).astype(np.uint32)
+    else:
+        np.add.at(counts, codes, 1)
+
+
+@dataclass(frozen=True, repr=False)
 class _RankWalk:
     """Counts the rows of each block on the way."""
 
-    def __init__(self, order: ByRank, seen: NDArray[np.uint32]) -> None:
-        self._order, self._seen = order, seen
+    starts: Slots
+    seen: Seen
 
     def place(self, piece: Piece) -> Piece:
         """The next rows, with their slots."""
         assert piece.codes is not None
         find = rank_slots if kernel.KERNEL is None else kernel.find_slots
-        return replace(piece, slots=find(piece.codes, self._order.starts, self._seen))
-
-    def remember(self, part: int) -> None:
-        """Keep how many rows of each block lie before a part, so that another way can begin there."""
-        self._order.seen[part] = self._seen.copy()
+        return replace(piece, slots=find(piece.codes, self.starts, self.seen))
 
 
-def rank_slots(codes: Codes, starts: Slots, seen: NDArray[np.uint32]) -> Slots:
+def rank_slots(codes: Codes, starts: Slots, seen: Seen) -> Slots:
     """The slots of rows by NumPy, where there is no kernel; `seen` goes on to count the rows of each block."""
     order = np.argsort(codes, kind="stable")
     listed = codes[order]
@@ -192,35 +207,39 @@ def shuffle(ranks: Slots, sizes: Slots, keys: NDArray[np.uint64]) -> Slots:
 class ByPosition:
     """Slots of all rows, those of a block ordered by numbers that follow from the positions of rows."""
 
-    def __init__(self, codes: Codes, starts: Slots) -> None:
+    def __init__(self, data: PreparedRows, starts: Slots) -> None:
+        keys, found, self._before = _keys_alone(data), list[Codes](), dict[int, int]()
+        for part in range(data.rows.parts):
+            self._before[part] = sum(codes.size for codes in found)
+            found += [piece.codes for piece in keys.pieces(part) if piece.codes is not None]
+        codes = np.concatenate(found)
         if not np.array_equal(np.bincount(codes, minlength=starts.size - 1), np.diff(starts)):
             raise ReleaseError(CHANGED)
-        self.slots = np.empty(codes.size, np.int64)
-        self.slots[np.lexsort((scatter(np.arange(codes.size)), codes))] = np.arange(codes.size)
-        self.before = {0: 0}
+        self._slots = np.empty(codes.size, np.int64)
+        self._slots[order_by_position(codes)] = np.arange(codes.size)
 
-    def walk(self, part: int) -> _PositionWalk:
+    def walk(self, part: int) -> Walk:
         """A way along the rows from a part on."""
-        return _PositionWalk(self, self.before[part])
+        return _PositionWalk(self._slots[self._before[part] :])
 
 
 class _PositionWalk:
-    """Counts the rows on the way."""
+    """Has the slots of the rows ahead."""
 
-    def __init__(self, order: ByPosition, start: int) -> None:
-        self._order, self._start = order, start
+    def __init__(self, ahead: Slots) -> None:
+        self._ahead = ahead
 
     def place(self, piece: Piece) -> Piece:
         """The next rows, with their slots."""
-        slots = self._order.slots[self._start : self._start + piece.count]
+        slots, self._ahead = self._ahead[: piece.count], self._ahead[piece.count :]
         if slots.size != piece.count:
             raise ReleaseError(CHANGED)
-        self._start += piece.count
         return replace(piece, slots=slots)
 
-    def remember(self, part: int) -> None:
-        """Keep how many rows lie before a part, so that another way can begin there."""
-        self._order.before[part] = self._start
+
+def order_by_position(codes: Codes) -> Slots:
+    """Places of rows, block by block, and within a block by numbers that follow from the places alone."""
+    return np.lexsort((scatter(np.arange(codes.size)), codes))
 
 
 def scatter(places: NDArray[np.integer]) -> NDArray[np.uint64]:

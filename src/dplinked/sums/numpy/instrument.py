@@ -36,7 +36,7 @@ def instrument_sums(data: PreparedRows) -> PrivateSums:
         o = blocks.o if blocks.weights is None else blocks.weights * blocks.o
         core = core + totals.product(slice(-d, None), slice(d), o)
     if blocks is not None and blocks.weights is not None:
-        weight = float(blocks.weights @ blocks.sizes)
+        weight = blocks.total_weight
     core = symmetrise(core) if symmetric else core
     return add_border(design, data.rows.count, core, b, sum_h, sum_x, float(sum_z), weight)
 

@@ -11,6 +11,8 @@
 #define CHUNK 256          /* rows whose columns stay in the first cache */
 #define STRIDE (CHUNK + 8) /* columns a power of two apart would drive each other out of it */
 #define PARTNERS 16        /* of a row in blocks of more rows than that, as partners.py has it */
+#define NEAR 512           /* responses of a block, and of the partners after its last, that are at hand at once */
+#define ROUNDS 4           /* of a permutation, as circle.py has it */
 #define ROOM (1.0 + 1e-12) /* for the last digits of a norm */
 
 #if defined(__GNUC__) && !defined(__clang__) && defined(__x86_64__) && defined(__GLIBC__)
@@ -196,44 +198,80 @@ INLINE uint64_t scatter(uint64_t place)
     return mixed ^ (mixed >> 31);
 }
 
-/* A permutation of 0 ... size - 1, another one for each key, as circle.py has it. */
-INLINE uint64_t shuffle(uint64_t rank, uint64_t size, uint64_t key)
+/* Places of ranks in a permutation of 0 ... size - 1, another one for each key, as circle.py has it; written over the ranks. */
+INLINE void shuffle_all(uint32_t *restrict ranks, int64_t count, uint32_t size, uint64_t key)
 {
+    uint32_t flip[ROUNDS], factor[ROUNDS];
     int bits = 1;
     while ((size - 1) >> bits)
         bits++;
-    const uint64_t mask = ((uint64_t)1 << bits) - 1;
-    do {
-        for (int round = 0; round < 4; round++) {
-            rank = ((rank ^ key) & mask) * ((key >> 8) | 1) & mask;
-            rank ^= rank >> ((bits + 1) / 2);
-            key = key >> 16 | key << 48;
+    const int down = (bits + 1) / 2;
+    const uint32_t mask = ((uint32_t)1 << bits) - 1;
+    for (int round = 0; round < ROUNDS; round++) {
+        flip[round] = (uint32_t)key & mask;
+        factor[round] = (uint32_t)(key >> 8) | 1;
+        key = key >> 16 | key << 48;
+    }
+    for (int64_t i = 0; i < count; i++)
+        for (int round = 0; round < ROUNDS; round++) {
+            ranks[i] = (ranks[i] ^ flip[round]) * factor[round] & mask;
+            ranks[i] ^= ranks[i] >> down;
         }
-    } while (rank >= size);
-    return rank;
+    for (int64_t i = 0; i < count; i++)
+        while (ranks[i] >= size)
+            for (int round = 0; round < ROUNDS; round++) {
+                ranks[i] = (ranks[i] ^ flip[round]) * factor[round] & mask;
+                ranks[i] ^= ranks[i] >> down;
+            }
 }
 
-/* Sum of residuals around a line, clipped to +-width, of responses that stand together in a circle. */
-INLINE double add_clipped(const int32_t *restrict values, int64_t count, double line, double width, double middle, double unit)
+/* Sum of residuals around a line, clipped to +-width. */
+INLINE double add_clipped(const double *restrict z, int64_t count, double line, double width)
 {
     double sum = 0.0;
 #pragma omp simd reduction(+ : sum)
     for (int64_t i = 0; i < count; i++) {
-        double residual = (middle + unit * values[i]) - line;
+        double residual = z[i] - line;
         residual = residual < -width ? -width : residual;
         sum += residual > width ? width : residual;
     }
     return sum;
 }
 
-/* The same for the partners of a place: the next ones, and the first ones after the last. */
-INLINE double meet_partners(const int32_t *circle, int64_t place, int64_t size, double line, double width, const Clip *c)
+/* `count` responses of a block's circle from a place on; after the last comes the first. */
+INLINE void unroll(const int32_t *circle, int64_t size, int64_t place, int64_t count, const Clip *c, double *restrict z)
 {
-    if (place + PARTNERS < size)
-        return add_clipped(circle + place + 1, PARTNERS, line, width, c->middle, c->unit);
-    const int64_t partners = size - 1 < PARTNERS ? size - 1 : PARTNERS, left = size - 1 - place < partners ? size - 1 - place : partners;
-    return add_clipped(circle + place + 1, left, line, width, c->middle, c->unit)
-         + add_clipped(circle, partners - left, line, width, c->middle, c->unit);
+    for (int64_t done = 0, some; done < count; done += some, place = 0) {
+        some = size - place < count - done ? size - place : count - done;
+        for (int64_t i = 0; i < some; i++)
+            z[done + i] = c->middle + c->unit * circle[place + i];
+    }
+}
+
+/* Turn clipped residuals of rows of one block into (1 - o) * own - (1 - accuracy) * mean of those with the partners' responses. Returns 0 where
+ * a place is not in the block, else 1. */
+INLINE int meet_partners(const int32_t *circle, int64_t size, const int64_t *slots, int64_t start, int64_t rows, const double *line,
+                         const double *width, double a, double o, const Clip *c, double *own)
+{
+    const int64_t partners = size - 1 < PARTNERS ? size - 1 : PARTNERS, all = size + partners;
+    const int whole = all <= NEAR && all <= 8 * rows; /* the whole block is unrolled once */
+    const double share = (1.0 - (a + o)) / (partners > 1 ? partners : 1);
+    double z[NEAR];
+    if (whole)
+        unroll(circle, size, 0, all, c, z);
+    for (int64_t i = 0; i < rows; i++) {
+        const int64_t place = slots[i] - start;
+        if (place < 0 || place >= size)
+            return 0;
+        const double *met = z + place + 1;
+        if (!whole) {
+            unroll(circle, size, place + 1 < size ? place + 1 : 0, partners, c, z);
+            met = z;
+        }
+        const double sum = partners == PARTNERS ? add_clipped(met, PARTNERS, line[i], width[i]) : add_clipped(met, partners, line[i], width[i]);
+        own[i] = (1.0 - o) * own[i] - share * sum;
+    }
+    return 1;
 }
 
 INLINE double to_whole(double z, const Clip *c)
@@ -242,16 +280,16 @@ INLINE double to_whole(double z, const Clip *c)
     return value < -INT32_MAX ? -INT32_MAX : value > INT32_MAX ? INT32_MAX : value;
 }
 
-/* Number of increasing edges below a value. */
-INLINE int64_t find_bin(const double *edges, int64_t count, double value)
+/* Numbers of increasing edges below values. */
+INLINE void find_bins(const double *restrict edges, int64_t count, const double *restrict values, int64_t rows, int64_t *restrict bins)
 {
-    const double *first = edges;
-    for (int64_t rest = count; rest > 0;) {
-        const int64_t half = (rest + 1) / 2;
-        first += first[half - 1] < value ? half : 0;
-        rest -= half;
+    for (int64_t i = 0; i < rows; i++)
+        bins[i] = 0;
+    for (int64_t rest = count, half; rest > 0; rest -= half) {
+        half = (rest + 1) / 2;
+        for (int64_t i = 0; i < rows; i++)
+            bins[i] += edges[bins[i] + half - 1] < values[i] ? half : 0;
     }
-    return first - edges;
 }
 
 /* Tells which source this was built from, so that what an older one left behind is never called. */
@@ -315,16 +353,25 @@ FOR_ALL_MACHINES int dplinked_sum(int64_t rows, int64_t columns, const double *c
 
 /* Where the response of each row stands in its block's circle. Returns 0 where a code is no block's number or a block has more rows than it
  * should, else 1. */
-int dplinked_slots(int64_t rows, const int32_t *codes, int64_t blocks, const int64_t *starts, uint32_t *seen, int64_t *slots)
+FOR_ALL_MACHINES int dplinked_slots(int64_t rows, const int32_t *codes, int64_t blocks, const int64_t *starts, uint32_t *seen, int64_t *slots)
 {
-    for (int64_t i = 0; i < rows; i++) {
-        const int64_t block = codes[i];
+    uint32_t ranks[CHUNK];
+    for (int64_t first = 0, stop; first < rows; first = stop) {
+        const int64_t block = codes[first];
         if (block < 0 || block >= blocks)
             return 0;
-        const int64_t start = starts[block], size = starts[block + 1] - start, rank = seen[block]++;
-        if (rank >= size)
+        for (stop = first + 1; stop < rows && stop < first + CHUNK && codes[stop] == block;)
+            stop++;
+        const int64_t start = starts[block], size = starts[block + 1] - start, count = stop - first;
+        if (seen[block] + count > size)
             return 0;
-        slots[i] = start + (size > PARTNERS + 1 ? (int64_t)shuffle(rank, size, scatter(block)) : rank);
+        for (int64_t i = 0; i < count; i++)
+            ranks[i] = seen[block] + (uint32_t)i;
+        seen[block] += (uint32_t)count;
+        if (size > PARTNERS + 1)
+            shuffle_all(ranks, count, (uint32_t)size, scatter(block));
+        for (int64_t i = 0; i < count; i++)
+            slots[first + i] = start + ranks[i];
     }
     return 1;
 }
@@ -361,8 +408,6 @@ FOR_ALL_MACHINES int dplinked_residuals(int64_t rows, int64_t columns, int inter
         int same = 1;
         if (code && !check_codes(code, n, blocks, &same))
             return 0;
-        for (int64_t i = 0; values && i < n; i++)
-            __builtin_prefetch(values + slots[first + i]);
         for (int64_t i = 0; i < n; i++)
             width[i] = c->intercept_weight * c->intercept_weight;
         for (int64_t j = 0; j < d; j++) {
@@ -378,15 +423,13 @@ FOR_ALL_MACHINES int dplinked_residuals(int64_t rows, int64_t columns, int inter
         for (int64_t i = 0; i < n; i++)
             z[i] = (values ? c->middle + c->unit * to_whole(z[i], c) : z[i]) - line[i];
         clip_both(z, width, n);
-        for (int64_t i = 0; values && i < n; i++) {
-            const int64_t block = code[i], start = starts[block], size = starts[block + 1] - start, place = slots[first + i] - start;
-            if (place < 0 || place >= size)
+        for (int64_t start = 0, stop; values && start < n; start = stop) {
+            const int64_t block = code[start], where = starts[block], size = starts[block + 1] - where;
+            for (stop = start + 1; stop < n && code[stop] == block;)
+                stop++;
+            if (!meet_partners(values + where, size, slots + first + start, where, stop - start, line + start, width + start, a[block],
+                               o[block], c, z + start))
                 return 0;
-            if (size > 1) {
-                const double met = meet_partners(values + start, place, size, line[i], width[i], c);
-                const double partners = size - 1 < PARTNERS ? size - 1 : PARTNERS;
-                z[i] = (1.0 - o[block]) * z[i] - (1.0 - (a[block] + o[block])) / partners * met;
-            }
         }
         for (int64_t i = 0; weights && i < n; i++)
             z[i] *= weights[code[i]];
@@ -431,6 +474,7 @@ FOR_ALL_MACHINES void dplinked_counts(int64_t rows, int64_t columns, const doubl
                                       double level, double share, int64_t bins, const double *edges, int64_t *counts, double *workspace)
 {
     double z[CHUNK], line[CHUNK];
+    int64_t bin[CHUNK];
     for (int64_t first = 0; first < rows; first += CHUNK) {
         const int64_t n = rows - first < CHUNK ? rows - first : CHUNK;
         for (int64_t j = 0; j < columns; j++)
@@ -438,6 +482,9 @@ FOR_ALL_MACHINES void dplinked_counts(int64_t rows, int64_t columns, const doubl
         fit_line(workspace, slopes, 0.0, columns, n, line);
         scale_cells(cells[columns] + first, scaling + columns, n, z);
         for (int64_t i = 0; i < n; i++)
-            counts[find_bin(edges, bins - 1, fabs(z[i] - level - share * line[i]))]++;
+            z[i] = fabs(z[i] - level - share * line[i]);
+        find_bins(edges, bins - 1, z, n, bin);
+        for (int64_t i = 0; i < n; i++)
+            counts[bin[i]]++;
     }
 }

@@ -90,16 +90,22 @@ class Blocks:
         """What the release needs to know of public block sizes."""
         return find_facts(self.sizes, self.a, self.names)
 
+    @cached_property
+    def total_weight(self) -> float:
+        """Sum of the weights of all rows, added up in strips as :mod:`dplinked.sums.rounding` counts on."""
+        if self.weights is None:
+            return float(self.sizes.sum())
+        strips = [self.weights[strip] @ self.sizes[strip] for strip in cut_strips(self.sizes.size)]
+        return float(np.sum(strips))
+
     def weighed(self, weights: Mapping[str | None, float]) -> Blocks:
         """The same blocks, with weights by name; blocks without a name have no weight."""
         check_weights(weights)
         listed = np.array([weights.get(name, 1.0) for name in self.names])
         return replace(self, weights=listed if np.any(listed != 1.0) else None)
 
-    def alone(self, weighted: bool) -> Blocks | None:
-        """Blocks whose rows have their own responses. If they are to be weighted, it is by ``w·a``."""
-        if not weighted:
-            return None
+    def alone(self) -> Blocks:
+        """Blocks whose rows have their own responses, weighed by ``w·a``."""
         weights = self.a if self.weights is None else self.weights * self.a
         return replace(self, a=np.ones_like(self.a), o=np.zeros_like(self.o), weights=weights)
 
@@ -177,6 +183,10 @@ class PreparedRows:
     def large(self) -> bool:
         """Whether a block is too large for its rows to be added one by one."""
         return self.blocks is not None and bool(self.blocks.sizes.max(initial=0) > TILE)
+
+    def without_links(self) -> PreparedRows:
+        """The same rows, each with its own response. Keys of blocks are not read."""
+        return replace(self, blocks=None, matching=None)
 
     def pieces(self, part: int) -> Iterator[Piece]:
         """The rows of one part, as they are read."""

@@ -50,7 +50,7 @@ class Totals:
     than one array.
     """
 
-    arrays: list[Floats]
+    arrays: list[NDArray[Any]]
 
     def cut(self) -> Iterator[tuple[slice, Floats]]:
         """Totals of a few thousand blocks at a time."""
@@ -72,7 +72,7 @@ def cut_shares(parts: int) -> list[list[int]]:
 
 
 def sum_parts(
-    data: PreparedRows, begin: Callable[[], tuple[AddPiece, list[Floats]]], title: str, order: Order | None = None
+    data: PreparedRows, begin: Callable[[], tuple[AddPiece, list[NDArray[Any]]]], title: str, order: Order | None = None
 ) -> tuple[Sums, Totals]:
     """Sum all rows; return merged sums and totals of blocks.
 

@@ -18,7 +18,7 @@ Floats = NDArray[np.float64]
 
 def residual_counts(data: PreparedRows, predictor: Predictor, edges: Floats) -> PrivateCounts:
     """Histogram of the absolute residuals that rows have on their own, between increasing public edges; the last bin is open."""
-    title = "Measuring residuals"
+    data, title = data.without_links(), "Measuring residuals"
     if kernel.KERNEL is not None:
         slopes, level = _own_line(data, predictor)
         begin = partial(kernel.ResidualCounts, data.design, slopes, level, predictor.accuracy, edges)
@@ -47,6 +47,7 @@ def row_meat(data: PreparedRows, predictor: Predictor, weights: Floats, norm: fl
         residual = z - predictor.beta[:first].sum() - data.matching @ (predictor.beta[first:] @ x)
         (meat,) = merge([[square(x[:, rows], residual[rows])] for rows in cut_strips(z.size)])
     else:
+        data = data.without_links()
 
         def work(strip: Strip) -> tuple[Sums, None]:
             return [square(strip.x, _own_residuals(data, predictor, strip.x, strip.z))], None

@@ -140,8 +140,8 @@ class TablePass:
 
     def own_rows(self, weighted: bool = False) -> TablePass:
         """The same rows without their links, weighed by the weight and the contrast of their groups if they are to be."""
-        blocks = self.data.blocks
-        return TablePass(replace(self.data, blocks=None if blocks is None else blocks.alone(weighted), matching=None))
+        blocks = self.data.blocks.alone() if weighted and self.data.blocks is not None else None
+        return TablePass(replace(self.data.without_links(), blocks=blocks))
 
     def right_residuals(self, clip: ResidualClip, meat: MeatClip | None = None) -> PrivateResiduals:
         """The clipped residual equation of right links, and the squares of its contributions if they are asked for."""
