@@ -4,8 +4,10 @@ See :mod:`dplinked.sums.partners`. Where every row keeps its block and blocks ar
 with the list of its block's responses. Elsewhere every row draws a random number, which depends on no cell, and the rows of a block stand in a circle
 in the order of these numbers. Windows are lines, not circles, so the first rows of a block come once more behind its last ones.
 
-A residual that is clipped to ±w around t is ``ψ(z) = (|z - (t - w)| - |z - (t + w)|)/2``, which engines compute faster than comparisons. What rounding
-adds to it is cut off from the mean over partners.
+A residual that is clipped to ±w around t is ``ψ(z) = (|z - (t - w)| - |z - (t + w)|)/2``, which engines compute faster than comparisons. With
+u = 2⁻⁵³, rounding adds at most ``u(|z| + 2|t| + 3w)`` to it; ``8u(|z| + |t|)``, the largest that there can be, is taken off from w beforehand, and the
+rest is less than what widths leave. So no residual exceeds its clip. The mean over partners adds up to 32 of them by fewer than 70 roundings, for
+which :func:`dplinked.sums.rounding.rounding_bound` has room.
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dplinked.sums.partners import PARTNERS
+from dplinked.sums.rounding import UNIT_ROUNDOFF
 from dplinked.sums.sql.blocks import BlockTable, LinkTable, OneBlock, total_columns
 from dplinked.sums.sql.columns import DesignColumns
 from dplinked.sums.sql.dialect import SqlEngine
@@ -82,7 +85,7 @@ def _row_terms(
         case PairTable():
             query, most = _meet_pairs(columns, link_table, rows, math.ldexp(widest, -columns.z.log)), LARGEST_ROW
         case OneBlock(o=0.0, weight=weight):
-            query = _own_brackets(columns.engine, rows)
+            query = f"select cells.*, {columns.engine.double(0.5)} * {_twice('z')} as u from ({rows}) cells"
         case OneBlock(weight=weight):
             query = _meet_circle(columns, _place_all(columns.engine, link_table, count, rows))
         case BlockTable(fixed=True, largest=largest) if largest <= WHOLE:
@@ -100,7 +103,7 @@ def _row_terms(
 
 
 def _clipped_rows(columns: DesignColumns, key: str | None, clip: ResidualClip) -> str:
-    """Query of the key, z, the instruments, the clip w of each row, and the ends low and high between which responses are not clipped.
+    """Query of the key, z, the instruments, and the ends low and high between which responses are not clipped, ``t - w`` and ``t + w``.
 
     These are in units of z. As in :meth:`ResidualClip.widths`, w is ``limit/‖(ι, h)‖``, but at most `widest`.
     """
@@ -110,11 +113,14 @@ def _clipped_rows(columns: DesignColumns, key: str | None, clip: ResidualClip) -
     squares += [f"{double(math.ldexp(1.0, 2 * (h.log - top)))} * {h.sql} * {h.sql}" for h in columns.h]
     norm = f"sqrt({' + '.join(squares)}) * {double(1.0 + 1e-12)}"
     least = double(math.ldexp(clip.limit / clip.widest, -top))
-    w = f"{double(math.ldexp(clip.limit, -top - unit))} / greatest({norm}, {least})"
-    level = float(clip.beta[: int(columns.design.intercept)].sum())
-    fitted, _ = columns.fitted(clip.beta, [x.log - unit for x in columns.x])
-    t = f"{double(math.ldexp(level, -unit))} + {fitted}"
-    rows = f"select cells.*, {t} as t, {w} as w from ({columns.rows(key, instruments=True)}) cells"
+    width = f"{double(math.ldexp(clip.limit, -top - unit))} / greatest({norm}, {least})"
+    level = math.ldexp(float(clip.beta[: int(columns.design.intercept)].sum()), -unit)
+    fitted, reach = columns.fitted(clip.beta, [x.log - unit for x in columns.x])
+    rounding = 8.0 * UNIT_ROUNDOFF * (1.0 + abs(level) + math.ldexp(reach, -unit))
+    w = f"greatest({width} - {double(rounding)}, {double(0.0)})"
+    rows = (
+        f"select cells.*, {double(level)} + {fitted} as t, {w} as w from ({columns.rows(key, instruments=True)}) cells"
+    )
     return f"select cells.*, t - w as low, t + w as high from ({rows}) cells"
 
 
@@ -126,25 +132,11 @@ def _twice(response: str) -> str:
     return f"(abs({response} - low) - abs({response} - high))"
 
 
-def _cut(column: str) -> str:
-    """A column cut to the clip of its row. Cases are faster than least and greatest."""
-    return f"case when {column} > w then w when {column} < - w then - w else {column} end"
-
-
-def _own_brackets(engine: SqlEngine, rows: str) -> str:
-    """Rows with their brackets, where links are right: the clipped residual with their own response."""
-    own = f"select cells.*, {engine.double(0.5)} * {_twice('z')} as own from ({rows}) cells"
-    return f"select own.*, {_cut('own')} as u from ({own}) own"
-
-
 def _brackets(engine: SqlEngine, rows: str, met: str, partners: str, weighed: bool = False) -> str:
     """Rows with their brackets, ``(1-o) ψ(z_i) - (1-γ) mean ψ(z_l)``, from twice the sum over partners."""
     one, half = engine.double(1.0), engine.double(0.5)
-    means = (
-        f"select cells.*, {half} * {_twice('z')} as own, {half} * ({met}) / {partners} as others from ({rows}) cells"
-    )
-    bracket = f"({one} - o) * ({_cut('own')}) - ({one} - (a + o)) * ({_cut('others')})"
-    return f"select means.*, {f'v * ({bracket})' if weighed else bracket} as u from ({means}) means"
+    bracket = f"{half} * (({one} - o) * {_twice('z')} - ({one} - (a + o)) * ({met}) / {partners})"
+    return f"select cells.*, {f'v * {bracket}' if weighed else bracket} as u from ({rows}) cells"
 
 
 def _meet_block(columns: DesignColumns, table: BlockTable, rows: str) -> str:
