@@ -91,26 +91,22 @@ def check(found: Any, terms: np.ndarray, codes: np.ndarray | None, clip: Residua
         np.testing.assert_allclose(result.meat, cut_squares(u, 0.3), rtol=1e-10, atol=1e-11 * scale)
 
 
-ACCURACIES: list[Any] = [0.8, {"0": 0.9, "1": 0.7, "3": 0.75, "no such key": 0.5}]
+ACCURACY = {"0": 0.9, "1": 0.7, "no such key": 0.5}
+CASES = {
+    "lists": (SMALL, FIXED, 0.8, "y ~ x + w", {"x": (-0.4, 0.2)}),
+    "lists and a table": (WHOLE, FIXED, ACCURACY, "y ~ x + w", None),
+    "lists without an intercept": (WHOLE, FIXED, 0.8, "y ~ 0 + x", None),
+    "circles": (SMALL, MOVING, 0.8, "y ~ 0 + x", {"x": (-0.4, 0.2)}),
+    "circles and a table": (SMALL, MOVING, {str(key): 0.7 + 0.01 * key for key in range(17)}, "y ~ x + w", None),
+}
 
 
-@pytest.mark.parametrize(("formula", "typical"), [("y ~ x + w", {"x": (-0.4, 0.2)}), ("y ~ 0 + x", None)])
-@pytest.mark.parametrize("accuracy", ACCURACIES, ids=["one", "table"])
-@pytest.mark.parametrize(("sizes", "unit"), [(SMALL, FIXED), (SMALL, MOVING), (WHOLE, FIXED)])
-def test_all_others_are_partners_in_small_blocks(
-    engine: Open,
-    sizes: list[int],
-    unit: dpl.PrivacyUnit,
-    accuracy: Any,
-    formula: str,
-    typical: Any,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+@pytest.mark.parametrize("case", CASES)
+def test_all_others_are_partners_in_small_blocks(engine: Open, case: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """As lists where blocks are fixed, in circles elsewhere; null keys and keys without an accuracy are blocks like others."""
-    monkeypatch.setattr(stage, "WHOLE", 76)  # the largest that the table's other block becomes
+    monkeypatch.setattr(stage, "WHOLE", 40)
+    sizes, unit, accuracy, formula, typical = CASES[case]
     table, design = make_table(sizes), build_design(formula, BOUNDS, None, typical)
-    if unit is MOVING and accuracy is not ACCURACIES[0]:
-        accuracy = {str(key): 0.7 + 0.01 * key for key in range(len(sizes) - 1)}
     codes, a, o = find_blocks(table, accuracy, 0.6)
     C = np.where(codes[:, None] == codes, -o[:, None], 0.0) + np.eye(codes.size)
     found = engine(table).open(design, dpl.ELE(accuracy, block="block", other=0.6), unit)
