@@ -6,7 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from dplinked.sums.types import Predictor
+from dplinked.sums.partners import PARTNERS
+from dplinked.sums.types import MeatClip, Predictor, ResidualClip
 
 
 def every_sum(found: Any) -> dict[str, np.ndarray]:
@@ -23,7 +24,24 @@ def every_sum(found: Any) -> dict[str, np.ndarray]:
         "residuals": found.residual_counts(predictor, np.array([0.1, 0.5, 1.0])).counts,
         "rows": found.row_meat(predictor, np.linspace(1, 2, p), 0.5).matrix,
     }
+    result |= second_stage("own", found.own_rows(), ["row"])
     if found.blocks is not None:
         result["blocks"] = found.block_meat(predictor, np.linspace(1, 2, p), 0.5).matrix
-        result["facts"] = np.array([found.blocks.largest, found.blocks.dependence])
+        result["facts"] = np.array([found.blocks.largest, found.blocks.dependence, found.blocks.contrast])
+        weights = {key: 1.0 / (1 + i % 4) for i, key in enumerate(sorted(found.blocks.by_key, key=str))}
+        found = found.with_weights(weights)
+        result |= second_stage("weighed own", found.own_rows(weighted=True), ["row"])
+        if found.blocks.largest <= PARTNERS + 1:  # in larger blocks partners are drawn
+            result |= second_stage("right", found, ["row", "block"])
+    return result
+
+
+def second_stage(name: str, found: Any, routes: list[str]) -> dict[str, np.ndarray]:
+    """Sums of the second stage, with each way to square contributions."""
+    p, sums = len(found.design.names), found.instrument_sums()
+    clip = ResidualClip(np.linspace(-0.1, 0.3, p), 0.4, 0.7 if found.design.intercept else 0.0, 0.9)
+    result = {f"{name} H": sums.matrix, f"{name} b": sums.vector}
+    for route in routes:
+        right = found.right_residuals(clip, MeatClip(route, np.linspace(1, 2, p), 0.3))
+        result |= {f"{name} S": right.vector, f"{name} {route}": right.meat}
     return result

@@ -441,6 +441,16 @@ def test_contiguous_streams_are_summed_as_they_come(batch: int, accuracy: Any) -
     np.testing.assert_allclose(found.vector, expected.vector, rtol=1e-10, atol=1e-9)
 
 
+@pytest.mark.parametrize("verb", ["with_weights", "own_rows", "right_residuals", "row_meat", "column_counts"])
+def test_streams_that_are_read_once_refuse_what_takes_another_pass(verb: str) -> None:
+    table = make_table(6)
+    batches = pa.RecordBatchReader.from_batches(table.schema, table.to_batches())
+    source = open_source(dpl.Stream(batches, contiguous=True, rows=N), once=True)
+    found = source.open(build_design("y ~ x", BOUNDS), dpl.ELE(0.8, block="k"), dpl.PrivacyUnit())
+    with pytest.raises(dpl.StudyError, match="sums only"):
+        getattr(found, verb)(None)
+
+
 @pytest.mark.usefixtures("small_parts")
 @pytest.mark.parametrize(
     ("keys", "count", "message"), [("mixed", N, "follow each other"), ("in order", N + 1, "declared")]

@@ -43,29 +43,6 @@ UNIT = dpl.PrivacyUnit()
 Open = Callable[..., Any]
 
 
-@pytest.fixture(params=["duckdb", pytest.param("spark", marks=sparks.MARKS)])
-def engine(request: pytest.FixtureRequest, tmp_path: Path) -> Open:
-    """Opens an Arrow table, written as Parquet, with an engine; columns may be given other names then."""
-    spark = request.getfixturevalue("session") if request.param == "spark" else None
-
-    def open_table(table: pa.Table, names: list[str] | None = None) -> Any:
-        path = tmp_path / f"rows-{len(list(tmp_path.iterdir()))}.parquet"
-        pq.write_table(table, path)
-        named = list(zip(table.column_names, names or table.column_names, strict=True))
-        if spark is None:
-            quoted = ", ".join(f"{old} as {quote(new)}" for old, new in named)
-            return duckdb.open_query(dpl.Query(f"select {quoted} from '{path}'"))
-        from dplinked.sums.sql import spark as spark_rows
-
-        return spark_rows.open_frame(spark.read.parquet(str(path)).toDF(*(new for _, new in named)))
-
-    return open_table
-
-
-def quote(name: str) -> str:
-    return '"' + name.replace('"', '""') + '"'
-
-
 def make_table(seed: int = 0, keys: Any = None) -> pa.Table:
     """Rows with cells that no sum should trip over."""
     rng = np.random.default_rng(seed)
@@ -100,8 +77,9 @@ def assert_equal_sums(one: dict[str, np.ndarray], other: dict[str, np.ndarray]) 
         if values.dtype == object or values.dtype.kind == "i":
             np.testing.assert_array_equal(other[name], values, err_msg=name)
         else:
-            room = 1e-10 * np.abs(values).max(initial=0.0) + 1e-15  # a grid does not hold the smallest numbers
-            np.testing.assert_allclose(other[name], values, rtol=1e-10, atol=room, err_msg=name)
+            near = 1e-8 if name.startswith("right") else 1e-10  # NumPy keeps nine digits of the responses of partners
+            room = near * np.abs(values).max(initial=0.0) + 1e-15  # a grid does not hold the smallest numbers
+            np.testing.assert_allclose(other[name], values, rtol=near, atol=room, err_msg=name)
 
 
 KEYS: dict[str, Any] = {

@@ -96,10 +96,11 @@ class DesignColumns:
         return numeric and self.design.half_widths is not None
 
     def _instrument(self, place: int, log: int) -> str:
-        """``clip(x / half_width, -1, 1)`` of a regressor that is divided by ``2^log``."""
+        """``clip(x / half_width, -1, 1)`` of a regressor that is divided by ``2^log``. Cases are faster than least and greatest."""
         assert self.design.half_widths is not None
-        half = math.ldexp(self.design.half_widths[place], -log)
-        return self.engine.clip(f"x{place} / {self.engine.double(half)}", -1.0, 1.0)
+        double, half, x = self.engine.double, math.ldexp(self.design.half_widths[place], -log), f"x{place}"
+        inside = f"case when {x} > {double(-half)} then {x} / {double(half)} else {double(-1.0)} end"
+        return f"case when {x} < {double(half)} then {inside} else {double(1.0)} end"
 
     def _clipped(self, key: str | None) -> str:
         """Query of clipped numbers, level codes and the key."""

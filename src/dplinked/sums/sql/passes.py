@@ -117,9 +117,8 @@ class SqlPass:
         sum_h, sum_x, total = found.take(d), found.take(d), float(self.count)
         if isinstance(link_table, OneBlock):
             core = link_table.a * core + link_table.o * np.outer(sum_h, sum_x)
-            core, b, sum_h, sum_x, sum_z, total = (
-                link_table.weight * each for each in (core, b, sum_h, sum_x, sum_z, total)
-            )
+            core, b, sum_h, sum_x = (link_table.weight * each for each in (core, b, sum_h, sum_x))
+            sum_z, total = link_table.weight * sum_z, link_table.weight * total
         elif weight:
             (total,) = found.take(1)
         core = symmetrise(core) if symmetric else core

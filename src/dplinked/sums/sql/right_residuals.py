@@ -4,8 +4,10 @@ See :mod:`dplinked.sums.partners`. Where every row keeps its block and blocks ar
 with the list of its block's responses. Elsewhere every row draws a random number, which depends on no cell, and the rows of a block stand in a circle
 in the order of these numbers. Windows are lines, not circles, so the first rows of a block come once more behind its last ones.
 
-A residual that is clipped to ±w around t is ``ψ(z) = (|z - (t - w)| - |z - (t + w)|)/2``, which engines compute faster than comparisons. What rounding
-adds to it is cut off from the mean over partners.
+A residual that is clipped to ±w around t is ``ψ(z) = (|z - (t - w)| - |z - (t + w)|)/2``, which engines compute faster than comparisons. With
+u = 2⁻⁵³, rounding adds at most ``u(|z| + 2|t| + 3w)`` to it; ``8u(|z| + |t|)``, the largest that there can be, is taken off from w beforehand, and the
+rest is less than what widths leave. So no residual exceeds its clip. The mean over partners adds up to 32 of them by fewer than 70 roundings, for
+which :func:`dplinked.sums.rounding.rounding_bound` has room.
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dplinked.sums.partners import PARTNERS
+from dplinked.sums.rounding import UNIT_ROUNDOFF
 from dplinked.sums.sql.blocks import BlockTable, LinkTable, OneBlock, total_columns
 from dplinked.sums.sql.columns import DesignColumns
 from dplinked.sums.sql.dialect import SqlEngine
@@ -82,7 +85,7 @@ def _row_terms(
         case PairTable():
             query, most = _meet_pairs(columns, link_table, rows, math.ldexp(widest, -columns.z.log)), LARGEST_ROW
         case OneBlock(o=0.0, weight=weight):
-            query = f"select cells.*, {_own(columns.engine)} as u from ({rows}) cells"
+            query = f"select cells.*, {columns.engine.double(0.5)} * {_twice('z')} as u from ({rows}) cells"
         case OneBlock(weight=weight):
             query = _meet_circle(columns, _place_all(columns.engine, link_table, count, rows))
         case BlockTable(fixed=True, largest=largest) if largest <= WHOLE:
@@ -100,7 +103,7 @@ def _row_terms(
 
 
 def _clipped_rows(columns: DesignColumns, key: str | None, clip: ResidualClip) -> str:
-    """Query of the key, z, the instruments, the clip w of each row, and the ends low and high between which responses are not clipped.
+    """Query of the key, z, the instruments, and the ends low and high between which responses are not clipped, ``t - w`` and ``t + w``.
 
     These are in units of z. As in :meth:`ResidualClip.widths`, w is ``limit/‖(ι, h)‖``, but at most `widest`.
     """
@@ -110,11 +113,14 @@ def _clipped_rows(columns: DesignColumns, key: str | None, clip: ResidualClip) -
     squares += [f"{double(math.ldexp(1.0, 2 * (h.log - top)))} * {h.sql} * {h.sql}" for h in columns.h]
     norm = f"sqrt({' + '.join(squares)}) * {double(1.0 + 1e-12)}"
     least = double(math.ldexp(clip.limit / clip.widest, -top))
-    w = f"{double(math.ldexp(clip.limit, -top - unit))} / greatest({norm}, {least})"
-    level = float(clip.beta[: int(columns.design.intercept)].sum())
-    fitted, _ = columns.fitted(clip.beta, [x.log - unit for x in columns.x])
-    t = f"{double(math.ldexp(level, -unit))} + {fitted}"
-    rows = f"select cells.*, {t} as t, {w} as w from ({columns.rows(key, instruments=True)}) cells"
+    width = f"{double(math.ldexp(clip.limit, -top - unit))} / greatest({norm}, {least})"
+    level = math.ldexp(float(clip.beta[: int(columns.design.intercept)].sum()), -unit)
+    fitted, reach = columns.fitted(clip.beta, [x.log - unit for x in columns.x])
+    rounding = 8.0 * UNIT_ROUNDOFF * (1.0 + abs(level) + math.ldexp(reach, -unit))
+    w = f"greatest({width} - {double(rounding)}, {double(0.0)})"
+    rows = (
+        f"select cells.*, {double(level)} + {fitted} as t, {w} as w from ({columns.rows(key, instruments=True)}) cells"
+    )
     return f"select cells.*, t - w as low, t + w as high from ({rows}) cells"
 
 
@@ -126,21 +132,11 @@ def _twice(response: str) -> str:
     return f"(abs({response} - low) - abs({response} - high))"
 
 
-def _cut(value: str) -> str:
-    """A number cut to the clip of its row."""
-    return f"greatest(- w, least(w, {value}))"
-
-
-def _own(engine: SqlEngine) -> str:
-    """The clipped residual of a row with its own response."""
-    return _cut(f"{engine.double(0.5)} * {_twice('z')}")
-
-
-def _bracket(engine: SqlEngine, met: str, partners: str, weighed: bool) -> str:
-    """``(1-o) ψ(z_i) - (1-γ) mean ψ(z_l)``, from twice the sum over partners."""
-    one, mean = engine.double(1.0), _cut(f"({met}) / ({engine.double(2.0)} * {partners})")
-    bracket = f"(({one} - o) * {_own(engine)} - ({one} - (a + o)) * {mean})"
-    return f"{bracket} * v" if weighed else bracket
+def _brackets(engine: SqlEngine, rows: str, met: str, partners: str, weighed: bool = False) -> str:
+    """Rows with their brackets, ``(1-o) ψ(z_i) - (1-γ) mean ψ(z_l)``, from twice the sum over partners."""
+    one, half = engine.double(1.0), engine.double(0.5)
+    bracket = f"{half} * (({one} - o) * {_twice('z')} - ({one} - (a + o)) * ({met}) / {partners})"
+    return f"select cells.*, {f'v * {bracket}' if weighed else bracket} as u from ({rows}) cells"
 
 
 def _meet_block(columns: DesignColumns, table: BlockTable, rows: str) -> str:
@@ -153,7 +149,7 @@ def _meet_block(columns: DesignColumns, table: BlockTable, rows: str) -> str:
         f"on cells.{key} {table.same} b.{key}"
     )
     met = f"{engine.added('zs', _twice('q'))} - {_twice('z')}"
-    return f"select met.*, {_bracket(engine, met, 'greatest(m - 1, 1)', table.weighed)} as u from ({joined}) met"
+    return _brackets(engine, joined, met, "greatest(m - 1, 1)", table.weighed)
 
 
 def _place_in_blocks(engine: SqlEngine, table: BlockTable, rows: str) -> str:
@@ -174,16 +170,17 @@ def _place_all(engine: SqlEngine, block: OneBlock, count: int, rows: str) -> str
 def _meet_circle(columns: DesignColumns, placed: str, weighed: bool = False) -> str:
     """Rows with their brackets, the next rows of their circle being partners."""
     engine, double, lags = columns.engine, columns.engine.double, range(1, 1 + PARTNERS)
-    turns = f"select {double(0.0)} as turn union all select {double(1.0)} as turn"
-    again = f"turn = {double(0.0)} or place * m < {double(AGAIN)}"
+    zero, one = double(0.0), double(1.0)
+    turns = f"select {zero} as turn union all select {one} as turn"
+    again = f"turn = {zero} or place * m < {double(AGAIN)}"
     line = f"select cells.*, place + turn as spot from ({placed}) cells cross join ({turns}) turns where {again}"
     nexts = "".join(f", lead(z, {lag}) over line as z{lag}" for lag in lags)
     lined = f"select cells.*{nexts} from ({line}) cells window line as (partition by circle order by spot)"
-    met = " + ".join(
-        f"case when m > {lag} then coalesce({_twice(f'z{lag}')}, {double(0.0)}) else {double(0.0)} end" for lag in lags
-    )
-    bracket = _bracket(engine, met, f"least({PARTNERS}, greatest(m - 1, 1))", weighed)
-    return f"select met.*, {bracket} as u from ({lined}) met where spot < {double(1.0)}"
+    few = " + ".join(f"case when m > {lag} then coalesce({_twice(f'z{lag}')}, {zero}) else {zero} end" for lag in lags)
+    many = " + ".join(_twice(f"z{lag}") for lag in lags)
+    met = f"case when m > {PARTNERS} then coalesce({many}, {few}) else {few} end"
+    real = f"select cells.* from ({lined}) cells where spot < {one}"
+    return _brackets(engine, real, met, f"least({PARTNERS}, greatest(m - 1, 1))", weighed)
 
 
 def _meet_pairs(columns: DesignColumns, table: PairTable, rows: str, widest: float) -> str:
