@@ -138,9 +138,9 @@ class Study(PlainlyShown):
 
     @property
     def searches_ranges(self) -> bool:
-        """Whether the middles of columns are looked for privately: if that is asked for, or nothing else is said and no typical range is declared."""
-        aims = self.method == "ssp" and self.calibration == "tight"
-        return self.ranges == "private" or (self.ranges == "auto" and aims and not self.typical)
+        """Whether the middles of columns are looked for privately: if that is asked for, or nothing else is said and no regressor's typical range is declared."""
+        aims = self.method == "ssp" and self.calibration == "tight" and self.prepare()[0].half_widths is None
+        return self.ranges == "private" or (self.ranges == "auto" and aims)
 
     @plain_faults
     def prepare(self) -> tuple[Design, LinkageExposure]:
