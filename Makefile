@@ -104,6 +104,10 @@ bench-plan: $(READY)
 bench-sharper: $(READY)
 	$(BIN)/python benchmarks/sharper.py --out benchmarks/results $(if $(SURVEY),--survey $(SURVEY))
 
+# The fit at perfect linkage against private regression by others. SURVEY=path, HOUSING=path: files whose cells are left out without them.
+bench-peers: $(READY)
+	$(BIN)/python benchmarks/peers.py --out benchmarks/results $(if $(SURVEY),--survey $(SURVEY)) $(if $(HOUSING),--housing $(HOUSING))
+
 # A hundred million rows: some 8 GB of temporary files. FOLDER=path keeps them, for the next time.
 bench-engines: $(READY)
 	$(BIN)/python benchmarks/engines.py all $(if $(FOLDER),--folder $(FOLDER))

@@ -16,7 +16,6 @@ simulated data, to OLS on the rest.
 from __future__ import annotations
 
 import argparse
-import csv
 import math
 import os
 import subprocess
@@ -46,6 +45,8 @@ from dplinked.sums.linked_rows import ClippedSums
 from dplinked.sums.numpy.instrument import instrument_sums
 from dplinked.sums.numpy.prepare import prepare_rows
 from machine import describe_machine
+from rivals import DataSet, draw_adassp, slopes_error, with_constant
+from sections import write_results
 
 Floats = NDArray[np.float64]
 
@@ -68,17 +69,6 @@ PEERS = ("diffprivlib", "OpenDP Theil-Sen")
 METHODS = ("OLS", "ours", *RIVALS, *PEERS)
 
 DIFFPRIVLIB = ("diffprivlib==0.6.6", "scikit-learn<1.9")
-
-
-@dataclass(frozen=True)
-class DataSet:
-    """One data set in the cube: X (n×d) and y (n) with public bounds, and what the slopes are compared with."""
-
-    X: Floats
-    y: Floats
-    response_bound: float
-    target: Floats
-    intercept: bool
 
 
 @dataclass
@@ -205,16 +195,6 @@ def declare_study(data: DataSet, epsilon: float) -> tuple[Study, dict[str, Float
 # --- methods ----------------------------------------------------------------------------------------
 
 
-def with_constant(data: DataSet) -> Floats:
-    """X with the constant column, where there is an intercept."""
-    return np.column_stack([np.ones(len(data.y)), data.X]) if data.intercept else data.X
-
-
-def slopes_error(data: DataSet, coefficients: Floats) -> Floats:
-    """Relative l2 error of slopes (draws × d)."""
-    return np.asarray(np.linalg.norm(coefficients - data.target, axis=-1) / np.linalg.norm(data.target))
-
-
 class Ours:
     """Our default release of one data set, drawn repeatedly: the sums are the same for every ε and draw."""
 
@@ -259,29 +239,6 @@ class Ours:
             noise[0, 1:] = noise[1:, 0] = border**2 * beta[0] * slopes
         privacy = np.sqrt(np.diag(inverse @ noise @ inverse))
         return np.asarray(1.96 * (sampling + privacy) <= self.design.coefficient_range())
-
-
-def draw_adassp(data: DataSet, epsilon: float, draws: int, gdp: bool, rng: np.random.Generator) -> Floats:
-    """AdaSSP (Wang 2018, Algorithm 2), neighbours replacing one row; returns errors (draws).
-
-    Sensitivities √2c² (X'X), 2cR (X'y), c² (λ_min). As published each third of the budget goes through
-    √log(6/δ)/(ε/3); with `gdp` each part is a Gaussian release of μ/√3.
-    """
-    X = with_constant(data)
-    p, R = X.shape[1], data.response_bound
-    c = math.sqrt(p)
-    G, b, rho = X.T @ X, X.T @ data.y, 0.05
-    unit = math.sqrt(3.0) / privacy_mu(epsilon, DELTA) if gdp else 3.0 * math.sqrt(math.log(6.0 / DELTA)) / epsilon
-    least_scale, gram_scale, cross_scale = unit * c * c, unit * math.sqrt(2.0) * c * c, unit * 2.0 * R * c
-    margin = 1.65 * least_scale if gdp else 3.0 * math.log(6.0 / DELTA) / epsilon * c * c
-    least = np.maximum(0.0, np.linalg.eigvalsh(G)[0] + least_scale * rng.standard_normal(draws) - margin)
-    ridge = np.maximum(0.0, math.sqrt(p * math.log(2.0 * p * p / rho)) * gram_scale - least)
-    noise = np.triu(rng.standard_normal((draws, p, p)))
-    noise += np.triu(noise, 1).transpose(0, 2, 1)
-    left = G + gram_scale * noise + ridge[:, None, None] * np.eye(p)
-    right = b + cross_scale * rng.standard_normal((draws, p))
-    solved = np.linalg.solve(left, right[..., None])[..., 0]
-    return slopes_error(data, solved[:, int(data.intercept) :])
 
 
 def draw_theil_sen(data: DataSet, epsilon: float, draws: int) -> Floats:
@@ -406,7 +363,7 @@ def run_group(
             add("ours", errors)
             add("OLS", ols)
             for rival in RIVALS:
-                add(rival, draw_adassp(data, epsilon, draws, rival.endswith("GDP"), rng))
+                add(rival, slopes_error(data, draw_adassp(data, epsilon, DELTA, draws, rng, gdp=rival.endswith("GDP"))))
             if epsilon in from_diffprivlib:
                 add("diffprivlib", from_diffprivlib[epsilon])
             if theil_sen and d == 1 and number < 4:
@@ -564,14 +521,7 @@ def main() -> int:
     report = write_report(table, missed, doubtful, notes)
     console.print(report, markup=False, highlight=False, soft_wrap=True)
     if out:
-        out.mkdir(parents=True, exist_ok=True)
-        (out / "accuracy.md").write_text(report + "\n", encoding="utf-8")
-        with (out / "accuracy.csv").open("w", newline="", encoding="utf-8") as file:
-            writer = csv.DictWriter(file, fieldnames=list(table[0]), lineterminator="\n")
-            writer.writeheader()
-            writer.writerows(
-                {name: f"{v:.6g}" if isinstance(v, float) else v for name, v in row.items()} for row in table
-            )
+        write_results(out, "accuracy", report, table)
     return 1 if missed else 0
 
 

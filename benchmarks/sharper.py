@@ -17,7 +17,6 @@ deviations of the estimate itself (from the median absolute deviation over the r
 from __future__ import annotations
 
 import argparse
-import csv
 import io
 import json
 import math
@@ -42,6 +41,7 @@ from rich.progress import track
 
 import situations
 from machine import describe_machine
+from sections import write_results
 from situations import ESTIMATE_ALONE, SITUATIONS, SURVEY_SITUATIONS, WITH_RANDOM, WITHOUT_RANDOM, Situation
 
 Floats = NDArray[np.float64]
@@ -283,7 +283,7 @@ def judge(cells: Sequence[Compared]) -> tuple[list[str], list[str]]:
         value, low, high = ratio
         line = f"{what}: {value:.2f} ({low:.2f}–{high:.2f}), at most {most:g} allowed"
         found.append(line)
-        if low > most:
+        if value > most:
             missed.append(line)
 
     if compared:
@@ -361,17 +361,6 @@ def write_report(
     return "\n".join([*lines, *([f"MISSED: {line}" for line in missed] or ["All criteria met."])])
 
 
-def write_files(folder: Path, name: str, report: str, rows: Sequence[dict[str, Any]]) -> None:
-    """Write the report and its figures."""
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / f"{name}.md").write_text(report + "\n", encoding="utf-8")
-    with (folder / f"{name}.csv").open("w", newline="", encoding="utf-8") as file:
-        file.write(f"# {describe_machine('dplinked', 'numpy', 'scipy')}\n")
-        writer = csv.DictWriter(file, fieldnames=list(rows[0]), lineterminator="\n")
-        writer.writeheader()
-        writer.writerows({key: f"{v:.6g}" if isinstance(v, float) else v for key, v in row.items()} for row in rows)
-
-
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--runs", type=int, default=200)
@@ -408,7 +397,7 @@ def main() -> int:
     report = write_report(rows, found, missed, notes)
     print(report)
     if options.out:
-        write_files(options.out, "sharper", report, rows)
+        write_results(options.out, "sharper", report, rows)
     return 1 if missed else 0
 
 
