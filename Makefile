@@ -100,9 +100,10 @@ bench-coverage: $(READY)
 bench-plan: $(READY)
 	$(BIN)/python benchmarks/planning.py --out benchmarks/results/planning.md
 
-# The default fit against 0.1.0's on the same rows. SURVEY=path: the Bank of Italy's survey too; its cells are left out without it.
+# The default fit against 0.1.0's on the same rows, and which line it estimates. SURVEY=path: the Bank of Italy's survey too; its cells are left out without it.
 bench-sharper: $(READY)
 	$(BIN)/python benchmarks/sharper.py --out benchmarks/results $(if $(SURVEY),--survey $(SURVEY))
+	$(BIN)/python benchmarks/estimand.py --out benchmarks/results $(if $(SURVEY),--survey $(SURVEY))
 
 # The fit at perfect linkage against private regression by others. SURVEY=path, HOUSING=path: files whose cells are left out without them.
 bench-peers: $(READY)

@@ -24,7 +24,7 @@ from dplinked.simulate import draw_money, mislink
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
 
-POPULATION = 400_000  # rows that tell the true line
+POPULATION = 400_000  # rows that tell the true line where it is straight: any would do
 ROOT3 = math.sqrt(3.0)
 STATE_SHARES = np.array([0.02, 0.34, 0.01, 0.19, 0.08, 0.03, 0.23, 0.10])
 LARGE_STATE, NEARLY_RANDOM = 1, 0.05
@@ -111,42 +111,42 @@ def _slopes(d: int) -> Floats:
     return np.where(np.arange(d) % 2, -0.6, 1.0) / math.sqrt(d)
 
 
-def _numbered(X: Floats, mean: Floats, errors: Floats) -> People:
+def numbered(X: Floats, mean: Floats, errors: Floats) -> People:
     return People({f"x{k}": X[:, k].copy() for k in range(X.shape[1])}, X, mean, mean + errors)
 
 
 def _uniform(n: int, d: int, sigma: float, rng: np.random.Generator) -> People:
     X = rng.uniform(-ROOT3, ROOT3, (n, d))
-    return _numbered(X, X @ _slopes(d), sigma * rng.standard_normal(n))
+    return numbered(X, X @ _slopes(d), sigma * rng.standard_normal(n))
 
 
 def _correlated(n: int, d: int, rng: np.random.Generator) -> People:
     """Columns with correlations .9, within four deviations."""
     X = math.sqrt(0.9) * rng.standard_normal((n, 1)) + math.sqrt(0.1) * rng.standard_normal((n, d))
     X = np.clip(X, -4.0, 4.0)
-    return _numbered(X, X @ _slopes(d), 0.5 * rng.standard_normal(n))
+    return numbered(X, X @ _slopes(d), 0.5 * rng.standard_normal(n))
 
 
 def _lognormal(n: int, rng: np.random.Generator) -> People:
     X = np.minimum(rng.lognormal(0.0, 0.7, (n, 1)), 45.0)
-    return _numbered(X, 1.0 + X[:, 0], 0.5 * rng.standard_normal(n))
+    return numbered(X, 1.0 + X[:, 0], 0.5 * rng.standard_normal(n))
 
 
 def _multiplicative(n: int, rng: np.random.Generator) -> People:
     X = rng.uniform(0.0, 2.0, (n, 1))
     mean = 1.0 + X[:, 0]
-    return _numbered(X, mean, mean * (np.exp(0.5 * rng.standard_normal(n) - 0.125) - 1.0))
+    return numbered(X, mean, mean * (np.exp(0.5 * rng.standard_normal(n) - 0.125) - 1.0))
 
 
 def _heteroscedastic(n: int, rng: np.random.Generator) -> People:
     X = rng.uniform(-ROOT3, ROOT3, (n, 1))
-    return _numbered(X, X[:, 0], (0.2 + 0.8 * np.abs(X[:, 0])) * rng.standard_normal(n))
+    return numbered(X, X[:, 0], (0.2 + 0.8 * np.abs(X[:, 0])) * rng.standard_normal(n))
 
 
 def _skewed(n: int, rng: np.random.Generator) -> People:
     """Errors that are skewed, and larger where x is."""
     X = rng.uniform(-ROOT3, ROOT3, (n, 1))
-    return _numbered(X, X[:, 0], (0.2 + 0.3 * (X[:, 0] + ROOT3)) * (rng.exponential(size=n) - 1.0))
+    return numbered(X, X[:, 0], (0.2 + 0.3 * (X[:, 0] + ROOT3)) * (rng.exponential(size=n) - 1.0))
 
 
 def _rare_level(n: int, rng: np.random.Generator) -> People:
@@ -160,10 +160,10 @@ def _rare_level(n: int, rng: np.random.Generator) -> People:
 
 def _setting1(n: int, rng: np.random.Generator) -> People:
     X = rng.uniform(-1.0, 1.0, (n, 1))
-    return _numbered(X, X[:, 0], rng.standard_normal(n))
+    return numbered(X, X[:, 0], rng.standard_normal(n))
 
 
-def _numbered_law(
+def numbered_law(
     draw: Callable[[int, np.random.Generator], People],
     d: int,
     bounds: tuple[float, float],
@@ -192,21 +192,21 @@ def _laws() -> dict[str, Law]:
             (0.0, 110_000.0),
             {"region": ("north", "south")},
         ),
-        "lognormal": _numbered_law(_lognormal, 1, (0.0, 45.0), (-5.0, 50.0)),
-        "multiplicative": _numbered_law(_multiplicative, 1, (0.0, 2.0), (0.0, 20.0)),
-        "heteroscedastic": _numbered_law(_heteroscedastic, 1, edge, (-8.0, 8.0)),
-        "skewed": _numbered_law(_skewed, 1, edge, (-4.0, 14.0)),
-        "weak": _numbered_law(lambda n, rng: _uniform(n, 1, 5.0, rng), 1, edge, _spread(5.0, 1, 3.5)),
+        "lognormal": numbered_law(_lognormal, 1, (0.0, 45.0), (-5.0, 50.0)),
+        "multiplicative": numbered_law(_multiplicative, 1, (0.0, 2.0), (0.0, 20.0)),
+        "heteroscedastic": numbered_law(_heteroscedastic, 1, edge, (-8.0, 8.0)),
+        "skewed": numbered_law(_skewed, 1, edge, (-4.0, 14.0)),
+        "weak": numbered_law(lambda n, rng: _uniform(n, 1, 5.0, rng), 1, edge, _spread(5.0, 1, 3.5)),
         "rare level": Law(
             _rare_level, "y ~ x0 * C(group)", {"x0": edge}, "y", (-5.0, 5.0), {"group": ("common", "rare")}
         ),
-        "setting 1": _numbered_law(
+        "setting 1": numbered_law(
             _setting1, 1, (-1.0, 1.0), (-math.sqrt(2 * math.log(10_000)), math.sqrt(2 * math.log(10_000))), "0 + "
         ),
-        "correlated": _numbered_law(lambda n, rng: _correlated(n, 5, rng), 5, (-4.0, 4.0), _spread(0.5, 5, 4.0)),
+        "correlated": numbered_law(lambda n, rng: _correlated(n, 5, rng), 5, (-4.0, 4.0), _spread(0.5, 5, 4.0)),
     }
     for d in (1, 5, 20):
-        laws[f"d = {d}"] = _numbered_law(
+        laws[f"d = {d}"] = numbered_law(
             lambda n, rng, d=d: _uniform(n, d, 0.5, rng),
             d,
             edge,
@@ -253,6 +253,8 @@ def _draw_links(kind: str, n: int, rng: np.random.Generator) -> Links | None:
     if kind == "blocks of 25":
         blocks = np.arange(n) // 25
         return Links(blocks, rng.uniform(0.6, 0.9, int(blocks[-1]) + 1))
+    if kind == "blocks of 25, .9":
+        return Links(np.arange(n) // 25, np.full((n + 24) // 25, 0.9))
     if kind == "blocks of 2":
         return Links(np.arange(n) // 2, np.full((n + 1) // 2, 0.8))
     if kind == "one block":
@@ -326,10 +328,10 @@ def draw(situation: Situation, seed: int) -> Drawn:
 
 
 @cache
-def true_slopes(law: str) -> Floats:
+def true_slopes(law: str, population: int = POPULATION) -> Floats:
     """Slopes of the least-squares line of perfectly linked rows, from the mean of the response over many of them (d)."""
     declared = LAWS[law]
-    people = declared.draw(POPULATION, np.random.default_rng(0))
+    people = declared.draw(population, np.random.default_rng(0))
     first = int("0 +" not in declared.formula)
     X = np.column_stack([np.ones(len(people.X)), people.X]) if first else people.X
     return np.asarray(np.linalg.lstsq(X, people.mean, rcond=None)[0][first:])
