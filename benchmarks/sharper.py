@@ -96,8 +96,7 @@ def work(job: dict[str, Any]) -> None:
         situations.add_survey(Path(job["survey"]))
     situation = next(s for s in [*SITUATIONS, *SURVEY_SITUATIONS] if s.name == job["situation"])
     runs = fit_runs(situation, job["first"], job["count"], job["noisier"])
-    truth = situations.true_slopes(situation.law).tolist()
-    print(json.dumps({"version": dpl.__version__, "source": dpl.__file__, "truth": truth, "runs": runs}))
+    print(json.dumps({"version": dpl.__version__, "source": dpl.__file__, "runs": runs}))
 
 
 @dataclass(frozen=True)
@@ -264,7 +263,7 @@ def compare(
         both = [[run for part in parts[side::2] for run in part["runs"]] for side in (0, 1)]
         if [run["checksum"] for run in both[0]] != [run["checksum"] for run in both[1]]:
             raise SystemExit(f"{cell.name}: the versions drew different rows.")
-        truth = np.array(parts[0]["truth"])
+        truth = situations.true_slopes(cell.law)
         not_private = np.array([run["not_private"] for run in both[0]])
         compared.append(Compared(cell, truth, not_private, Runs.of(both[0]), Runs.of(both[1])))
     return compared, [done[side]["version"] for side in (0, 1)]
@@ -377,6 +376,8 @@ def main() -> int:
         work(options.job)
         return 0
     survey = options.survey.resolve() if options.survey else None
+    if survey:
+        situations.add_survey(survey)
     cells = [*SITUATIONS, *(SURVEY_SITUATIONS if survey else [])]
     names = QUICK if options.quick else options.cells
     if unknown := set(names or ()) - {cell.name for cell in cells}:
