@@ -6,7 +6,7 @@ releases (draws×d). Where a paper counts a row added or removed, its sensitivit
 - AdaSSP: Wang (2018), "Revisiting differentially private linear regression", Algorithm 2.
 - BoostedAdaSSP: Tang and others (2023), "Improved differentially private regression via gradient boosting", Algorithm 1.
 - TukeyEM: Amin, Joseph, Ribero and Vassilvitskii (2022), "Easy differentially private linear regression".
-- DP-GD: full-batch gradient descent whose gradients are clipped row by row, averaged over its last half.
+- DP-GD: gradient descent on all rows, whose gradients are clipped row by row, averaged over its last half.
 - Theil-Sen: Alabi and others (2020), "Differentially private simple linear regression": matched pairs, widened exponential mechanism.
 - BinAgg: Lin, Slavković and Bhoomireddy (2025), "Differentially private linear regression and synthetic data generation with statistical guarantees".
 - IHM: Lev and others (2026), "Near-optimal private linear regression via iterative Hessian mixing".
@@ -15,7 +15,7 @@ releases (draws×d). Where a paper counts a row added or removed, its sensitivit
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -203,22 +203,25 @@ def draw_descent(
     steps: int,
     clip: float,
     rate: float,
+    scaled: bool = False,
 ) -> Floats:
-    """DP-GD: gradients clipped to `clip`·R·√p, steps of `rate` over the largest curvature, which only an oracle knows."""
-    X = with_constant(data)
+    """DP-GD: gradients clipped to `clip`·R·√p, steps of `rate` over the largest curvature, which only an oracle knows.
+
+    `scaled` has the columns centred and scaled by their own means and deviations, which only an oracle knows either.
+    """
+    middle, spread = (data.X.mean(axis=0), data.X.std(axis=0)) if scaled else (0.0, np.ones(data.X.shape[1]))
+    X = with_constant(replace(data, X=(data.X - middle) / spread))
     n, p = X.shape
-    edge, norms = clip * data.response_bound * math.sqrt(p), np.linalg.norm(X, axis=1)[:, None]
+    reach = clip * data.response_bound * math.sqrt(p) / np.linalg.norm(X, axis=1)[:, None]
     step = rate / (np.linalg.eigvalsh(X.T @ X)[-1] / n)
-    scale = 2.0 * edge * math.sqrt(steps) / privacy_mu(epsilon, delta) / n
-    theta, late = np.zeros((draws, p)), []
+    scale = 2.0 * clip * data.response_bound * math.sqrt(p * steps) / privacy_mu(epsilon, delta) / n
+    theta, late = np.zeros((draws, p)), np.zeros((draws, p))
     for k in range(steps):
-        residuals = X @ theta.T - data.y[:, None]
-        reach = edge / norms
-        gradient = (X.T @ np.clip(residuals, -reach, reach)).T / n + scale * rng.standard_normal((draws, p))
-        theta = theta - step * gradient
+        clipped = np.clip(X @ theta.T - data.y[:, None], -reach, reach)
+        theta = theta - step * ((X.T @ clipped).T / n + scale * rng.standard_normal((draws, p)))
         if k >= steps // 2:
-            late.append(theta)
-    return np.mean(late, axis=0)[:, int(data.intercept) :]
+            late += theta / (steps - steps // 2)
+    return late[:, int(data.intercept) :] / spread
 
 
 # --- Theil-Sen -----------------------------------------------------------------------------------------
@@ -239,8 +242,11 @@ def draw_theil_sen(
     found = np.empty((draws, 1))
     for i in range(draws):
         pairs = np.concatenate([rng.permutation(len(x))[: len(x) // 2 * 2].reshape(-1, 2) for _ in range(matchings)])
-        left, right = pairs[x[pairs[:, 0]] != x[pairs[:, 1]]].T
-        slope = (data.y[right] - data.y[left]) / (x[right] - x[left])
+        left, right = pairs.T
+        run = x[right] - x[left]
+        slope = np.divide(
+            data.y[right] - data.y[left], run, out=np.zeros(len(run)), where=run != 0.0
+        )  # level where x ties
         middle = (data.y[right] + data.y[left]) / 2.0 - slope * (x[right] + x[left]) / 2.0
         low, high = (
             _private_median(middle + slope * at, 2.0 * R, epsilon / 2.0 / matchings, widened * 2.0 * R, rng)
