@@ -14,7 +14,7 @@ from typing import Any
 
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
-FLAGS = ("-O3", "-fopenmp-simd", "-ffp-contract=off", "-fPIC", "-shared")
+FLAGS = ("-O3", "-fopenmp-simd", "-ffp-contract=off", "-fno-math-errno", "-fPIC", "-shared")
 
 
 class KernelHook(BuildHookInterface):

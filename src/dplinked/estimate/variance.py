@@ -99,19 +99,22 @@ def split_errors(
     estimate: Estimate,
     sums: ReleasedSums | None,
     variance: NoisyVariance | None,
+    wrong_share: float | None = None,
 ) -> ErrorParts:
-    """Take the variance of each coefficient apart."""
+    """Take the variance of each coefficient apart. `wrong_share` is what wrong links cause of the rows' variance, if it is known."""
     to_user, _ = design.scaling.to_user()
     privacy = np.diag(to_user @ estimate.covariance @ to_user.T)
     if variance is None or sums is None:
         return ErrorParts(privacy)
     gain = to_user @ estimate.gain
-    share = linkage_share(linkage, design, estimate.beta, sums, variance, count)
+    share = wrong_share
+    if share is None:
+        share = linkage_share(linkage, design, estimate.beta, sums, variance, count)
     meat = usable_meat(variance, count) * (1.0 + share * variance.dependence)
     spread = np.diag(gain @ meat @ gain.T)
     sampling, linked = spread * (1.0 - share), spread * share
     if variance.accuracy:
-        moved = accuracy_direction(sums, estimate.beta, design.intercept)
+        moved = sums.mixing * accuracy_direction(sums, estimate.beta, design.intercept)
         linked = linked + variance.accuracy * (gain @ moved) ** 2
     released = ReleasedVariance(
         variance.route, meat, variance.noise, variance.weights, variance.residual, variance.accuracy
@@ -136,11 +139,21 @@ def linkage_share(
     gamma = linkage.public.mean_accuracy
     if gamma == 1.0 or not design.columns:
         return 0.0
+    explained = explained_variance(design, sums, beta, gamma, total_weight(sums, design.intercept, count))
+    return float(np.clip((1.0 - gamma**2) * explained / variance.residual**2, 0.0, 0.95))
+
+
+def total_weight(sums: ReleasedSums, intercept: bool, count: int) -> float:
+    """Number of rows, each times the weight of its group."""
+    return float(sums.matrix[0, 0]) if intercept else float(count)
+
+
+def explained_variance(design: Design, sums: ReleasedSums, beta: Floats, accuracy: float, weight: float) -> float:
+    """``Var(x'β)`` as the released matrix tells it, columns spread as the design says; rows weigh `weight` together."""
     slopes = beta[int(design.intercept) :]
     core = centred_core(sums.matrix, design.intercept)
     spread = column_spread(design) / instrument_signal(design)
-    explained = float(slopes @ (core * spread[:, None]) @ slopes) / (count * gamma)
-    return float(np.clip((1.0 - gamma**2) * explained / variance.residual**2, 0.0, 0.95))
+    return float(slopes @ (core * spread[:, None]) @ slopes) / (weight * accuracy)
 
 
 def accuracy_direction(sums: ReleasedSums, beta: Floats, intercept: bool) -> Floats:

@@ -120,6 +120,11 @@ class Matching:
         """Always 1: the matrix itself says how likely each link is, so nothing is corrected by an accuracy."""
         return 1.0
 
+    @property
+    def least_accuracy(self) -> float:
+        """What diagonal entries are held to: the declared limit, less the tolerance of the check."""
+        return max(0.0, self.accuracy_min - STOCHASTIC_TOLERANCE)
+
     def matrix_for(self, ids: Any) -> Any:
         """The matrix for the rows with these ids, in their order (an Arrow array of integers or texts); with positions, the matrix itself."""
         if self.id is None:
@@ -162,7 +167,7 @@ class Matching:
         return LinkageExposure(
             exact=False,
             symmetric=False,
-            accuracy_min=max(0.0, self.accuracy_min - STOCHASTIC_TOLERANCE),
+            accuracy_min=self.least_accuracy,
             column_sum=self.column_sum + STOCHASTIC_TOLERANCE,
             matrix_change=unit.linkage_change,
             displaced=unit.displaced_links,

@@ -109,6 +109,8 @@ class LinkageExposure:
         response. If it is not 0, the person's own row may carry another response as well.
     carriers
         How many rows may hold one person's response (1 unless links are one-to-many).
+    moved_change
+        The part of M that the person's own move to another block accounts for.
     """
 
     exact: bool
@@ -118,6 +120,7 @@ class LinkageExposure:
     matrix_change: float
     displaced: int
     carriers: int = 1
+    moved_change: float = 0.0
 
     @cached_property
     def relinked(self) -> int:

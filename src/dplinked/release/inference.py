@@ -109,7 +109,7 @@ class Inference:
             self.variance.meat,
             sums.centre,
             self.scaling.intercept,
-            self.variance.accuracy or 0.0,
+            (self.variance.accuracy or 0.0) * sums.mixing**2,
             matrix[zero],
             -offset[zero],
         )

@@ -226,6 +226,11 @@ class Design:
                     half_widths.append(column.peak)
         return replace(self, columns=tuple(columns), groups=tuple(groups), half_widths=tuple(half_widths))
 
+    def with_instrument(self, half_widths: Sequence[float]) -> Design:
+        """The same columns with instruments of other half-widths, at most as wide as the columns themselves."""
+        widths = tuple(min(width, column.peak) for width, column in zip(half_widths, self.columns, strict=True))
+        return replace(self, half_widths=widths)
+
     def unscaled(self) -> Design:
         """The same columns in the user's own units, as the paper has them."""
         columns = tuple(replace(column, shift=0.0, scale=1.0) for column in self.columns)

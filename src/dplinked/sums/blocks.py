@@ -6,7 +6,7 @@ blocks at once; SQL engines write the same formulas with the constants of this m
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -51,9 +51,16 @@ def check_others(others: bool, linkage: ELE) -> None:
         )
 
 
-def find_facts(sizes: Counts, names: Sequence[str | None] = ()) -> BlockFacts:
-    """Facts about blocks from their sizes; `names` are those of an accuracy table, in the same order."""
+def check_weights(weights: Mapping[str | None, float]) -> None:
+    """Refuse weights of groups that would let an instrument grow, or that leave a group out."""
+    if not all(0.0 < weight <= 1.0 for weight in weights.values()):
+        raise StudyError("The weights of groups must lie between 0 and 1.")
+
+
+def find_facts(sizes: Counts, a: Floats, names: Sequence[str | None] = ()) -> BlockFacts:
+    """Facts about blocks from their sizes and weights a; `names` are those of an accuracy table, in the same order."""
     shared = sizes[sizes > 1]
     dependence = np.minimum(MOST_DEPENDENCE, DEPENDENCE / np.sqrt(np.maximum(shared, 1)))
-    mean = float((dependence * shared).sum() / max(1, int(sizes.sum())))
-    return BlockFacts(int(sizes.max()), dict(zip(names, sizes.tolist(), strict=False)), mean)
+    count = max(1, int(sizes.sum()))
+    mean = float((dependence * shared).sum() / count)
+    return BlockFacts(int(sizes.max()), dict(zip(names, sizes.tolist(), strict=False)), mean, float(a @ sizes / count))

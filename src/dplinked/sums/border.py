@@ -12,7 +12,14 @@ Floats = NDArray[np.float64]
 
 
 def add_border(
-    design: Design, count: int, core: Floats, b: Floats, sum_h: Floats, sum_x: Floats, sum_z: float
+    design: Design,
+    count: int,
+    core: Floats,
+    b: Floats,
+    sum_h: Floats,
+    sum_x: Floats,
+    sum_z: float,
+    weight: float | None = None,
 ) -> PrivateSums:
     """Sums ``h'QX`` and ``h'z`` with the intercept first, if the design has one.
 
@@ -21,7 +28,7 @@ def add_border(
     design
         The scaling and the instrument.
     count
-        Number of rows, public. It is the intercept's own entry.
+        Number of rows, public.
     core
         ``h'QX`` of the design's columns (d×d).
     b
@@ -30,10 +37,13 @@ def add_border(
         Totals of the instruments and of ``QX`` (d).
     sum_z
         Total of the responses.
+    weight
+        The intercept's own entry: the total of the weights of rows, if they have some, else their number.
     """
     if not design.intercept:
         return PrivateSums(core, b, count)
-    matrix = np.block([[np.full((1, 1), float(count)), sum_x[None, :]], [sum_h[:, None], core]])
+    own = float(count) if weight is None else weight
+    matrix = np.block([[np.full((1, 1), own), sum_x[None, :]], [sum_h[:, None], core]])
     return PrivateSums(matrix, np.concatenate([[sum_z], b]), count)
 
 

@@ -6,6 +6,7 @@ The door computes a sensitivity from the value it is given, so it cannot be that
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -175,8 +176,14 @@ class Pass(Protocol):
     def block_meat(self, predictor: Predictor, weights: Floats, norm: float) -> PrivateMeat:
         """Sum of squared contributions of blocks, scaled to a norm."""
 
-    def own_rows(self) -> Pass:
-        """The same rows without their links: each row's response is taken for its own."""
+    def with_weights(self, weights: Mapping[str | None, float]) -> Pass:
+        """The same rows, with the instruments of each row, the intercept's 1 included, times the weight of its group.
+
+        Groups are those of an accuracy table, by key; None is the other block. Groups that are not named weigh 1. Weights lie in (0, 1].
+        """
+
+    def own_rows(self, weighted: bool = False) -> Pass:
+        """The same rows without their links: each row's response is taken for its own. If `weighted`, instruments are times w·a of the group."""
 
     def right_residuals(self, clip: ResidualClip, meat: MeatClip | None = None) -> PrivateResiduals:
         """``Σ (1, h_i)[(1-o) ψ_i(z_i - t_i) - (1-γ) mean ψ_i(z_l - t_i)]`` over partners l; see :mod:`dplinked.sums.partners`."""
@@ -207,6 +214,11 @@ class LinkedRows:
     def blocks(self) -> BlockFacts | None:
         """Facts about the blocks, if there are any and they are public."""
         return self.engine.blocks if self.fixed_blocks else None
+
+    @property
+    def read_once(self) -> bool:
+        """Whether the rows come as a stream that is read once."""
+        return bool(getattr(self.engine, "read_once", False))
 
     def with_design(self, design: Design) -> LinkedRows:
         """The same rows with another scaling or instrument."""
@@ -239,9 +251,18 @@ class LinkedRows:
         reach = self.design.radius * float(np.linalg.norm(predictor.beta[first:]))
         return ClippedMeat(matrix, route, self.count, norm, instrument, reach, self.exposure)
 
+    def with_weights(self, weights: Mapping[str | None, float]) -> LinkedRows:
+        """The same rows, the instruments of each group's times its weight. Blocks must be public, since sizes of groups then follow from sums."""
+        assert self.fixed_blocks, "weights of groups tell their sizes"
+        return replace(self, engine=self.engine.with_weights(weights))
+
     def own_gram(self) -> ClippedSums:
-        """``h'X`` of rows by themselves. Links do not enter, so that one person changes one row of it."""
-        return ClippedSums(self.engine.own_rows().instrument_sums(), self.design, Exact().exposure(PrivacyUnit()))
+        """``h'X`` of rows by themselves, each times γ - o and the weight of its block where blocks are public.
+
+        Links do not enter, so that one person changes one row of it.
+        """
+        sums = self.engine.own_rows(weighted=self.fixed_blocks).instrument_sums()
+        return ClippedSums(sums, self.design, Exact().exposure(PrivacyUnit()))
 
     def right_residuals(self, clip: ResidualClip, meat: MeatClip | None = None) -> ClippedResiduals:
         """The clipped residual equation of right links, and the squares of its contributions if `meat` asks for them."""

@@ -77,11 +77,14 @@ class BlockFacts:
         Rows per key of an accuracy table, the other block under None; empty without a table.
     dependence
         Mean over rows of ``min(.5, .9/√m)``, m the size of the row's block, blocks of one counting 0.
+    contrast
+        Mean over rows of a, how much more likely the row's own response is than another one of its block.
     """
 
     largest: int
     by_key: Mapping[str | None, int]
     dependence: float
+    contrast: float = 1.0
 
 
 @dataclass(frozen=True)

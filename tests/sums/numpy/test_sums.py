@@ -23,7 +23,7 @@ from dplinked.sums.numpy import kernel, prepare
 from dplinked.sums.numpy.counts import column_counts
 from dplinked.sums.numpy.instrument import instrument_sums
 from dplinked.sums.numpy.paper import paper_sums, scale_rows
-from dplinked.sums.numpy.prepare import PreparedRows, prepare_rows
+from dplinked.sums.numpy.prepare import Blocks, Piece, PreparedRows, prepare_rows
 from dplinked.sums.rounding import rounding_bound
 from neighbours import ele_matrix
 
@@ -246,9 +246,9 @@ def test_the_kernel_does_what_numpy_does(data: st.DataObject) -> None:
 def test_a_code_that_is_no_block_stops_the_kernel() -> None:
     design = build_design("y ~ x", {"x": (-1, 1), "y": (-1, 1)})
     for code in (-1, 3, 2**31 - 1):
-        sums = kernel.InstrumentSums(design, np.ones(3), False)
+        sums = kernel.InstrumentSums(design, Blocks(np.ones(3, np.int64), np.ones(3), np.zeros(3)), False)
         with pytest.raises(dpl.ReleaseError, match="changed"):
-            sums.add(2, {"x": np.zeros(2), "y": np.zeros(2)}, {}, np.array([0, code], np.int32))
+            sums.add(Piece(2, {"x": np.zeros(2), "y": np.zeros(2)}, {}, np.array([0, code], np.int32)))
 
 
 @pytest.mark.usefixtures("both_ways")

@@ -11,6 +11,7 @@ from dplinked.sums.types import PrivateCounts
 
 def column_counts(data: PreparedRows, bins: int) -> PrivateCounts:
     """Histogram of each numeric column over its bounds, on a public grid (numeric groups×bins)."""
+    data = data.without_links()
     numeric = [group.start for group in data.design.groups if group.numeric]
 
     def work(strip: Strip) -> tuple[Sums, None]:

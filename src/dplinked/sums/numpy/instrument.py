@@ -6,13 +6,15 @@ Under exchangeable linkage errors ``h'Qx = a Σ h_i x_i' + o s_h s_x'`` in each 
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 from numpy.typing import NDArray
 
 from dplinked.sums.border import add_border, symmetrise
 from dplinked.sums.numpy import kernel
-from dplinked.sums.numpy.prepare import Piece, PreparedRows, Strip, cut_strips
-from dplinked.sums.numpy.reduce import AddPiece, Sums, Totals, add_up, merge, sum_parts, sum_strips
+from dplinked.sums.numpy.prepare import PreparedRows, Strip, cut_strips
+from dplinked.sums.numpy.reduce import Sums, Totals, merge, sum_strips, sum_tiles
 from dplinked.sums.types import PrivateSums
 
 Floats = NDArray[np.float64]
@@ -25,34 +27,23 @@ def instrument_sums(data: PreparedRows) -> PrivateSums:
         return _matched_sums(data)
     symmetric = design.half_widths is None
     if kernel.KERNEL is not None:
-        (core, b, sum_h, sum_x, sum_z), totals = _sum_compiled(data)
+        begin = partial(kernel.InstrumentSums, design, data.blocks, data.large)
+        (core, b, sum_h, sum_x, sum_z), totals = sum_tiles(data, begin, "Summing")
     else:
         (core, b, sum_h, sum_x, sum_z), totals = _sum_strips(data, symmetric)
-    if data.blocks is not None and d:
-        core = core + totals.product(slice(-d, None), slice(d), data.blocks.o)
+    blocks, weight = data.blocks, None
+    if blocks is not None and totals.arrays and d:
+        o = blocks.o if blocks.weights is None else blocks.weights * blocks.o
+        core = core + totals.product(slice(-d, None), slice(d), o)
+    if blocks is not None and blocks.weights is not None:
+        weight = float(blocks.weights @ blocks.sizes)
     core = symmetrise(core) if symmetric else core
-    return add_border(design, data.rows.count, core, b, sum_h, sum_x, float(sum_z))
-
-
-def _sum_compiled(data: PreparedRows) -> tuple[Sums, Totals]:
-    """Sum all rows by the kernel, tile by tile; the totals are those of regressors and, if they differ, of instruments."""
-    a = None if data.blocks is None else data.blocks.a
-
-    def begin() -> tuple[AddPiece, list[Floats]]:
-        mine = kernel.InstrumentSums(data.design, a, data.large)
-
-        def add(piece: Piece) -> Sums:
-            tiles = (mine.add(tile.count, tile.raw, tile.levels, tile.codes) for tile in data.tiles(piece))
-            return add_up(tiles)
-
-        return add, mine.totals
-
-    return sum_parts(data, begin, "Summing")
+    return add_border(design, data.rows.count, core, b, sum_h, sum_x, float(sum_z), weight)
 
 
 def _sum_strips(data: PreparedRows, symmetric: bool) -> tuple[Sums, Totals]:
-    """Sum all rows by NumPy, strip by strip, where there is no kernel."""
-    design, d = data.design, len(data.design.columns)
+    """Sum all rows by NumPy, strip by strip, where there is no kernel; the totals are those of regressors and, if they differ, of instruments."""
+    design, d, blocks = data.design, len(data.design.columns), data.blocks
 
     def work(strip: Strip) -> tuple[list[Floats], Floats | None]:
         x, z = strip.x, strip.z
@@ -61,13 +52,17 @@ def _sum_strips(data: PreparedRows, symmetric: bool) -> tuple[Sums, Totals]:
             totalled[:d] = x
             design.instruments(x, totalled[d:])
         h = totalled[-d:] if d else totalled
-        weights = 1.0 if data.blocks is None else data.blocks.weights(strip)
-        weighted = x * weights  # a copy also where they are 1: NumPy multiplies an array by itself slowly
+        weighted = x * (1.0 if blocks is None else strip.take(blocks.a))
+        # x is a copy also where a is 1: NumPy multiplies an array by itself slowly
+        if blocks is not None and blocks.weights is not None:
+            heavy = strip.take(blocks.weights)
+            h, x, z = h * heavy, x * heavy, z * heavy
         sum_x = np.add.reduce(x, axis=1)
         sum_h = sum_x if symmetric else np.add.reduce(h, axis=1)
-        return [np.dot(h, weighted.T), np.dot(h, z), sum_h, sum_x, np.asarray(np.add.reduce(z))], totalled
+        return [np.dot(h, weighted.T), np.dot(h, strip.z), sum_h, sum_x, np.asarray(np.add.reduce(z))], totalled
 
-    return sum_strips(data, work, d * (1 if symmetric else 2), "Summing")
+    linked = blocks is not None and bool(blocks.o.any())
+    return sum_strips(data, work, d * (1 if symmetric else 2) if linked else 0, "Summing")
 
 
 def _matched_sums(data: PreparedRows) -> PrivateSums:

@@ -1,4 +1,4 @@
-/* The pass over rows without Python's lock: clip, scale, weigh, multiply and add a few hundred rows at a time.
+/* The passes over rows without Python's lock: clip, scale, weigh, multiply and add a few hundred rows at a time.
  *
  * kernel.py says what goes in and comes out. The order of additions is fixed; loops marked `omp simd reduction` add in several lanes.
  */
@@ -10,6 +10,11 @@
 
 #define CHUNK 256          /* rows whose columns stay in the first cache */
 #define STRIDE (CHUNK + 8) /* columns a power of two apart would drive each other out of it */
+#define NEARBY 0.7         /* of a residual's clip, as partners.py has it */
+#define PARTNERS 16        /* of a row in blocks of more rows than that, as partners.py has it */
+#define NEAR 512           /* responses of a block, and of the partners after its last, that are at hand at once */
+#define ROUNDS 4           /* of a permutation, as circle.py has it */
+#define ROOM (1.0 + 1e-12) /* for the last digits of a norm */
 
 #if defined(__GNUC__) && !defined(__clang__) && defined(__x86_64__) && defined(__GLIBC__)
 #define FOR_ALL_MACHINES __attribute__((target_clones("avx512f", "avx2", "default")))
@@ -23,6 +28,12 @@
 typedef struct {
     double low, high, fill, shift, scale, half;
 } Scaling;
+
+/* What types.py calls a ResidualClip, with the line's level and, for squares of rows, the norm that contributions are cut to; and what the
+ * whole numbers in a circle mean: middle + unit * number is a response. */
+typedef struct {
+    double level, limit, intercept_weight, widest, norm, middle, unit;
+} Clip;
 
 /* Totals of blocks (blocks x width); what rounding lost of them, or NULL; and `run`, the sum of the latest rows of `block`, which is not
  * added to its totals yet. */
@@ -74,6 +85,39 @@ INLINE double multiply(const double *restrict x, const double *restrict y, int64
     for (int64_t i = 0; i < rows; i++)
         sum += x[i] * y[i];
     return sum;
+}
+
+/* A residual that lies beyond NEARBY times its clip counts as the clip. */
+INLINE double clip_residual(double residual, double width)
+{
+    const double near = NEARBY * width;
+    double value = residual < -near ? -width : residual;
+    return residual > near ? width : value;
+}
+
+INLINE void clip_all(double *restrict x, const double *restrict width, int64_t rows)
+{
+    for (int64_t i = 0; i < rows; i++)
+        x[i] = clip_residual(x[i], width[i]);
+}
+
+/* line = level + slopes'x */
+INLINE void fit_line(const double *restrict x, const double *slopes, double level, int64_t columns, int64_t rows, double *restrict line)
+{
+    for (int64_t i = 0; i < rows; i++)
+        line[i] = level;
+    for (int64_t j = 0; j < columns; j++)
+        for (int64_t i = 0; i < rows; i++)
+            line[i] += slopes[j] * x[j * STRIDE + i];
+}
+
+/* Turn squared lengths into size / max(length, least). */
+INLINE void divide_by_lengths(double *restrict squares, double size, double least, int64_t rows)
+{
+    for (int64_t i = 0; i < rows; i++) {
+        const double length = sqrt(squares[i]) * ROOM;
+        squares[i] = size / (length > least ? length : least);
+    }
 }
 
 /* Four columns at once: x is loaded once for them. */
@@ -152,18 +196,125 @@ INLINE void weigh(const double *restrict x, const int32_t *codes, const double *
             weighted[j * STRIDE + i] = x[j * STRIDE + i] * weights[i];
 }
 
+/* SplitMix64's finaliser, one to one: numbers that look random, as partners.py has it. */
+INLINE uint64_t scatter(uint64_t place)
+{
+    uint64_t mixed = (place + 1) * 0x9E3779B97F4A7C15u;
+    mixed = (mixed ^ (mixed >> 30)) * 0xBF58476D1CE4E5B9u;
+    mixed = (mixed ^ (mixed >> 27)) * 0x94D049BB133111EBu;
+    return mixed ^ (mixed >> 31);
+}
+
+/* Places of ranks in a permutation of 0 ... size - 1, another one for each key, as circle.py has it; written over the ranks. */
+INLINE void shuffle_all(uint32_t *restrict ranks, int64_t count, uint32_t size, uint64_t key)
+{
+    uint32_t flip[ROUNDS], factor[ROUNDS];
+    int bits = 1;
+    while ((size - 1) >> bits)
+        bits++;
+    const int down = (bits + 1) / 2;
+    const uint32_t mask = ((uint32_t)1 << bits) - 1;
+    for (int round = 0; round < ROUNDS; round++) {
+        flip[round] = (uint32_t)key & mask;
+        factor[round] = (uint32_t)(key >> 8) | 1;
+        key = key >> 16 | key << 48;
+    }
+    for (int64_t i = 0; i < count; i++)
+        for (int round = 0; round < ROUNDS; round++) {
+            ranks[i] = (ranks[i] ^ flip[round]) * factor[round] & mask;
+            ranks[i] ^= ranks[i] >> down;
+        }
+    for (int64_t i = 0; i < count; i++)
+        while (ranks[i] >= size)
+            for (int round = 0; round < ROUNDS; round++) {
+                ranks[i] = (ranks[i] ^ flip[round]) * factor[round] & mask;
+                ranks[i] ^= ranks[i] >> down;
+            }
+}
+
+/* Sum of clipped residuals around a line. */
+INLINE double add_clipped(const double *restrict z, int64_t count, double line, double width)
+{
+    double sum = 0.0;
+#pragma omp simd reduction(+ : sum)
+    for (int64_t i = 0; i < count; i++)
+        sum += clip_residual(z[i] - line, width);
+    return sum;
+}
+
+/* `count` responses of a block's circle from a place on; after the last comes the first. */
+INLINE void unroll(const int32_t *circle, int64_t size, int64_t place, int64_t count, const Clip *c, double *restrict z)
+{
+    for (int64_t done = 0, some; done < count; done += some, place = 0) {
+        some = size - place < count - done ? size - place : count - done;
+        for (int64_t i = 0; i < some; i++)
+            z[done + i] = c->middle + c->unit * circle[place + i];
+    }
+}
+
+/* Turn clipped residuals of rows of one block into (1 - o) * own - (1 - accuracy) * mean of those with the partners' responses. Returns 0 where
+ * a place is not in the block, else 1. */
+INLINE int meet_partners(const int32_t *circle, int64_t size, const int64_t *slots, int64_t start, int64_t rows, const double *line,
+                         const double *width, double a, double o, const Clip *c, double *own)
+{
+    const int64_t partners = size - 1 < PARTNERS ? size - 1 : PARTNERS, all = size + partners;
+    const int whole = all <= NEAR && all <= 8 * rows; /* the whole block is unrolled once */
+    const double share = (1.0 - (a + o)) / (partners > 1 ? partners : 1);
+    double z[NEAR];
+    if (whole)
+        unroll(circle, size, 0, all, c, z);
+    for (int64_t i = 0; i < rows; i++) {
+        const int64_t place = slots[i] - start;
+        if (place < 0 || place >= size)
+            return 0;
+        const double *met = z + place + 1;
+        if (!whole) {
+            unroll(circle, size, place + 1 < size ? place + 1 : 0, partners, c, z);
+            met = z;
+        }
+        const double sum = partners == PARTNERS ? add_clipped(met, PARTNERS, line[i], width[i]) : add_clipped(met, partners, line[i], width[i]);
+        own[i] = (1.0 - o) * own[i] - share * sum;
+    }
+    return 1;
+}
+
+INLINE double to_whole(double z, const Clip *c)
+{
+    const double value = rint((z - c->middle) / c->unit);
+    return value < -INT32_MAX ? -INT32_MAX : value > INT32_MAX ? INT32_MAX : value;
+}
+
+/* Numbers of increasing edges below values. */
+INLINE void find_bins(const double *restrict edges, int64_t count, const double *restrict values, int64_t rows, int64_t *restrict bins)
+{
+    for (int64_t i = 0; i < rows; i++)
+        bins[i] = 0;
+    for (int64_t rest = count, half; rest > 0; rest -= half) {
+        half = (rest + 1) / 2;
+        for (int64_t i = 0; i < rows; i++)
+            bins[i] += edges[bins[i] + half - 1] < values[i] ? half : 0;
+    }
+}
+
 /* Tells which source this was built from, so that what an older one left behind is never called. */
 uint32_t dplinked_source(void) { return SOURCE; }
 
-int64_t dplinked_workspace(int64_t columns) { return (3 * columns + 1) * STRIDE + 2 * columns; }
+int64_t dplinked_partners(void) { return PARTNERS; }
 
-/* Returns 0 where a code is no block's number, else 1. */
+double dplinked_nearby(void) { return NEARBY; }
+
+/* Numbers that a pass over so many columns works with. */
+int64_t dplinked_workspace(int64_t columns) { return (3 * columns + 2) * STRIDE + 2 * columns + 1; }
+
+/* `a` has the weights of products, those of blocks in `weights` included; these weigh the other sums. Returns 0 where a code is no block's
+ * number, else 1. */
 FOR_ALL_MACHINES int dplinked_sum(int64_t rows, int64_t columns, const double *const *cells, const Scaling *scaling, int clipped,
-                                  int64_t blocks, const int32_t *codes, const double *a, double *totals, double *lost,
-                                  double *sums, double *workspace)
+                                  int64_t blocks, const int32_t *codes, const double *a, const double *weights, double *totals,
+                                  double *lost, double *sums, double *workspace)
 {
     const int64_t d = columns;
     double *x = workspace, *h = clipped ? x + d * STRIDE : x, *weighted = x + 2 * d * STRIDE, *z = weighted + d * STRIDE;
+    double weight[CHUNK];
     double *b = sums + d * d, *sum_h = b + d, *sum_x = sum_h + d, *sum_z = sum_x + d;
     Totals t = {totals, lost, z + STRIDE, clipped ? 2 * d : d, -1};
     for (int64_t first = 0; first < rows; first += CHUNK) {
@@ -179,6 +330,10 @@ FOR_ALL_MACHINES int dplinked_sum(int64_t rows, int64_t columns, const double *c
         }
         scale_cells(cells[d] + first, scaling + d, n, z);
         weigh(x, code, a, same, d, n, weighted);
+        for (int64_t i = 0; weights && i < n; i++) {
+            weight[i] = weights[code[i]];
+            z[i] *= weight[i];
+        }
         for (int64_t j = 0; j < d; j++) {
             const double *hj = h + j * STRIDE;
             int64_t k = clipped ? 0 : j;
@@ -187,8 +342,9 @@ FOR_ALL_MACHINES int dplinked_sum(int64_t rows, int64_t columns, const double *c
             for (; k < d; k++)
                 sums[j * d + k] += multiply(hj, weighted + k * STRIDE, n);
             b[j] += multiply(hj, z, n);
-            sum_h[j] += add_up(hj, n);
-            sum_x[j] += clipped ? add_up(x + j * STRIDE, n) : 0.0;
+            sum_h[j] += weights ? multiply(hj, weight, n) : add_up(hj, n);
+            if (clipped)
+                sum_x[j] += weights ? multiply(x + j * STRIDE, weight, n) : add_up(x + j * STRIDE, n);
         }
         *sum_z += add_up(z, n);
         if (totals && same)
@@ -199,4 +355,148 @@ FOR_ALL_MACHINES int dplinked_sum(int64_t rows, int64_t columns, const double *c
     if (totals)
         end_run(&t);
     return 1;
+}
+
+/* Where the response of each row stands in its block's circle. Returns 0 where a code is no block's number or a block has more rows than it
+ * should, else 1. */
+FOR_ALL_MACHINES int dplinked_slots(int64_t rows, const int32_t *codes, int64_t blocks, const int64_t *starts, uint32_t *seen, int64_t *slots)
+{
+    uint32_t ranks[CHUNK];
+    for (int64_t first = 0, stop; first < rows; first = stop) {
+        const int64_t block = codes[first];
+        if (block < 0 || block >= blocks)
+            return 0;
+        for (stop = first + 1; stop < rows && stop < first + CHUNK && codes[stop] == block;)
+            stop++;
+        const int64_t start = starts[block], size = starts[block + 1] - start, count = stop - first;
+        if (seen[block] + count > size)
+            return 0;
+        for (int64_t i = 0; i < count; i++)
+            ranks[i] = seen[block] + (uint32_t)i;
+        seen[block] += (uint32_t)count;
+        if (size > PARTNERS + 1)
+            shuffle_all(ranks, count, (uint32_t)size, scatter(block));
+        for (int64_t i = 0; i < count; i++)
+            slots[first + i] = start + ranks[i];
+    }
+    return 1;
+}
+
+/* Put the responses of rows into their slots. */
+FOR_ALL_MACHINES void dplinked_store(int64_t rows, const double *const *cells, const Scaling *scaling, const Clip *c, const int64_t *slots,
+                                     int32_t *values)
+{
+    double z[CHUNK];
+    for (int64_t first = 0; first < rows; first += CHUNK) {
+        const int64_t n = rows - first < CHUNK ? rows - first : CHUNK;
+        scale_cells(cells[0] + first, scaling, n, z);
+        for (int64_t i = 0; i < n; i++)
+            values[slots[first + i]] = (int32_t)to_whole(z[i], c);
+    }
+}
+
+/* Residuals around a line, clipped, times instruments; `squared` are weights of the contributions if rows are squared, `totals` are there if
+ * blocks are totalled. Returns 0 where a code is no block's number or a slot is another block's, else 1. */
+FOR_ALL_MACHINES int dplinked_residuals(int64_t rows, int64_t columns, int intercept, const double *const *cells, const Scaling *scaling,
+                                        const double *slopes, const Clip *c, int64_t blocks, const int32_t *codes, const double *a,
+                                        const double *o, const double *weights, const int64_t *starts, const int64_t *slots,
+                                        const int32_t *values, const double *squared, double *totals, double *lost, double *sums,
+                                        double *workspace)
+{
+    const int64_t d = columns, p = d + intercept;
+    double *x = workspace, *h = x + d * STRIDE, *u = h + p * STRIDE, z[CHUNK], line[CHUNK], width[CHUNK], lengths[CHUNK];
+    Totals t = {totals, lost, u + p * STRIDE, p, -1};
+    for (int64_t i = 0; i < CHUNK; i++)
+        h[i] = 1.0; /* the intercept's; without one, written over */
+    for (int64_t first = 0; first < rows; first += CHUNK) {
+        const int64_t n = rows - first < CHUNK ? rows - first : CHUNK;
+        const int32_t *code = codes ? codes + first : 0;
+        int same = 1;
+        if (code && !check_codes(code, n, blocks, &same))
+            return 0;
+        for (int64_t i = 0; values && i < n; i++) {
+            __builtin_prefetch(values + slots[first + i] + 1);
+            __builtin_prefetch(starts + code[i]);
+            __builtin_prefetch(a + code[i]);
+            __builtin_prefetch(o + code[i]);
+        }
+        for (int64_t i = 0; i < n; i++)
+            width[i] = c->intercept_weight * c->intercept_weight;
+        for (int64_t j = 0; j < d; j++) {
+            double *restrict hj = h + (j + intercept) * STRIDE;
+            scale_cells(cells[j] + first, scaling + j, n, x + j * STRIDE);
+            clip_instrument(x + j * STRIDE, scaling[j].half, n, hj);
+            for (int64_t i = 0; i < n; i++)
+                width[i] += hj[i] * hj[i];
+        }
+        divide_by_lengths(width, c->limit, c->limit / c->widest, n);
+        fit_line(x, slopes, c->level, d, n, line);
+        scale_cells(cells[d] + first, scaling + d, n, z);
+        for (int64_t i = 0; i < n; i++)
+            z[i] = (values ? c->middle + c->unit * to_whole(z[i], c) : z[i]) - line[i];
+        clip_all(z, width, n);
+        for (int64_t start = 0, stop; values && start < n; start = stop) {
+            const int64_t block = code[start], where = starts[block], size = starts[block + 1] - where;
+            for (stop = start + 1; stop < n && code[stop] == block;)
+                stop++;
+            if (!meet_partners(values + where, size, slots + first + start, where, stop - start, line + start, width + start, a[block],
+                               o[block], c, z + start))
+                return 0;
+        }
+        for (int64_t i = 0; weights && i < n; i++)
+            z[i] *= weights[code[i]];
+        for (int64_t i = 0; i < n; i++)
+            lengths[i] = 0.0;
+        for (int64_t j = 0; j < p; j++) {
+            const double *restrict hj = h + j * STRIDE;
+            const double weight = squared ? squared[j] : 1.0;
+            double *restrict uj = u + j * STRIDE;
+            sums[j] += multiply(hj, z, n);
+            for (int64_t i = 0; i < n; i++) {
+                uj[i] = hj[i] * z[i] * weight;
+                lengths[i] += uj[i] * uj[i];
+            }
+        }
+        if (squared) {
+            divide_by_lengths(lengths, c->norm, c->norm, n);
+            for (int64_t j = 0; j < p; j++)
+                for (int64_t i = 0; i < n; i++)
+                    u[j * STRIDE + i] *= lengths[i];
+            for (int64_t j = 0; j < p; j++) {
+                double *row = sums + p + j * p;
+                int64_t k = j;
+                for (; k + 4 <= p; k += 4)
+                    multiply_four(u + j * STRIDE, u + k * STRIDE, n, row + k);
+                for (; k < p; k++)
+                    row[k] += multiply(u + j * STRIDE, u + k * STRIDE, n);
+            }
+        }
+        if (totals && same)
+            add_run(&t, code ? code[0] : 0, u, n);
+        else if (totals)
+            add_blocks(&t, code, u, n);
+    }
+    if (totals)
+        end_run(&t);
+    return 1;
+}
+
+/* Rows by the size of their residuals |z - level - share * slopes'x|, between increasing edges. */
+FOR_ALL_MACHINES void dplinked_counts(int64_t rows, int64_t columns, const double *const *cells, const Scaling *scaling, const double *slopes,
+                                      double level, double share, int64_t bins, const double *edges, int64_t *counts, double *workspace)
+{
+    double z[CHUNK], line[CHUNK];
+    int64_t bin[CHUNK];
+    for (int64_t first = 0; first < rows; first += CHUNK) {
+        const int64_t n = rows - first < CHUNK ? rows - first : CHUNK;
+        for (int64_t j = 0; j < columns; j++)
+            scale_cells(cells[j] + first, scaling + j, n, workspace + j * STRIDE);
+        fit_line(workspace, slopes, 0.0, columns, n, line);
+        scale_cells(cells[columns] + first, scaling + columns, n, z);
+        for (int64_t i = 0; i < n; i++)
+            z[i] = fabs(z[i] - level - share * line[i]);
+        find_bins(edges, bins - 1, z, n, bin);
+        for (int64_t i = 0; i < n; i++)
+            counts[bin[i]]++;
+    }
 }

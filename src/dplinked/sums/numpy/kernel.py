@@ -10,9 +10,8 @@ import ctypes
 import math
 import sysconfig
 import zlib
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,6 +19,12 @@ from numpy.typing import NDArray
 from dplinked.data.encoding import CHANGED
 from dplinked.errors import ReleaseError
 from dplinked.study.design import Design
+from dplinked.sums.numpy.prepare import Blocks, Piece
+from dplinked.sums.partners import NEAR, PARTNERS
+from dplinked.sums.types import MeatClip, ResidualClip
+
+if TYPE_CHECKING:
+    from dplinked.sums.numpy.circle import Circle
 
 Floats = NDArray[np.float64]
 Codes = NDArray[np.int32]
@@ -36,14 +41,57 @@ def _load() -> Any:
         library.dplinked_source.restype = ctypes.c_uint32
         if library.dplinked_source() != zlib.crc32(source.read_bytes()):
             return None
+        library.dplinked_partners.restype = whole
+        library.dplinked_nearby.restype = ctypes.c_double
+        if library.dplinked_partners() != PARTNERS or library.dplinked_nearby() != NEAR:
+            return None
         library.dplinked_workspace.argtypes, library.dplinked_workspace.restype = [whole], whole
-        library.dplinked_sum.argtypes = [whole, whole, pointer, pointer, ctypes.c_int, whole, *[pointer] * 6]
+        library.dplinked_sum.argtypes = [whole, whole, pointer, pointer, ctypes.c_int, whole, *[pointer] * 7]
+        library.dplinked_slots.argtypes = [whole, pointer, whole, *[pointer] * 3]
+        library.dplinked_store.argtypes = [whole, *[pointer] * 5]
+        library.dplinked_residuals.argtypes = [whole, whole, ctypes.c_int, *[pointer] * 4, whole, *[pointer] * 12]
+        library.dplinked_counts.argtypes = [
+            whole, whole, *[pointer] * 3, ctypes.c_double, ctypes.c_double, whole, *[pointer] * 3
+        ]  # fmt: skip
     except (OSError, AttributeError):
         return None
     return library
 
 
 KERNEL: Any = _load()
+
+
+class _Columns:
+    """The columns of a design as the kernel takes them: cells as the data has them, and how they are scaled."""
+
+    def __init__(self, design: Design) -> None:
+        self.design, self.count = design, len(design.columns)
+        self._scaling = np.array([_scaling(design, k) for k in range(self.count + 1)])
+        self._workspace = np.empty(KERNEL.dplinked_workspace(self.count))
+
+    @property
+    def scaling(self) -> int:
+        """Address of what kernel.c calls a Scaling of each column, the response's last."""
+        return self._scaling.ctypes.data
+
+    @property
+    def workspace(self) -> int:
+        """Address of numbers to work with."""
+        return self._workspace.ctypes.data
+
+    def cells(self, tile: Piece) -> list[Floats]:
+        """The columns of a tile, the response last. Those that are computed from others come from NumPy, scaled already."""
+        columns = (*self.design.columns, self.design.response)
+        made = np.empty((sum(column.plain is None for column in columns), tile.count))
+        numbers, rest = self.design.numbers(tile.raw) if len(made) else {}, iter(made)
+        cells = []
+        for column in columns:
+            if column.plain is None:
+                cells.append(next(rest))
+                column.write(numbers, tile.levels, cells[-1])
+            else:
+                cells.append(np.require(tile.raw[column.plain], np.float64, ["C", "A"]))
+        return cells
 
 
 class InstrumentSums:
@@ -53,62 +101,172 @@ class InstrumentSums:
     ----------
     design
         The scaling and the instrument.
-    a
-        Weights of the blocks; None without blocks.
+    blocks
+        The blocks, if there are any.
     compensated
         Whether totals keep what rounding loses (Neumaier), in a second array.
     """
 
-    def __init__(self, design: Design, a: Floats | None, compensated: bool) -> None:
-        d, clipped = len(design.columns), design.half_widths is not None
-        self._design, self._clipped = design, clipped
-        self._a = np.ones(1) if a is None else np.require(a, np.float64, ["C", "A"])
-        self._scaling = np.array([_scaling(design, k) for k in range(d + 1)])
-        self._workspace = np.empty(KERNEL.dplinked_workspace(d))
-        arrays = 0 if a is None else 1 + compensated
-        self._arrays = [np.zeros((self._a.size, 2 * d if clipped else d)) for _ in range(arrays)]
+    def __init__(self, design: Design, blocks: Blocks | None, compensated: bool) -> None:
+        self._columns, self._clipped = _Columns(design), design.half_widths is not None
+        self._a, self._weights = np.ones(1), None
+        if blocks is not None:
+            self._weights = None if blocks.weights is None else np.require(blocks.weights, np.float64, ["C", "A"])
+            self._a = np.require(
+                blocks.a if self._weights is None else blocks.a * self._weights, np.float64, ["C", "A"]
+            )
+        width = self._columns.count * (2 if self._clipped else 1)
+        self._arrays = _totals(self._a.size, width, blocks is not None and bool(blocks.o.any()), compensated)
 
     @property
     def totals(self) -> list[Floats]:
         """Arrays (width×blocks) whose sum is the totals of regressors and then, if they differ, of instruments."""
         return [array.T for array in self._arrays]
 
-    def add(
-        self, count: int, raw: Mapping[str, Floats], levels: Mapping[str, Codes], codes: Codes | None
-    ) -> list[Floats]:
-        """Sum a tile: ``Σ a h x'``, ``h'z``, ``Σh``, ``Σx`` and ``Σz``. The rows are also added to the totals of their blocks."""
-        design, d = self._design, len(self._design.columns)
-        cells = self._cells(count, raw, levels)
-        codes = None if codes is None else np.require(codes, np.int32, ["C", "A"])
+    def add(self, tile: Piece) -> list[Floats]:
+        """Sum a tile: ``Σ wa h x'``, ``Σ w h z``, ``Σ w h``, ``Σ w x`` and ``Σ w z``. The rows are also added to the totals of their blocks."""
+        d, codes = self._columns.count, _codes(tile)
+        cells = self._columns.cells(tile)
         sums = np.zeros(d * d + 3 * d + 1)
-        pointers = (ctypes.c_void_p * (d + 1))(*(column.ctypes.data for column in cells))
-        totals, lost = ([array.ctypes.data for array in self._arrays] + [None, None])[:2]
         done = KERNEL.dplinked_sum(
-            count, d, pointers, self._scaling.ctypes.data, self._clipped, self._a.size,
-            None if codes is None else codes.ctypes.data, self._a.ctypes.data, totals, lost, sums.ctypes.data,
-            self._workspace.ctypes.data,
+            tile.count, d, _pointers(cells), self._columns.scaling, self._clipped, self._a.size, _address(codes),
+            _address(self._a), _address(self._weights), *_addresses(self._arrays), _address(sums), self._columns.workspace,
         )  # fmt: skip
-        if not done:
-            raise ReleaseError(CHANGED)
+        _check(done)
         core, b, sum_h, sum_x, sum_z = np.split(sums, np.cumsum([d * d, d, d, d]))
         core = core.reshape(d, d)
-        if design.half_widths is None:
+        if not self._clipped:
             core, sum_x = core + np.triu(core, 1).T, sum_h
         return [core, b, sum_h, sum_x, sum_z[0]]
 
-    def _cells(self, count: int, raw: Mapping[str, Floats], levels: Mapping[str, Codes]) -> list[Floats]:
-        """The columns as the data has them, which the kernel scales. Columns that are computed from others come from NumPy, scaled already."""
-        columns = (*self._design.columns, self._design.response)
-        made = np.empty((sum(column.plain is None for column in columns), count))
-        numbers, rest = self._design.numbers(raw) if len(made) else {}, iter(made)
-        cells = []
-        for column in columns:
-            if column.plain is None:
-                cells.append(next(rest))
-                column.write(numbers, levels, cells[-1])
-            else:
-                cells.append(np.require(raw[column.plain], np.float64, ["C", "A"]))
-        return cells
+
+class ResidualSums:
+    """The clipped residuals of one thread, times instruments; totals of blocks grow from tile to tile where `meat` asks for blocks.
+
+    Parameters
+    ----------
+    design
+        The scaling and the instrument.
+    clip, meat
+        What residuals are taken around and clipped to, and what is squared.
+    blocks
+        The blocks, if there are any.
+    circle
+        The responses of partners, if rows have partners.
+    compensated
+        Whether totals keep what rounding loses (Neumaier), in a second array.
+    """
+
+    def __init__(
+        self,
+        design: Design,
+        clip: ResidualClip,
+        meat: MeatClip | None,
+        blocks: Blocks | None,
+        circle: Circle | None,
+        compensated: bool,
+    ) -> None:
+        self._columns, self._meat, self._blocks, self._circle = _Columns(design), meat, blocks, circle
+        first = int(design.intercept)
+        self._slopes = np.array(clip.beta[first:])
+        scale = (0.0, 1.0) if circle is None else (circle.middle, circle.unit)
+        norm = 0.0 if meat is None else meat.norm
+        level = float(clip.beta[:first].sum())
+        self._clip = np.array([level, clip.limit, clip.intercept_weight, clip.widest, norm, *scale])
+        by_row = meat is not None and meat.route == "row"
+        self._squared = np.array(meat.weights, np.float64) if meat is not None and by_row else None
+        size = 1 if blocks is None else blocks.sizes.size
+        self._arrays = _totals(size, self._columns.count + first, meat is not None and not by_row, compensated)
+
+    @property
+    def totals(self) -> list[Floats]:
+        """Arrays (p×blocks) whose sum is the totals of the rows' terms."""
+        return [array.T for array in self._arrays]
+
+    def add(self, tile: Piece) -> list[Floats]:
+        """Sum a tile: the equation (p), and the upper triangle of the squares of rows (p×p) if they are asked for."""
+        d, intercept, codes = self._columns.count, int(self._columns.design.intercept), _codes(tile)
+        blocks, circle, p = self._blocks, self._circle, d + intercept
+        cells = self._columns.cells(tile)
+        sums = np.zeros(p + p * p)
+        a, o, weights = (None, None, None) if blocks is None else (blocks.a, blocks.o, blocks.weights)
+        starts, slots, values = (None, None, None) if circle is None else (circle.starts, tile.slots, circle.values)
+        done = KERNEL.dplinked_residuals(
+            tile.count, d, intercept, _pointers(cells), self._columns.scaling, _address(self._slopes), _address(self._clip),
+            1 if blocks is None else blocks.sizes.size, _address(codes), _address(a), _address(o), _address(weights),
+            _address(starts), _address(slots), _address(values), _address(self._squared), *_addresses(self._arrays),
+            _address(sums), self._columns.workspace,
+        )  # fmt: skip
+        _check(done)
+        return [sums[:p], sums[p:].reshape(p, p)]
+
+
+class ResidualCounts:
+    """Histograms of residuals, tile by tile."""
+
+    def __init__(self, design: Design, slopes: Floats, level: float, share: float, edges: Floats) -> None:
+        self._columns, self._level, self._share = _Columns(design), level, share
+        self._slopes, self._edges = np.array(slopes, np.float64), np.array(edges, np.float64)
+        self.totals: list[Floats] = []
+
+    def add(self, tile: Piece) -> list[NDArray[np.int64]]:
+        """Count the rows of a tile by ``|z - level - share·x'slopes|`` (bins)."""
+        cells = self._columns.cells(tile)
+        counts = np.zeros(self._edges.size + 1, np.int64)
+        KERNEL.dplinked_counts(
+            tile.count, self._columns.count, _pointers(cells), self._columns.scaling, _address(self._slopes), self._level,
+            self._share, counts.size, _address(self._edges), _address(counts), self._columns.workspace,
+        )  # fmt: skip
+        return [counts]
+
+
+def find_slots(codes: Codes, starts: NDArray[np.int64], seen: NDArray[np.uint32]) -> NDArray[np.int64]:
+    """The slots of rows, see :class:`dplinked.sums.numpy.circle.Walk`; `seen` goes on to count the rows of each block."""
+    slots, codes = np.empty(codes.size, np.int64), np.require(codes, np.int32, ["C", "A"])
+    _check(
+        KERNEL.dplinked_slots(codes.size, _address(codes), seen.size, _address(starts), _address(seen), _address(slots))
+    )
+    return slots
+
+
+def store_responses(alone: Design, piece: Piece, middle: float, unit: float, values: NDArray[np.int32]) -> None:
+    """Write the responses of rows into their slots. The design has no columns but the response."""
+    columns = _Columns(alone)
+    cells = columns.cells(piece)
+    clip = np.array([0.0, 0.0, 0.0, 0.0, 0.0, middle, unit])
+    KERNEL.dplinked_store(
+        piece.count, _pointers(cells), columns.scaling, _address(clip), _address(piece.slots), _address(values)
+    )
+
+
+def _address(array: NDArray[Any] | None) -> int | None:
+    """Where an array is; the kernel takes None for what is not there."""
+    return None if array is None else array.ctypes.data
+
+
+def _pointers(arrays: list[Floats]) -> Any:
+    """Where several arrays are. It does not keep them alive."""
+    return (ctypes.c_void_p * len(arrays))(*map(_address, arrays))
+
+
+def _addresses(arrays: list[Floats]) -> list[int | None]:
+    """Where totals and what they lost are."""
+    return ([array.ctypes.data for array in arrays] + [None, None])[:2]
+
+
+def _totals(blocks: int, width: int, wanted: bool, compensated: bool) -> list[Floats]:
+    """Arrays for totals of blocks, none if they are not wanted."""
+    return [np.zeros((blocks, width)) for _ in range(wanted * (1 + compensated))]
+
+
+def _codes(tile: Piece) -> Codes | None:
+    return None if tile.codes is None else np.require(tile.codes, np.int32, ["C", "A"])
+
+
+def _check(done: int) -> None:
+    """Refuse rows that are not those whose blocks were counted."""
+    if not done:
+        raise ReleaseError(CHANGED)
 
 
 def _scaling(design: Design, place: int) -> tuple[float, ...]:

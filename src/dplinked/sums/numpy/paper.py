@@ -36,7 +36,7 @@ def paper_sums(data: PreparedRows, row_norm: float, response_bound: float) -> Pr
         x, z = scaled(strip.x, strip.z)
         totalled = np.vstack([x, z])
         if blocks is not None:
-            x *= blocks.weights(strip)
+            x *= strip.take(blocks.a)
         return [np.dot(x, x.T), np.dot(x, z), np.dot(z, z)], totalled
 
     (gram, cross, squares), totals = sum_strips(data, work, p + 1, "Summing")

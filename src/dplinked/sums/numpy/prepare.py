@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Protocol
 
@@ -17,12 +17,14 @@ from dplinked.errors import StudyError
 from dplinked.linkage import ELE, Exact, Linkage, Matching, PrivacyUnit
 from dplinked.linkage.matching import is_whole
 from dplinked.study.design import Design
-from dplinked.sums.blocks import check_others, find_facts, weigh_blocks
+from dplinked.sums.blocks import check_others, check_weights, find_facts, weigh_blocks
+from dplinked.sums.partners import unlinking_terms
 from dplinked.sums.rounding import STRIP, TILE
 from dplinked.sums.types import BlockFacts
 
 Floats = NDArray[np.float64]
 Codes = NDArray[np.int32]
+Slots = NDArray[np.int64]
 
 
 class Parts(Protocol):
@@ -59,6 +61,8 @@ class Blocks:
         Number of rows m of each block.
     a, o
         Weights of each block, see :mod:`dplinked.sums.blocks`.
+    weights
+        What the instruments of each block's rows are multiplied by, in (0, 1]; None if nothing.
     names
         Keys of the blocks of an accuracy table, None for the other block; empty without a table.
     column
@@ -70,6 +74,7 @@ class Blocks:
     sizes: NDArray[np.int64]
     a: Floats
     o: Floats
+    weights: Floats | None = None
     names: tuple[str | None, ...] = ()
     column: str | None = None
     keys: Keys | None = None
@@ -81,27 +86,34 @@ class Blocks:
         column = self.column
         return self.keys.codes(piece, lambda: rows.keys(column))
 
-    def weights(self, strip: Strip) -> Floats:
-        """The weight a of each row's block (k), or a single one if all rows of the strip lie in one block."""
-        codes = strip.codes
-        assert codes is not None
-        if codes.size and codes[0] == codes[-1] and np.array_equal(codes, np.broadcast_to(codes[0], codes.shape)):
-            codes = codes[:1]
-        return np.asarray(self.a.take(codes), np.float64)
-
     def facts(self) -> BlockFacts:
         """What the release needs to know of public block sizes."""
-        return find_facts(self.sizes, self.names)
+        return find_facts(self.sizes, self.a, self.names)
+
+    def weighed(self, weights: Mapping[str | None, float]) -> Blocks:
+        """The same blocks, with weights by name; blocks without a name have no weight."""
+        check_weights(weights)
+        listed = np.array([weights.get(name, 1.0) for name in self.names])
+        return replace(self, weights=listed if np.any(listed != 1.0) else None)
+
+    def alone(self) -> Blocks:
+        """Blocks whose rows have their own responses, weighed by ``w·a``."""
+        weights = self.a if self.weights is None else self.weights * self.a
+        return replace(self, a=np.ones_like(self.a), o=np.zeros_like(self.o), weights=weights)
 
 
 @dataclass(frozen=True, repr=False)
 class Piece:
-    """Rows as they are read: numbers by column, numbers of levels by column, and the number of each row's block."""
+    """Rows as they are read: numbers by column, numbers of levels by column, and the number of each row's block.
+
+    `slots` are the places of their responses in a :class:`~dplinked.sums.numpy.circle.Circle`, where partners are needed.
+    """
 
     count: int
     raw: Mapping[str, Floats]
     levels: Mapping[str, Codes]
     codes: Codes | None
+    slots: Slots | None = None
 
     def cut(self, size: int) -> Iterator[Piece]:
         """The same rows, at most `size` at a time."""
@@ -109,23 +121,45 @@ class Piece:
             rows = slice(start, min(start + size, self.count))
             raw = {name: column[rows] for name, column in self.raw.items()}
             levels = {name: column[rows] for name, column in self.levels.items()}
-            yield Piece(rows.stop - rows.start, raw, levels, None if self.codes is None else self.codes[rows])
+            codes = None if self.codes is None else self.codes[rows]
+            slots = None if self.slots is None else self.slots[rows]
+            yield Piece(rows.stop - rows.start, raw, levels, codes, slots)
 
 
 @dataclass(frozen=True, repr=False)
 class Strip:
-    """A few thousand rows: scaled regressors (d×k), scaled responses (k), and the number of each row's block (k)."""
+    """A few thousand rows: scaled regressors (d×k), scaled responses (k), and the numbers and slots of :class:`Piece` (k)."""
 
     x: Floats
     z: Floats
     codes: Codes | None = None
+    slots: Slots | None = None
+
+    def take(self, values: Floats) -> Floats:
+        """The value of each row's block (k), or a single one if all rows lie in one block."""
+        codes = self.codes
+        assert codes is not None
+        if codes.size and codes[0] == codes[-1] and np.array_equal(codes, np.broadcast_to(codes[0], codes.shape)):
+            codes = codes[:1]
+        return np.asarray(values.take(codes), np.float64)
 
 
 @dataclass(frozen=True, repr=False)
 class PreparedRows:
     """Rows ready for a pass: their blocks are known, their cells are not read yet.
 
-    `matching` is an explicit matrix Q in place of blocks (n×n, sparse).
+    Attributes
+    ----------
+    blocks
+        The blocks, if links are uncertain within blocks.
+    matching
+        An explicit matrix Q in place of blocks (n×n, sparse).
+    fixed_blocks
+        Whether every row keeps its block between neighbours.
+    terms
+        How many terms unlink the matrix, see :func:`dplinked.sums.partners.unlinking_terms`.
+    kept
+        What later passes need again, by what it was made of; shared by all that is made from these rows.
     """
 
     rows: Parts
@@ -133,11 +167,18 @@ class PreparedRows:
     blocks: Blocks | None
     matching: Any = None
     progress: Progress | None = None
+    fixed_blocks: bool = True
+    terms: int | None = None
+    kept: dict[Any, Any] = field(default_factory=dict)
 
     @cached_property
     def large(self) -> bool:
         """Whether a block is too large for its rows to be added one by one."""
         return self.blocks is not None and bool(self.blocks.sizes.max(initial=0) > TILE)
+
+    def without_links(self) -> PreparedRows:
+        """The same rows, each with its own response. Keys of blocks are not read."""
+        return replace(self, blocks=None, matching=None)
 
     def pieces(self, part: int) -> Iterator[Piece]:
         """The rows of one part, as they are read."""
@@ -158,7 +199,7 @@ class PreparedRows:
         for rows in piece.cut(STRIP):
             both = np.empty((len(self.design.columns) + 1, rows.count))
             self.design.fill_rows(rows.raw, rows.levels, both)
-            yield Strip(both[:-1], both[-1], rows.codes)
+            yield Strip(both[:-1], both[-1], rows.codes, rows.slots)
 
     def whole(self) -> tuple[Floats, Floats]:
         """Scaled regressors (d×n) and responses (n) of all rows."""
@@ -188,10 +229,9 @@ def prepare_rows(
         matrix = linkage.matrix_for(None if linkage.id is None else _ids(rows, linkage.id))
         if matrix.shape[0] != rows.count:
             raise StudyError(f"The matching matrix is for {matrix.shape[0]} rows, the data has {rows.count}.")
-        return PreparedRows(rows, design, None, matrix, progress)
-    return PreparedRows(
-        rows, design, None if isinstance(linkage, Exact) else _find_blocks(rows, linkage, unit), None, progress
-    )
+        return PreparedRows(rows, design, None, matrix, progress, terms=unlinking_terms(linkage.least_accuracy))
+    blocks = None if isinstance(linkage, Exact) else _find_blocks(rows, linkage, unit)
+    return PreparedRows(rows, design, blocks, None, progress, fixed_blocks=unit.fixes_blocks)
 
 
 def _ids(rows: Parts, name: str) -> Any:
@@ -231,7 +271,8 @@ def _find_blocks(rows: Parts, linkage: ELE, unit: PrivacyUnit) -> Blocks:
             accuracies[-1] = np.nan
     check_others(bool(np.isnan(accuracies).any()), linkage)
     accuracies[np.isnan(accuracies)] = linkage.other_accuracy
-    return Blocks(sizes, *weigh_blocks(sizes, accuracies, linkage, unit), tuple(names or ()), linkage.block, keys)
+    a, o = weigh_blocks(sizes, accuracies, linkage, unit)
+    return Blocks(sizes, a, o, names=tuple(names or ()), column=linkage.block, keys=keys)
 
 
 def cut_strips(count: int) -> list[slice]:

@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cache, reduce
 from threading import Event, Lock
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,6 +26,20 @@ WORKERS = min(8, os.cpu_count() or 1)
 assert WORKERS <= MOST_THREADS, "the rounding bound counts the threads whose totals are added"
 _FEW_RUNS = 16  # blocks in a strip up to which they are summed one by one
 _SUMMING = Lock()  # NumPy releases the GIL too briefly for threads to sum in parallel; one sums while the others decode
+
+
+class Walk(Protocol):
+    """A way along consecutive rows that tells where their responses stand."""
+
+    def place(self, piece: Piece) -> Piece:
+        """The next rows, with their slots."""
+
+
+class Order(Protocol):
+    """Tells where the responses of rows stand, see :mod:`dplinked.sums.numpy.circle`."""
+
+    def walk(self, part: int) -> Walk:
+        """A way along the rows from a part on that begins a share."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -52,27 +66,33 @@ class Totals:
         return np.asarray(merge(strips)[0])
 
 
+def cut_shares(parts: int) -> list[list[int]]:
+    """Consecutive parts for each thread."""
+    return [share.tolist() for share in np.array_split(np.arange(parts), min(WORKERS, parts)) if share.size]
+
+
 def sum_parts(
-    data: PreparedRows, begin: Callable[[], tuple[AddPiece, list[Floats]]], title: str
+    data: PreparedRows, begin: Callable[[], tuple[AddPiece, list[Floats]]], title: str, order: Order | None = None
 ) -> tuple[Sums, Totals]:
     """Sum all rows; return merged sums and totals of blocks.
 
     Each thread takes consecutive parts. It calls `begin` once, for a function that sums a piece and for the arrays to which that function
-    adds totals of blocks. For a given number of threads the order of every addition is fixed.
+    adds totals of blocks. For a given number of threads the order of every addition is fixed. With an `order`, pieces have slots.
     """
     parts, stopped = data.rows.parts, Event()
     done = iter(range(1, parts + 1))
 
-    def run(mine: NDArray[Any]) -> tuple[list[Sums], list[Floats]]:
+    def run(mine: list[int]) -> tuple[list[Sums], list[Floats]]:
         add, totals = begin()
+        walk = None if order is None else order.walk(mine[0])
         sums: list[Sums] = []
         try:
-            for part in mine.tolist():
+            for part in mine:
                 found = []
                 for piece in data.pieces(part):
                     if stopped.is_set():
                         return [], []
-                    found.append(add(piece))
+                    found.append(add(piece if walk is None else walk.place(piece)))
                 sums.append(add_up(found))
                 if data.progress is not None:
                     data.progress(title, next(done), parts)
@@ -81,7 +101,7 @@ def sum_parts(
             raise
         return sums, totals
 
-    shares = [share for share in np.array_split(np.arange(parts), min(WORKERS, parts)) if share.size]
+    shares = cut_shares(parts)
     with ThreadPoolExecutor(max_workers=len(shares)) as pool:
         try:
             results = list(pool.map(run, shares))
@@ -92,7 +112,11 @@ def sum_parts(
 
 
 def sum_strips(
-    data: PreparedRows, work: Callable[[Strip], tuple[Sums, Floats | None]], width: int, title: str
+    data: PreparedRows,
+    work: Callable[[Strip], tuple[Sums, Floats | None]],
+    width: int,
+    title: str,
+    order: Order | None = None,
 ) -> tuple[Sums, Totals]:
     """Sum all rows by NumPy. `work` returns the sums of a strip and, unless `width` is 0, what is to be totalled by block (width×rows)."""
 
@@ -111,7 +135,19 @@ def sum_strips(
 
         return add, [] if totals is None else [totals]
 
-    return sum_parts(data, begin, title)
+    return sum_parts(data, begin, title, order)
+
+
+def sum_tiles(
+    data: PreparedRows, begin: Callable[[], Any], title: str, order: Order | None = None
+) -> tuple[Sums, Totals]:
+    """Sum all rows by the kernel, tile by tile. `begin` makes what a thread adds tiles to, such as :class:`~dplinked.sums.numpy.kernel.InstrumentSums`."""
+
+    def begin_thread() -> tuple[AddPiece, list[Floats]]:
+        mine = begin()
+        return lambda piece: add_up(map(mine.add, data.tiles(piece))), mine.totals
+
+    return sum_parts(data, begin_thread, title, order)
 
 
 @cache

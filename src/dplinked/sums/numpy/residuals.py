@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 from numpy.typing import NDArray
 
 from dplinked.sums.border import symmetrise
+from dplinked.sums.numpy import kernel
 from dplinked.sums.numpy.prepare import PreparedRows, Strip, cut_strips
-from dplinked.sums.numpy.reduce import Sums, merge, sum_strips
+from dplinked.sums.numpy.reduce import Sums, merge, sum_strips, sum_tiles
 from dplinked.sums.types import Predictor, PrivateCounts, PrivateMeat
 
 Floats = NDArray[np.float64]
@@ -15,12 +18,18 @@ Floats = NDArray[np.float64]
 
 def residual_counts(data: PreparedRows, predictor: Predictor, edges: Floats) -> PrivateCounts:
     """Histogram of the absolute residuals that rows have on their own, between increasing public edges; the last bin is open."""
+    data, title = data.without_links(), "Measuring residuals"
+    if kernel.KERNEL is not None:
+        slopes, level = _own_line(data, predictor)
+        begin = partial(kernel.ResidualCounts, data.design, slopes, level, predictor.accuracy, edges)
+        (counts,), _ = sum_tiles(data, begin, title)
+        return PrivateCounts(counts[None, :])
 
     def work(strip: Strip) -> tuple[Sums, None]:
         residual = np.abs(_own_residuals(data, predictor, strip.x, strip.z))
         return [np.bincount(np.searchsorted(edges, residual), minlength=edges.size + 1)[: edges.size + 1]], None
 
-    (counts,), _ = sum_strips(data, work, 0, "Measuring residuals")
+    (counts,), _ = sum_strips(data, work, 0, title)
     return PrivateCounts(counts[None, :])
 
 
@@ -28,7 +37,7 @@ def row_meat(data: PreparedRows, predictor: Predictor, weights: Floats, norm: fl
     """``Σ u_i u_i'`` with ``u_i = weights·h_i·r_i`` scaled to ‖u_i‖ ≤ norm. Under an explicit Q the residual r_i is taken from ``w_i'β``."""
 
     def square(x: Floats, residual: Floats) -> Floats:
-        u = _instruments(data, x) * weights[:, None] * residual
+        u = instruments_of(data, x) * weights[:, None] * residual
         shorten(u, norm)
         return np.asarray(np.dot(u, u.T))
 
@@ -38,6 +47,7 @@ def row_meat(data: PreparedRows, predictor: Predictor, weights: Floats, norm: fl
         residual = z - predictor.beta[:first].sum() - data.matching @ (predictor.beta[first:] @ x)
         (meat,) = merge([[square(x[:, rows], residual[rows])] for rows in cut_strips(z.size)])
     else:
+        data = data.without_links()
 
         def work(strip: Strip) -> tuple[Sums, None]:
             return [square(strip.x, _own_residuals(data, predictor, strip.x, strip.z))], None
@@ -54,8 +64,8 @@ def block_meat(data: PreparedRows, predictor: Predictor, weights: Floats, norm: 
 
     def work(strip: Strip) -> tuple[Sums, Floats]:
         fitted = np.dot(predictor.beta[first:], strip.x)
-        h = _instruments(data, strip.x) * weights[:, None]
-        residual = strip.z - predictor.beta[:first].sum() - blocks.weights(strip) * fitted
+        h = instruments_of(data, strip.x) * weights[:, None]
+        residual = strip.z - predictor.beta[:first].sum() - strip.take(blocks.a) * fitted
         return [np.zeros(0)], np.vstack([h * residual, h, fitted])
 
     _, totals = sum_strips(data, work, 2 * p + 1, "Variance")
@@ -75,14 +85,19 @@ def shorten(vectors: Floats, norm: float) -> None:
 
 def _own_residuals(data: PreparedRows, predictor: Predictor, x: Floats, z: Floats) -> Floats:
     """``z_i - β₀ - (γx_i + (1-γ)x̄)'β``: an estimate of each row's residual that depends on no other row."""
-    first = int(data.design.intercept)
-    slopes = predictor.beta[first:]
-    level = float(predictor.beta[:first].sum() + (1.0 - predictor.accuracy) * (slopes @ predictor.mean))
+    slopes, level = _own_line(data, predictor)
     residual: Floats = z - level - predictor.accuracy * np.dot(slopes, x)
     return residual
 
 
-def _instruments(data: PreparedRows, x: Floats) -> Floats:
+def _own_line(data: PreparedRows, predictor: Predictor) -> tuple[Floats, float]:
+    """Slopes, and the constant part ``β₀ + (1-γ)x̄'β`` of what a row's response is expected to be."""
+    first = int(data.design.intercept)
+    slopes = predictor.beta[first:]
+    return slopes, float(predictor.beta[:first].sum() + (1.0 - predictor.accuracy) * (slopes @ predictor.mean))
+
+
+def instruments_of(data: PreparedRows, x: Floats) -> Floats:
     """Instruments of a strip, with the intercept's ones first."""
     h = np.empty_like(x)
     data.design.instruments(x, h)

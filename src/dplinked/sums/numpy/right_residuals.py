@@ -1,81 +1,135 @@
-"""The clipped residual equation of right links, from linked rows: each row meets its own response and those of its partners."""
+"""The clipped residual equation of right links, from linked rows: each row meets its own response and those of its partners.
+
+See :mod:`dplinked.sums.partners`. Responses are put into circles first; then one pass gives the equation and the squares of its contributions.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from functools import partial
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dplinked.sums.border import symmetrise
-from dplinked.sums.numpy.prepare import PreparedRows, cut_strips
-from dplinked.sums.numpy.reduce import merge
-from dplinked.sums.numpy.residuals import shorten
-from dplinked.sums.partners import PARTNERS
+from dplinked.sums.numpy import kernel
+from dplinked.sums.numpy.circle import Circle, make_circle
+from dplinked.sums.numpy.prepare import PreparedRows, Strip, cut_strips
+from dplinked.sums.numpy.reduce import Sums, Totals, merge, sum_strips, sum_tiles
+from dplinked.sums.numpy.residuals import instruments_of, shorten
+from dplinked.sums.partners import PARTNERS, clip_residuals
 from dplinked.sums.types import MeatClip, PrivateResiduals, ResidualClip
 
 Floats = NDArray[np.float64]
-Places = NDArray[np.int64]
+
+_TITLE = "Second stage"
 
 
 def right_residuals(data: PreparedRows, clip: ResidualClip, meat: MeatClip | None = None) -> PrivateResiduals:
     """The equation (p), and the squares of its contributions if `meat` asks for them."""
-    x, z = data.whole()
-    h = np.empty_like(x)
-    data.design.instruments(x, h)
-    first = int(data.design.intercept)
-    fitted = clip.beta[:first].sum() + clip.beta[first:] @ x
-    widths = clip.widths(h)
-    brackets = _brackets(data, z, fitted, widths)
-    instruments = np.vstack([np.ones((first, z.size)), h])
-    strips = cut_strips(z.size)
-    (vector,) = merge([[instruments[:, rows] @ brackets[rows]] for rows in strips])
-    if meat is None:
-        return PrivateResiduals(vector)
-    contributions = instruments * brackets * meat.weights[:, None]
-    if meat.route == "block":
-        assert data.blocks is not None
-        codes = data.block_codes()
-        contributions = np.stack([np.bincount(codes, row, data.blocks.sizes.size) for row in contributions])
-    shorten(contributions, meat.norm)
-    (squares,) = merge([[contributions[:, rows] @ contributions[:, rows].T] for rows in cut_strips(contributions.shape[1])])
-    return PrivateResiduals(vector, symmetrise(squares))
-
-
-def _brackets(data: PreparedRows, z: Floats, fitted: Floats, widths: Floats) -> Floats:
-    """What each row's instruments are multiplied by (n)."""
-    own = np.clip(z - fitted, -widths, widths)
     if data.matching is not None:
-        return _unlinked(data.matching, z, fitted, widths)
-    if data.blocks is None:
-        return own
-    codes = data.block_codes()
-    o = data.blocks.o[codes]
-    accuracy = data.blocks.a[codes] + o
-    met, partners = np.zeros_like(own), np.minimum(PARTNERS, data.blocks.sizes - 1)
-    for lag, theirs in partner_places(codes, data.blocks.sizes):
-        met += np.where(lag <= partners[codes], np.clip(z[theirs] - fitted, -widths, widths), 0.0)
-    return (1.0 - o) * own - (1.0 - accuracy) / np.maximum(partners[codes], 1) * met
+        vector, squares = _matched(data, clip, meat)
+    else:
+        (vector, squares), totals = _sum_rows(data, clip, meat)
+        if meat is not None and meat.route == "block":
+            squares = _square_blocks(totals, meat)
+    return PrivateResiduals(vector, None if meat is None else symmetrise(squares))
 
 
-def partner_places(codes: NDArray[np.int32], sizes: Places) -> Iterator[tuple[int, Places]]:
-    """For each lag, the place of each row's partner, which counts if the lag is at most the number of its partners."""
-    order = np.lexsort((scatter(np.arange(codes.size)), codes))
-    starts = np.cumsum(sizes) - sizes
-    slots = np.empty(codes.size, np.int64)
-    slots[order] = np.arange(codes.size)
-    within, size = slots - starts[codes], sizes[codes]
-    for lag in range(1, 1 + min(PARTNERS, int(sizes.max(initial=1)) - 1)):
-        yield lag, order[starts[codes] + (within + lag) % size]
+def _sum_rows(data: PreparedRows, clip: ResidualClip, meat: MeatClip | None) -> tuple[Sums, Totals]:
+    """The equation, squares of rows if they are asked for, and totals of blocks if these are."""
+    linked = data.blocks is not None and bool(data.blocks.o.any())
+    circle = make_circle(data) if linked else None
+    order = None if circle is None else circle.order
+    if kernel.KERNEL is not None:
+        begin = partial(kernel.ResidualSums, data.design, clip, meat, data.blocks, circle, data.large)
+        (vector, squares), totals = sum_tiles(data, begin, _TITLE, order)
+        return [vector, squares + np.triu(squares, 1).T], totals
+
+    def work(strip: Strip) -> tuple[Sums, Floats]:
+        terms = _row_terms(data, clip, circle, strip)
+        return [np.add.reduce(terms, axis=1), _square_rows(terms, meat)], terms
+
+    width = len(data.design.names) if meat is not None and meat.route == "block" else 0
+    return sum_strips(data, work, width, _TITLE, order)
 
 
-def scatter(places: Places) -> NDArray[np.uint64]:
-    """A number for each place of a row, one to one, by which an order of places looks random (the finaliser of SplitMix64)."""
-    mixed = (places.astype(np.uint64) + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15)
-    mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return np.asarray(mixed ^ (mixed >> np.uint64(31)))
+def _row_terms(data: PreparedRows, clip: ResidualClip, circle: Circle | None, strip: Strip) -> Floats:
+    """``(1, h_i)`` times what it is multiplied by, of each row of a strip (p×k)."""
+    h, fitted, widths = _row_clips(data, clip, strip.x)
+    z = strip.z if circle is None else circle.rounded(strip.z)
+    brackets = clip_residuals(z - fitted, widths)
+    if data.blocks is not None and circle is not None:
+        o, met = strip.take(data.blocks.o), _meet_partners(circle, strip, fitted, widths)
+        brackets = (1.0 - o) * brackets - (1.0 - (strip.take(data.blocks.a) + o)) * met
+    if data.blocks is not None and data.blocks.weights is not None:
+        brackets *= strip.take(data.blocks.weights)
+    return h * brackets
 
 
-def _unlinked(Q: object, z: Floats, fitted: Floats, widths: Floats) -> Floats:
-    raise NotImplementedError
+def _row_clips(data: PreparedRows, clip: ResidualClip, x: Floats) -> tuple[Floats, Floats, Floats]:
+    """Instruments (p×k), fitted values (k) and widths (k) of rows."""
+    first = int(data.design.intercept)
+    h = instruments_of(data, x)
+    return h, clip.beta[:first].sum() + clip.beta[first:] @ x, clip.widths(h[first:])
+
+
+def _meet_partners(circle: Circle, strip: Strip, fitted: Floats, widths: Floats) -> Floats:
+    """Mean clipped residual of each row with the responses of its partners; 0 in blocks of one (k)."""
+    assert strip.codes is not None
+    assert strip.slots is not None
+    starts = circle.starts[strip.codes]
+    sizes, places = circle.starts[strip.codes + 1] - starts, strip.slots - starts
+    partners, met = np.minimum(PARTNERS, sizes - 1), np.zeros_like(fitted)
+    for lag in range(1, 1 + int(partners.max(initial=0))):
+        z = circle.middle + circle.unit * circle.values[starts + (places + lag) % sizes]
+        met += np.where(lag <= partners, clip_residuals(z - fitted, widths), 0.0)
+    return np.asarray(met / np.maximum(partners, 1))
+
+
+def _square_rows(terms: Floats, meat: MeatClip | None) -> Floats:
+    """Squares of the contributions of rows, each cut to the norm (p×p); nothing where blocks are squared."""
+    if meat is None or meat.route != "row":
+        return np.zeros((len(terms), len(terms)))
+    contributions = terms * meat.weights[:, None]
+    shorten(contributions, meat.norm)
+    return np.asarray(np.dot(contributions, contributions.T))
+
+
+def _square_blocks(totals: Totals, meat: MeatClip) -> Floats:
+    """Squares of the contributions of blocks, each cut to the norm (p×p)."""
+    by_row = MeatClip("row", meat.weights, meat.norm)
+    return np.asarray(merge([[_square_rows(found, by_row)] for _, found in totals.cut()])[0])
+
+
+# --- explicit matrices ----------------------------------------------------------------------------------
+
+
+def _matched(data: PreparedRows, clip: ResidualClip, meat: MeatClip | None) -> tuple[Floats, Floats]:
+    """The equation and the squares of rows under an explicit Q: ``Σ_l C_il ψ_i(z_l - t_i)`` takes the place of brackets."""
+    C, (x, z) = _unlinking(data), data.whole()
+
+    def work(rows: slice) -> Sums:
+        h, fitted, widths = _row_clips(data, clip, x[:, rows])
+        pairs = C[rows]
+        row = np.repeat(np.arange(fitted.size), np.diff(pairs.indptr))
+        met = clip_residuals(z[pairs.indices] - fitted[row], widths[row])
+        terms = h * np.bincount(row, pairs.data * met, fitted.size)
+        return [np.add.reduce(terms, axis=1), _square_rows(terms, meat)]
+
+    vector, squares = merge([work(rows) for rows in cut_strips(z.size)])
+    return vector, squares
+
+
+def _unlinking(data: PreparedRows) -> Any:
+    """``C = Σ_{j<k} (I-Q)^j`` (n×n, sparse), kept for later passes."""
+    import scipy.sparse as sp
+
+    assert data.terms is not None
+    if "C" not in data.kept:
+        unit = sp.eye_array(data.matching.shape[0], format="csr")
+        C = unit
+        for _ in range(data.terms - 1):
+            C = unit + C @ (unit - data.matching)
+        data.kept["C"] = sp.csr_array(C)
+    return data.kept["C"]

@@ -72,6 +72,7 @@ class StreamPass:
     linkage: Linkage
     unit: PrivacyUnit
     blocks: None = None
+    read_once: bool = True
 
     @property
     def count(self) -> int:
@@ -145,6 +146,7 @@ class StreamPass:
         raise StudyError(_NEEDS_MORE)
 
     residual_counts = row_meat = block_meat = column_counts
+    with_weights = own_rows = right_residuals = column_counts
 
 
 def resolve_data(data: Any) -> Any:

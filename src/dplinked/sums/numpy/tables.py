@@ -133,9 +133,15 @@ class TablePass:
         """Sum of squared contributions of blocks, scaled to a norm."""
         return residuals.block_meat(self.data, predictor, weights, norm)
 
-    def own_rows(self) -> TablePass:
-        """The same rows without their links."""
-        return TablePass(replace(self.data, blocks=None, matching=None))
+    def with_weights(self, weights: Mapping[str | None, float]) -> TablePass:
+        """The same rows, the instruments of each group's multiplied by its weight."""
+        blocks = self.data.blocks
+        return self if blocks is None else TablePass(replace(self.data, blocks=blocks.weighed(weights)))
+
+    def own_rows(self, weighted: bool = False) -> TablePass:
+        """The same rows without their links, weighed by the weight and the contrast of their groups if they are to be."""
+        blocks = self.data.blocks.alone() if weighted and self.data.blocks is not None else None
+        return TablePass(replace(self.data.without_links(), blocks=blocks))
 
     def right_residuals(self, clip: ResidualClip, meat: MeatClip | None = None) -> PrivateResiduals:
         """The clipped residual equation of right links, and the squares of its contributions if they are asked for."""

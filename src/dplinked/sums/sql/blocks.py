@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -17,6 +17,7 @@ from dplinked.sums.blocks import (
     MOST_DEPENDENCE,
     check_accuracies,
     check_others,
+    check_weights,
     find_facts,
     weigh_blocks,
 )
@@ -29,10 +30,11 @@ from dplinked.sums.types import BlockFacts
 
 @dataclass(frozen=True)
 class OneBlock:
-    """All rows in one block, or right links (a = 1, o = 0): ``Q = a I + o 11'``."""
+    """All rows in one block, or right links (a = 1, o = 0): ``Q = a I + o 11'``. Instruments are times `weight`."""
 
     a: float
     o: float
+    weight: float = 1.0
     key: None = None
 
     def close(self) -> None:
@@ -43,42 +45,94 @@ class OneBlock:
 class BlockTable:
     """Blocks of a key column, in a table that the engine keeps.
 
-    The table has one row per block: its key k, its place g, its number of rows m, its weights a and o, and totals of the columns of
-    `design`. Another design's totals take a pass of their own.
+    The table has one row per block: its key k, its place g, its number of rows m, its weights a and o, what its instruments are multiplied by,
+    v, and totals of the columns of `design`. Another design's totals take a pass of their own.
 
-    With a single accuracy, each key is a block, null included. With an accuracy `table`, each declared key is a block, and g is its place
+    With a single accuracy, each key is a block, null included. With an accuracy table, each of its keys is a block, and g is its place
     in that table; all other rows are one block, for which k is null and g is -1.
+
+    Attributes
+    ----------
+    keys
+        Those of an accuracy table, by place; None without one.
+    totals
+        Names of the totals, each after a comma.
+    fixed
+        Whether every row keeps its block between neighbours, so that sizes are public.
+    weighed
+        Whether v is another number than 1.
     """
 
     kept: Kept
     key: str
     same: str
-    table: bool
+    keys: tuple[str, ...] | None
+    totals: str
     blocks: int
     largest: int
     design: Design
+    fixed: bool
+    weighed: bool = False
 
     def close(self) -> None:
         """Forget the table."""
         self.kept.close()
 
-    def weighted(self, rows: str) -> str:
-        """Join each row's block weight `a`. Null keys are handled apart, because null-safe joins are slow."""
-        where = "g = -1" if self.table else "k is null"
-        other = f"(select max(a) from {self.kept.name} where {where})"
-        a = f"coalesce(b.a, {other})" if self.table else f"case when cells.k is null then {other} else b.a end"
-        return f"select cells.*, {a} as a from ({rows}) cells left join {self.kept.name} b on cells.k = b.k"
+    @property
+    def weight(self) -> list[Scaled]:
+        """What instruments are multiplied by, if it is not 1."""
+        return [Scaled("v")] if self.weighed else []
 
-    def totals(self, rows: str, totals: str) -> str:
-        """Query of each block's totals, which `totals` lists, with its m, a and o."""
-        if self.table:
-            rows = f"select cells.*, coalesce(b.g, -1) as g from ({rows}) cells left join {self.kept.name} b on cells.k = b.k"
-        key, kept = ("g", "g") if self.table else ("k", "k")
-        same = "=" if self.table else self.same
+    @property
+    def own_key(self) -> str:
+        """The column that tells blocks apart."""
+        return "k" if self.keys is None else "g"
+
+    def join_columns(self, rows: str, *names: str) -> str:
+        """Join columns of each row's block. Null keys are handled apart, because null-safe joins are slow."""
+        where = "k is null" if self.keys is None else "g = -1"
+
+        def joined(name: str) -> str:
+            other = f"(select max({name}) from {self.kept.name} where {where})"
+            null = "cells.k is null" if self.keys is None else "b.k is null"
+            return f", case when {null} then {other} else b.{name} end as {name}"
+
+        listed = "".join(map(joined, names))
+        return f"select cells.*{listed} from ({rows}) cells left join {self.kept.name} b on cells.k = b.k"
+
+    def total(self, rows: str, totals: str) -> str:
+        """Query of each block's totals, which `totals` lists, with its m, a, o and v."""
+        key, same = self.own_key, self.same if self.keys is None else "="
+        rows = rows if self.keys is None else self.join_columns(rows, "g")
         return (
-            f"select t.*, b.m, b.a, b.o from (select {key}{totals} from ({rows}) grouped group by {key}) t "
-            f"join {self.kept.name} b on t.{key} {same} b.{kept}"
+            f"select t.*, b.m, b.a, b.o, b.v from (select {key}{totals} from ({rows}) grouped group by {key}) t "
+            f"join {self.kept.name} b on t.{key} {same} b.{key}"
         )
+
+    def weigh(self, engine: SqlEngine, weights: Mapping[str | None, float]) -> BlockTable:
+        """The same blocks, with weights by key of the accuracy table. Without such a table they have no names."""
+        check_weights(weights)
+        listed = {-1: weights.get(None, 1.0), **{g: weights.get(key, 1.0) for g, key in enumerate(self.keys or ())}}
+        if self.keys is None or set(listed.values()) == {1.0}:
+            return self
+        import pyarrow as pa
+
+        given = Kept(engine, "weights")
+        table = pa.table({"g": pa.array(listed.keys(), pa.int32()), "v": pa.array(listed.values(), pa.float64())})
+        engine.keep_table(given.name, table, "g, v")
+        source = f"{self.kept.name} b join {given.name} y on b.g = y.g"
+        return self._replace_columns(engine, "b.a, b.o, y.v", source)
+
+    def alone(self, engine: SqlEngine) -> BlockTable:
+        """Blocks of right links, weighed by ``w·a``."""
+        one, zero = engine.double(1.0), engine.double(0.0)
+        return self._replace_columns(engine, f"{one} as a, {zero} as o, b.v * b.a as v", f"{self.kept.name} b")
+
+    def _replace_columns(self, engine: SqlEngine, columns: str, source: str) -> BlockTable:
+        """The same blocks with other columns a, o and v."""
+        kept = Kept(engine, "blocks")
+        engine.hold(kept.name, f"select b.k, b.g, b.m, {columns}{self.totals} from {source}")
+        return replace(self, kept=kept, weighed=True)
 
 
 LinkTable = OneBlock | BlockTable | PairTable  # what stands for Q in statements
@@ -94,15 +148,15 @@ def find_link_table(
         return keep_matching(columns, count, linkage), None
     if linkage.block is None:
         return _one_block(count, linkage, unit)
-    kept = _keep_blocks(columns, count, linkage)
-    return _check_blocks(columns, kept, count, linkage, unit)
+    kept, totals = _keep_blocks(columns, count, linkage)
+    return _check_blocks(columns, kept, totals, count, linkage, unit)
 
 
 def _one_block(count: int, linkage: ELE, unit: PrivacyUnit) -> tuple[OneBlock, BlockFacts]:
     """All rows as one block."""
     sizes, accuracy = np.array([count]), np.array([linkage.accuracy_of("")], np.float64)
-    (a,), (o,) = weigh_blocks(sizes, accuracy, linkage, unit)
-    return OneBlock(float(a), float(o)), find_facts(sizes)
+    a, o = weigh_blocks(sizes, accuracy, linkage, unit)
+    return OneBlock(float(a[0]), float(o[0])), find_facts(sizes, a)
 
 
 def total_columns(engine: SqlEngine, most: int, *groups: Sequence[Scaled]) -> tuple[str, list[list[Scaled]]]:
@@ -113,8 +167,8 @@ def total_columns(engine: SqlEngine, most: int, *groups: Sequence[Scaled]) -> tu
     return text, [[Scaled(names[column.sql], column.log) for column in group] for group in groups]
 
 
-def _keep_blocks(columns: DesignColumns, count: int, linkage: ELE) -> Kept:
-    """Keep m, a, o and totals of each block. Accuracies are joined from a table, never written into a statement."""
+def _keep_blocks(columns: DesignColumns, count: int, linkage: ELE) -> tuple[Kept, str]:
+    """Keep m, a, o, v and totals of each block, and name the totals. Accuracies are joined from a table, never written into a statement."""
     engine, table = columns.engine, isinstance(linkage.accuracy, Mapping)
     assert linkage.block is not None
     accuracies = _keep_accuracies(engine, columns.stored[linkage.block], linkage)
@@ -134,8 +188,9 @@ def _keep_blocks(columns: DesignColumns, count: int, linkage: ELE) -> Kept:
     found = f"select k, g, m, case when m = 1 then {one} else {raised} end as y{also} from ({found}) c"
     o = f"case when m > 1 then ({one} - y) / greatest(m - 1, 1) else {engine.double(0.0)} end"
     kept = Kept(engine, "blocks")
-    engine.hold(kept.name, f"select k, g, m, y - o as a, o{also} from (select c.*, {o} as o from ({found}) c) c")
-    return kept
+    weighed = f"select k, g, m, y - o as a, o, {one} as v{also} from (select c.*, {o} as o from ({found}) c) c"
+    engine.hold(kept.name, weighed)
+    return kept, also
 
 
 def _keep_accuracies(engine: SqlEngine, column: SqlColumn, linkage: ELE) -> Kept:
@@ -162,26 +217,38 @@ def _keep_accuracies(engine: SqlEngine, column: SqlColumn, linkage: ELE) -> Kept
 
 
 def _check_blocks(
-    columns: DesignColumns, kept: Kept, count: int, linkage: ELE, unit: PrivacyUnit
+    columns: DesignColumns, kept: Kept, totals: str, count: int, linkage: ELE, unit: PrivacyUnit
 ) -> tuple[BlockTable, BlockFacts]:
     """Check the blocks that are kept, and find the facts about them."""
-    engine, table = columns.engine, isinstance(linkage.accuracy, Mapping)
-    double = engine.double
+    engine, double = columns.engine, columns.engine.double
+    keys = tuple(linkage.accuracy) if isinstance(linkage.accuracy, Mapping) else None
     small = f"sum(case when m > 1 and (a + o) * m < {double(LEAST_PRODUCT)} then 1 else 0 end)"
     others = "sum(case when g = -1 then 1 else 0 end)"
     sums = ExactSums(engine, count)
-    dependence = f"m * least({double(MOST_DEPENDENCE)}, {double(DEPENDENCE)} / sqrt(m))"
-    sums.add(Scaled(f"case when m > 1 then {dependence} else {double(0.0)} end"))
+    shared = f"m * least({double(MOST_DEPENDENCE)}, {double(DEPENDENCE)} / sqrt(m))"
+    sums.add(Scaled(f"case when m > 1 then {shared} else {double(0.0)} end"))
+    sums.add(Scaled("m * a"))
     statement = f"select count(*), sum(m), max(m), {small}, {others}{sums.selected()} from {kept.name}"
     ((blocks, total, largest, small_blocks, other_blocks, *found),) = engine.fetch(statement)
     if int(total or 0) != count:
         raise ReleaseError(CHANGED)
-    check_others(table and bool(other_blocks), linkage)
+    check_others(keys is not None and bool(other_blocks), linkage)
     check_accuracies(bool(small_blocks), unit)
     by_key: dict[str | None, int] = {}
-    if table:
-        names = dict(enumerate(linkage.accuracy))  # type: ignore[arg-type]
+    if keys is not None:
+        names = dict(enumerate(keys))
         by_key = {names.get(int(g)): int(m) for g, m in engine.fetch(f"select g, m from {kept.name} order by g")}
     assert linkage.block is not None
-    block_table = BlockTable(kept, linkage.block, engine.same, table, int(blocks), int(largest or 0), columns.design)
-    return block_table, BlockFacts(block_table.largest, by_key, sums.read(found).take(1)[0] / max(1, count))
+    block_table = BlockTable(
+        kept,
+        linkage.block,
+        engine.same,
+        keys,
+        totals,
+        int(blocks),
+        int(largest or 0),
+        columns.design,
+        unit.fixes_blocks,
+    )
+    dependence, contrast = sums.read(found).take(2) / max(1, count)
+    return block_table, BlockFacts(block_table.largest, by_key, float(dependence), float(contrast))

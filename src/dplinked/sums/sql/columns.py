@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import ast
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
 
 from dplinked.study.design import Column, Design
 from dplinked.study.formula import Factor
 from dplinked.sums.sql.dialect import LARGEST, SqlColumn, SqlEngine
 from dplinked.sums.sql.exact_sums import Scaled, log2_ceiling
+
+Floats = NDArray[np.float64]
 
 
 class DesignColumns:
@@ -46,6 +51,21 @@ class DesignColumns:
     def z(self) -> Scaled:
         """The response's column."""
         return Scaled("z", log2_ceiling(self.design.response.peak))
+
+    @property
+    def instruments(self) -> list[Scaled]:
+        """The instruments' columns after the intercept's 1, if there is one."""
+        return [*([Scaled(self.engine.double(1.0))] if self.design.intercept else []), *self.h]
+
+    def fitted(self, beta: Floats, logs: Sequence[int]) -> tuple[str, float]:
+        """``x'β`` without the intercept, of columns divided by ``2^logs``, and a bound on it."""
+        slopes = beta[int(self.design.intercept) :].tolist()
+        terms = [
+            f"{self.engine.double(math.ldexp(b, log))} * x{k}"
+            for k, (b, log) in enumerate(zip(slopes, logs, strict=True))
+        ]
+        reach = sum(abs(slope) * column.peak for slope, column in zip(slopes, self.design.columns, strict=True))
+        return f"({' + '.join(terms) or self.engine.double(0.0)})", reach
 
     def rows(self, key: str | None, *, instruments: bool = False, scaled: bool = True) -> str:
         """Query of the key k, z, x0, x1, … and, with `instruments`, h0, h1, …

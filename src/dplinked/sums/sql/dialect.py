@@ -96,6 +96,7 @@ class SqlEngine(ABC):
     bigint_type: str  # 64-bit whole numbers
     int_type: str  # 32-bit whole numbers
     checks_cells: bool  # whether reading a malformed text or moment fails
+    random: str  # a number in [0, 1), another one for each row
 
     @abstractmethod
     def run(self, statement: str) -> list[tuple[Any, ...]]:
@@ -160,6 +161,14 @@ class SqlEngine(ABC):
     @abstractmethod
     def hex_number(self, text: str) -> str:
         """Hexadecimal digits as a number whose sums do not overflow."""
+
+    @abstractmethod
+    def gathered(self, value: str) -> str:
+        """The values of a group as a list, in any order."""
+
+    @abstractmethod
+    def added(self, values: str, term: str) -> str:
+        """The sum of a term over the values q of a list."""
 
     def as_double(self, value: str) -> str:
         """A number as a double."""

@@ -55,6 +55,7 @@ class DuckDBEngine(SqlEngine):
     bigint_type = "bigint"
     int_type = "int"
     checks_cells = True
+    random = "random()"
 
     def __init__(self, connection: duckdb.DuckDBPyConnection | None, relation: Any = None) -> None:
         self._connection, self._relation = connection, relation
@@ -146,6 +147,14 @@ class DuckDBEngine(SqlEngine):
     def hex_number(self, text: str) -> str:
         """Hexadecimal digits as a number; sums of these are 128 bits wide."""
         return f"cast(concat('0x', {text}) as {self.bigint_type})"
+
+    def gathered(self, value: str) -> str:
+        """The values of a group as a list, in any order."""
+        return f"list({value})"
+
+    def added(self, values: str, term: str) -> str:
+        """The sum of a term over the values q of a list."""
+        return f"list_reduce({values}, lambda s, q: s + {term}, {self.double(0.0)})"
 
     def open_pairs(self, pairs: Any) -> tuple[str, tuple[SqlColumn, ...], Kept | None]:
         """Source and columns of the pairs of a matching matrix, and the table that must be kept until they are read, if any."""

@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dplinked.errors import ReleaseError
+from dplinked.errors import ReleaseError, StudyError
 from dplinked.sums.sql.dialect import SqlEngine
 
 Floats = NDArray[np.float64]
@@ -127,3 +127,24 @@ class Reader:
 def _places(left: int, right: int, symmetric: bool) -> list[tuple[int, int]]:
     """Entries of a matrix row by row; those of the upper triangle if it is symmetric."""
     return [(i, j) for i in range(left) for j in range(i if symmetric else 0, right)]
+
+
+def shorten(
+    engine: SqlEngine, query: str, columns: Sequence[Scaled], norm: float, kept: str = "1 as one"
+) -> tuple[str, list[Scaled]]:
+    """Columns of a query, scaled so that each row's l2 norm is at most `norm`; the columns that `kept` lists stay beside them.
+
+    The columns are first divided by a common power of two that keeps them below 1, so that their squares cannot overflow.
+    """
+    double, top = engine.double, max((column.log for column in columns), default=0)
+    limit = math.ldexp(norm, -top)
+    if not limit > 2.0**-400:
+        raise StudyError("The norm that rows are to be scaled to is too small for the declared bounds.")
+    small = min(0, log2_ceiling(limit))
+    listed = "".join(f", {double(math.ldexp(1.0, c.log - top))} * {c.sql} as y{i}" for i, c in enumerate(columns))
+    inner = f"select {kept}{listed} from ({query}) cells"
+    length = f"sqrt({' + '.join(f'y{i} * y{i}' for i in range(len(columns))) or double(0.0)})"
+    largest = f"greatest({length} * {double(1.0 + 1e-12)}, {double(limit)})"
+    factor = f"select lengths.*, {double(math.ldexp(limit, -small))} / {largest} as factor from ({inner}) lengths"
+    scaled = "".join(f", y{i} * factor as u{i}" for i in range(len(columns)))
+    return f"select short.*{scaled} from ({factor}) short", [Scaled(f"u{i}", top + small) for i in range(len(columns))]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from dplinked.errors import StudyError, shown
 from dplinked.linkage import Matching
@@ -17,24 +17,54 @@ from dplinked.linkage.matching import (
     STOCHASTIC_TOLERANCE,
     UNKNOWN_IDS,
 )
+from dplinked.sums.partners import unlinking_terms
 from dplinked.sums.sql.columns import DesignColumns
 from dplinked.sums.sql.dialect import Kept, SqlColumn, SqlEngine
 from dplinked.sums.sql.exact_sums import Scaled, exact_total, log2_ceiling
 
+LARGEST_ROW = 8.0  # bound on a row's absolute values in what unlinks a matrix: at most six terms, of at most 1 each
 _WHOLE = r"0|-?[1-9][0-9]*"
 _WITH_WHOLE = ("integer", "float", "text")  # kinds of ids that may be whole numbers
 
 
 @dataclass(frozen=True)
 class PairTable:
-    """An explicit matching matrix: a kept table of pairs (i, j, q) of ids, rows summing to one."""
+    """An explicit matching matrix: a kept table of pairs (i, j, q) of ids, rows summing to one.
+
+    `terms` is how many terms unlink it, see :func:`dplinked.sums.partners.unlinking_terms`.
+    """
 
     kept: Kept
     key: str
+    terms: int | None
+    later: list[Kept] = field(default_factory=list)  # what is found on the first use and kept
 
     def close(self) -> None:
-        """Forget the table."""
-        self.kept.close()
+        """Forget the tables."""
+        for kept in (self.kept, *self.later):
+            kept.close()
+        self.later.clear()
+
+    def unlink(self, engine: SqlEngine) -> Kept:
+        """The table of pairs (i, j, c) of ``C = Σ_{j<k} (I-Q)^j``, whose rows add up to at most `LARGEST_ROW` in absolute value."""
+        if not self.later:
+            assert self.terms is not None
+            one = engine.double(1.0)
+            unit = f"select i, i as j, {one} as c from {self.kept.name} group by i"
+            rest = f"select i, j, c as d from ({unit}) unit union all select i, j, -q as d from {self.kept.name}"
+            C = self._keep(engine, unit)
+            for _ in range(self.terms - 1):
+                product = f"select c.i, r.j, c.c * r.d as c from {C.name} c join ({rest}) r on c.j = r.i"
+                total = exact_total(engine, f"{engine.double(1.0 / LARGEST_ROW)} * c", 1)
+                summed = f"select i, j, {engine.double(LARGEST_ROW)} * ({total}) as c from ({unit} union all {product}) terms"
+                C = self._keep(engine, f"{summed} group by i, j")
+            self.later.append(C)
+        return self.later[0]
+
+    def _keep(self, engine: SqlEngine, query: str) -> Kept:
+        kept = Kept(engine, "unlinking")
+        engine.hold(kept.name, query)
+        return kept
 
     def join_matches(self, engine: SqlEngine, rows: str, columns: Sequence[Scaled]) -> tuple[str, list[Scaled]]:
         """Join each row with its row of ``QX``; returns the query, and the columns of ``QX``."""
@@ -74,7 +104,7 @@ def keep_matching(columns: DesignColumns, count: int, linkage: Matching) -> Pair
             raise StudyError(UNKNOWN_IDS.format(shown(linkage.id)))
     kept = _keep_pairs(engine, raw, count)
     _check_pairs(engine, kept, count, linkage)
-    return PairTable(kept, linkage.id)
+    return PairTable(kept, linkage.id, unlinking_terms(linkage.least_accuracy))
 
 
 def _pair_query(columns: DesignColumns, linkage: Matching) -> tuple[str, Kept | None]:

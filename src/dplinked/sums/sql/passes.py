@@ -12,21 +12,30 @@ key is ever part of a statement.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dplinked.errors import StudyError
 from dplinked.study.design import Design
 from dplinked.sums.border import add_border, symmetrise
 from dplinked.sums.sql.blocks import BlockTable, LinkTable, OneBlock, total_columns
 from dplinked.sums.sql.columns import DesignColumns
 from dplinked.sums.sql.dialect import SqlEngine
-from dplinked.sums.sql.exact_sums import ExactSums, Reader, Scaled, log2_ceiling
+from dplinked.sums.sql.exact_sums import ExactSums, Reader, Scaled, log2_ceiling, shorten
 from dplinked.sums.sql.pairs import PairTable
-from dplinked.sums.types import BlockFacts, Predictor, PrivateCounts, PrivateMeat, PrivateSums
+from dplinked.sums.sql.right_residuals import right_residuals, square
+from dplinked.sums.types import (
+    BlockFacts,
+    MeatClip,
+    Predictor,
+    PrivateCounts,
+    PrivateMeat,
+    PrivateResiduals,
+    PrivateSums,
+    ResidualClip,
+)
 
 Floats = NDArray[np.float64]
 
@@ -59,6 +68,25 @@ class SqlPass:
         """Forget the blocks or pairs that the engine keeps. They are forgotten anyway when the last pass over them is gone."""
         self.link_table.close()
 
+    def with_weights(self, weights: Mapping[str | None, float]) -> SqlPass:
+        """The same rows, the instruments of each group's multiplied by its weight."""
+        if not isinstance(self.link_table, BlockTable):
+            return self
+        return replace(self, link_table=self.link_table.weigh(self.engine, weights))
+
+    def own_rows(self, weighted: bool = False) -> SqlPass:
+        """The same rows without their links, weighed by the weight and the contrast of their groups if they are to be."""
+        match self.link_table:
+            case BlockTable() as table if weighted:
+                return replace(self, link_table=table.alone(self.engine))
+            case OneBlock(a=a, weight=weight) if weighted:
+                return replace(self, link_table=OneBlock(1.0, 0.0, weight * a))
+        return replace(self, link_table=OneBlock(1.0, 0.0), blocks=None)
+
+    def right_residuals(self, clip: ResidualClip, meat: MeatClip | None = None) -> PrivateResiduals:
+        """The clipped residual equation of right links, and the squares of its contributions if they are asked for."""
+        return right_residuals(self.columns, self.link_table, self.count, clip, meat)
+
     # --- the bounded instrument ---------------------------------------------------------------------
 
     def instrument_sums(self) -> PrivateSums:
@@ -66,18 +94,19 @@ class SqlPass:
         columns, link_table, d = self.columns, self.link_table, len(self.design.columns)
         rows, h, x, z = columns.rows(link_table.key, instruments=True), columns.h, columns.x, columns.z
         symmetric = self.design.half_widths is None and not isinstance(link_table, PairTable)
-        weights: tuple[Scaled, ...] = ()
+        contrast, weight = list[Scaled](), list[Scaled]()
         sums = ExactSums(self.engine, self.count)
         if isinstance(link_table, BlockTable):
-            source, weights = link_table.weighted(rows), (Scaled("a"),)
+            contrast, weight = [Scaled("a")], link_table.weight
+            source = link_table.join_columns(rows, *(column.sql for column in (*contrast, *weight)))
         elif isinstance(link_table, PairTable):
             source, x = link_table.join_matches(self.engine, rows, x)
         else:
             source = rows
-        sums.add_matrix(h, x, *weights, symmetric=symmetric)
+        sums.add_matrix(h, x, *contrast, *weight, symmetric=symmetric)
         for column in h:
-            sums.add(column, z)
-        sums.add(z)
+            sums.add(column, z, *weight)
+        sums.add(z, *weight)
         for column in () if isinstance(link_table, BlockTable) else (*h, *x):
             sums.add(column)
         found = sums.fetch(source, self.count, "a" if isinstance(link_table, BlockTable) else "*")
@@ -85,20 +114,28 @@ class SqlPass:
         if isinstance(link_table, BlockTable):
             found = self._block_sums(link_table, rows, symmetric)
             core = core + found.matrix(d, d, symmetric=symmetric)
-        sum_h, sum_x = found.take(d), found.take(d)
+        sum_h, sum_x, total = found.take(d), found.take(d), float(self.count)
         if isinstance(link_table, OneBlock):
             core = link_table.a * core + link_table.o * np.outer(sum_h, sum_x)
+            core, b, sum_h, sum_x, sum_z, total = (
+                link_table.weight * each for each in (core, b, sum_h, sum_x, sum_z, total)
+            )
+        elif weight:
+            (total,) = found.take(1)
         core = symmetrise(core) if symmetric else core
-        return add_border(self.design, self.count, core, b, sum_h, sum_x, float(sum_z))
+        return add_border(self.design, self.count, core, b, sum_h, sum_x, float(sum_z), float(total))
 
     def _block_sums(self, link_table: BlockTable, rows: str, symmetric: bool) -> Reader:
-        """``Σ o s_h s_x'`` over blocks, ``Σh`` and ``Σx``, from the totals that are kept or, for another design, from new ones."""
+        """``Σ o s_h s_x'`` over blocks, ``Σh`` and ``Σx``, from the totals that are kept or, for another design, from new ones.
+
+        All of them are weighed if the blocks are, and then ``Σm`` comes last.
+        """
         totals, (h, x) = total_columns(self.engine, link_table.largest, self.columns.h, self.columns.x)
-        source = link_table.kept.name if link_table.design == self.design else link_table.totals(rows, totals)
-        sums = ExactSums(self.engine, self.count)
-        sums.add_matrix(h, x, Scaled("o"), symmetric=symmetric, room=1)  # at most 2m, since o ≤ 1/(m-1)
-        for column in (*h, *x):
-            sums.add(column)  # at most m
+        source = link_table.kept.name if link_table.design == self.design else link_table.total(rows, totals)
+        sums, weight = ExactSums(self.engine, self.count), link_table.weight
+        sums.add_matrix(h, x, Scaled("o"), *weight, symmetric=symmetric, room=1)  # at most 2m, since o ≤ 1/(m-1)
+        for column in (*h, *x, *([Scaled("m")] if weight else [])):
+            sums.add(column, *weight)  # at most m
         return sums.fetch(source, link_table.blocks)
 
     # --- the paper's W -------------------------------------------------------------------------------
@@ -110,11 +147,11 @@ class SqlPass:
         small = min(0, log2_ceiling(limit))
         z = f"{engine.clip('z', -limit, limit)} * {engine.double(math.ldexp(1.0, -small))} as z"
         regressors = [*([self._one] if self.design.intercept else []), *columns.x]
-        rows, x = _shortened(engine, columns.rows(link_table.key), regressors, row_norm, f"k, {z}")
+        rows, x = shorten(engine, columns.rows(link_table.key), regressors, row_norm, f"k, {z}")
         y, p = Scaled("z", columns.z.log + small), len(x)
         source, squared, single = rows, list[Scaled](), list[Scaled]()
         if isinstance(link_table, BlockTable):
-            source, squared, single = link_table.weighted(rows), [Scaled("a * a")], [Scaled("a")]
+            source, squared, single = link_table.join_columns(rows, "a"), [Scaled("a * a")], [Scaled("a")]
         elif isinstance(link_table, PairTable):
             source, x = link_table.join_matches(engine, rows, x)
         sums = ExactSums(engine, self.count)
@@ -136,7 +173,7 @@ class SqlPass:
             # (2ao + mo²)ss' is at most 4m + 4m of totals that are at most m
             blocks.add_matrix(block_x, block_x, Scaled("(2 * a * o + m * o * o)"), symmetric=True, room=3)
             blocks.add_matrix(block_x, block_y, Scaled("o"), room=1)
-            added = blocks.fetch(link_table.totals(rows, totals), link_table.blocks)
+            added = blocks.fetch(link_table.total(rows, totals), link_table.blocks)
             gram, cross = gram + added.matrix(p, p, symmetric=True), cross + added.take(p)
         return PrivateSums(gram, cross, self.count, float(squares))
 
@@ -181,7 +218,7 @@ class SqlPass:
         double = self.engine.double
         rows = self.columns.rows(self.link_table.key, instruments=True, scaled=False)
         if isinstance(self.link_table, PairTable):
-            fitted, reach = self._fitted(predictor, [0] * len(self.design.columns))
+            fitted, reach = self.columns.fitted(predictor.beta, [0] * len(self.design.columns))
             log = log2_ceiling(reach)
             with_fitted = f"select cells.*, {double(math.ldexp(1.0, -log))} * {fitted} as f from ({rows}) cells"
             rows, (w,) = self.link_table.join_matches(self.engine, with_fitted, [Scaled("f", log)])
@@ -192,7 +229,7 @@ class SqlPass:
             residual, largest = self._own_residual(predictor)
         query = f"select cells.*, {residual} as r from ({rows}) cells"
         terms = []
-        for h, weight in zip(self._instruments(), weights, strict=True):
+        for h, weight in zip(self.columns.instruments, weights, strict=True):
             log = log2_ceiling(weight) + h.log + log2_ceiling(largest)
             terms.append(Scaled(f"{double(math.ldexp(weight, -log))} * {h.sql} * r", log))
         return self._meat(query, terms, norm, self.count)
@@ -202,12 +239,12 @@ class SqlPass:
         columns, link_table, double = self.columns, self.link_table, self.engine.double
         assert not isinstance(link_table, PairTable)
         level = float(predictor.beta[: int(self.design.intercept)].sum())
-        fitted, reach = self._fitted(predictor, [x.log for x in columns.x])
+        fitted, reach = self.columns.fitted(predictor.beta, [x.log for x in columns.x])
         log_v, log_f = log2_ceiling(self.design.response.peak + abs(level)), log2_ceiling(reach)
         v = f"{double(math.ldexp(1.0, columns.z.log - log_v))} * z - {double(math.ldexp(level, -log_v))} as v"
         f = f"{double(math.ldexp(1.0, -log_f))} * {fitted} as f"
         rows = f"select cells.*, {v}, {f} from ({columns.rows(link_table.key, instruments=True)}) cells"
-        h = self._instruments()
+        h = self.columns.instruments
         products = [[Scaled(f"{one.sql} * {name}", one.log) for one in h] for name in ("v", "f")]
         if isinstance(link_table, OneBlock):
             return self._one_block_meat(
@@ -220,7 +257,7 @@ class SqlPass:
             log = log2_ceiling(weight) + three.log + top + 2 + log2_ceiling(max(1, link_table.largest))
             by_v, by_f = (double(math.ldexp(weight, part + three.log - log)) for part in (log_v, log_f))
             terms.append(Scaled(f"({by_v} * {one.sql} - {by_f} * (a * {two.sql} + o * {three.sql} * {sf.sql}))", log))
-        return self._meat(link_table.totals(rows, totals), terms, norm, link_table.blocks)
+        return self._meat(link_table.total(rows, totals), terms, norm, link_table.blocks)
 
     def _one_block_meat(
         self,
@@ -238,57 +275,21 @@ class SqlPass:
         found = sums.fetch(rows, self.count)
         s1, s2 = (np.ldexp(found.take(p), log) for log in logs)
         sh, sf = found.take(p), math.ldexp(found.take(1)[0], logs[1])
-        T = weights * (s1 - link_table.a * s2 - link_table.o * sh * sf)
-        T *= norm / max(math.hypot(*T) * (1.0 + 1e-12), norm)
-        return PrivateMeat(np.outer(T, T))
+        return PrivateMeat(square(weights * (s1 - link_table.a * s2 - link_table.o * sh * sf), norm))
 
     def _meat(self, query: str, terms: Sequence[Scaled], norm: float, count: int) -> PrivateMeat:
-        source, u = _shortened(self.engine, query, terms, norm)
+        source, u = shorten(self.engine, query, terms, norm)
         sums = ExactSums(self.engine, self.count)
         sums.add_matrix(u, u, symmetric=True)
         return PrivateMeat(sums.fetch(source, count).matrix(len(u), len(u), symmetric=True))
-
-    def _instruments(self) -> list[Scaled]:
-        return [*([self._one] if self.design.intercept else []), *self.columns.h]
-
-    def _fitted(self, predictor: Predictor, logs: Sequence[int]) -> tuple[str, float]:
-        """``x'β`` without the intercept, of columns divided by ``2^logs``, and a bound on it."""
-        slopes = predictor.beta[int(self.design.intercept) :].tolist()
-        terms = [
-            f"{self.engine.double(math.ldexp(b, log))} * x{k}"
-            for k, (b, log) in enumerate(zip(slopes, logs, strict=True))
-        ]
-        reach = sum(abs(slope) * column.peak for slope, column in zip(slopes, self.design.columns, strict=True))
-        return f"({' + '.join(terms) or self.engine.double(0.0)})", reach
 
     def _own_residual(self, predictor: Predictor) -> tuple[str, float]:
         """``z_i - β₀ - (γx_i + (1-γ)x̄)'β``, an estimate of a row's residual that depends on no other row, and a bound on it."""
         first, double = int(self.design.intercept), self.engine.double
         slopes, accuracy = predictor.beta[first:], predictor.accuracy
         level = float(predictor.beta[:first].sum() + (1.0 - accuracy) * (slopes @ predictor.mean))
-        fitted, reach = self._fitted(predictor, [0] * slopes.size)
+        fitted, reach = self.columns.fitted(predictor.beta, [0] * slopes.size)
         return f"z - {double(level)} - {double(accuracy)} * {fitted}", self.design.response.peak + abs(level) + reach
-
-
-def _shortened(
-    engine: SqlEngine, query: str, columns: Sequence[Scaled], norm: float, kept: str = "1 as one"
-) -> tuple[str, list[Scaled]]:
-    """Columns of a query, scaled so that each row's l2 norm is at most `norm`; the columns that `kept` lists stay beside them.
-
-    The columns are first divided by a common power of two that keeps them below 1, so that their squares cannot overflow.
-    """
-    double, top = engine.double, max((column.log for column in columns), default=0)
-    limit = math.ldexp(norm, -top)
-    if not limit > 2.0**-400:
-        raise StudyError("The norm that rows are to be scaled to is too small for the declared bounds.")
-    small = min(0, log2_ceiling(limit))
-    listed = "".join(f", {double(math.ldexp(1.0, c.log - top))} * {c.sql} as y{i}" for i, c in enumerate(columns))
-    inner = f"select {kept}{listed} from ({query}) cells"
-    length = f"sqrt({' + '.join(f'y{i} * y{i}' for i in range(len(columns))) or double(0.0)})"
-    largest = f"greatest({length} * {double(1.0 + 1e-12)}, {double(limit)})"
-    factor = f"select lengths.*, {double(math.ldexp(limit, -small))} / {largest} as factor from ({inner}) lengths"
-    scaled = "".join(f", y{i} * factor as u{i}" for i in range(len(columns)))
-    return f"select short.*{scaled} from ({factor}) short", [Scaled(f"u{i}", top + small) for i in range(len(columns))]
 
 
 def _search(engine: SqlEngine, value: str, edges: Sequence[float], first: int = 0) -> str:

@@ -49,6 +49,7 @@ class SparkEngine(SqlEngine):
     bigint_type = "bigint"
     int_type = "int"
     checks_cells = False
+    random = "rand()"
 
     def __init__(self, session: Any) -> None:
         self._session = session
@@ -130,6 +131,14 @@ class SparkEngine(SqlEngine):
     def hex_number(self, text: str) -> str:
         """Hexadecimal digits as a decimal, because sums of 64-bit whole numbers would overflow."""
         return f"cast(conv({text}, 16, 10) as decimal(20, 0))"
+
+    def gathered(self, value: str) -> str:
+        """The values of a group as a list, in any order."""
+        return f"collect_list({value})"
+
+    def added(self, values: str, term: str) -> str:
+        """The sum of a term over the values q of a list."""
+        return f"aggregate({values}, {self.double(0.0)}, (s, q) -> s + {term})"
 
     def as_text(self, column: SqlColumn) -> str:
         """A cell of any type as a text; bytes in hexadecimal."""

@@ -1,0 +1,336 @@
+"""The second stage: from the first stage's coefficients to those of the clipped residual equation of right links.
+
+What decides here (whether it pays, shares of the budget, clips) is public or released by then.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dplinked.estimate.centring import centred_core
+from dplinked.estimate.coefficients import solve_sums
+from dplinked.estimate.descent import solve_descent
+from dplinked.estimate.intervals import noise_covariance
+from dplinked.estimate.residuals import (
+    CLEAR,
+    INTERCEPT_WEIGHT,
+    WIDE,
+    Residuals,
+    Step,
+    choose_weights,
+    clipped_square,
+    column_sizes,
+    combine_steps,
+    derivative,
+    expect_residuals,
+    right_deviation,
+    told_gram,
+)
+from dplinked.estimate.variance import (
+    NoisyVariance,
+    accuracy_variance,
+    explained_variance,
+    link_dependence,
+    split_errors,
+    total_weight,
+)
+from dplinked.linkage import ELE, Exact, PrivacyUnit
+from dplinked.privacy.quantities.instrument import (
+    ReleasedSums,
+    entry_noise,
+    plan_sums,
+    pool_by_precision,
+    release_curvature,
+)
+from dplinked.privacy.quantities.meat import SCALE_ALONE, choose_route
+from dplinked.privacy.quantities.residual_scale import plan_residual_scale, release_residual_size, residual_edges
+from dplinked.privacy.quantities.right_residuals import (
+    release_residual_meat,
+    release_right_residuals,
+    right_residuals_sensitivity,
+)
+from dplinked.privacy.spending import CLIPPING, FIRST_STAGE, FIRST_STEP, GRAM, MEAT, VARIANCE, Spending
+from dplinked.release.build import build_release
+from dplinked.release.release import Release
+from dplinked.study.design import Design
+from dplinked.study.instrument import column_spread, instrument_signal, instrument_squares
+from dplinked.study.study import Study
+from dplinked.sums.linked_rows import ClippedResiduals, LinkedRows
+from dplinked.sums.partners import unlinking_terms
+from dplinked.sums.types import MeatClip, Predictor, ResidualClip
+
+Floats = NDArray[np.float64]
+
+EXACT = Exact().exposure(PrivacyUnit())  # rows by themselves, without their links
+
+
+def prior_scale(design: Design) -> float:
+    """Size of a coefficient's prior variance, where released sums are weak."""
+    return 1.0 / max(1, len(design.columns))
+
+
+def weigh_groups(study: Study, rows: LinkedRows, spending: Spending) -> LinkedRows:
+    """Weigh groups of different accuracies by what they contribute. Only declared accuracies and public sizes decide."""
+    blocks, linkage = rows.blocks, study.linkage.public
+    if blocks is None or not isinstance(linkage, ELE) or not rows.design.columns:
+        return rows
+    declared = linkage.accuracy
+    if not isinstance(declared, Mapping):
+        return rows
+    keys = list(blocks.by_key)
+    sizes = np.array([blocks.by_key[key] for key in keys], np.float64)
+    accuracies = np.array([linkage.other_accuracy if key is None else declared[key] for key in keys], np.float64)
+    noise = right_residuals_sensitivity(1.0, rows.exposure) / spending.share(0.5)
+    weights = choose_weights(sizes, accuracies, noise, len(rows.design.columns))
+    return rows.with_weights(dict(zip(keys, weights.tolist(), strict=True)))
+
+
+@dataclass(frozen=True, eq=False)
+class SecondStage:
+    """What the second stage starts from, public by then.
+
+    Attributes
+    ----------
+    beta
+        Released coefficients (p).
+    rows
+        The rows, with the instrument of the second stage.
+    sizes
+        Root mean square of each column (d).
+    explained
+        Variance of the response that the coefficients explain.
+    residuals
+        What is expected of residuals around them.
+    bent
+        Expected variance in the equation by noise of its slope.
+    gram
+        Share of the budget for that slope.
+    same
+        Whether both stages have the regressors themselves as instruments.
+    """
+
+    beta: Floats
+    rows: LinkedRows
+    sizes: Floats
+    explained: float
+    residuals: Residuals
+    bent: float
+    gram: float
+    same: bool
+
+
+def may_take_second_stage(study: Study, rows: LinkedRows, spending: Spending) -> bool:
+    """Whether the data, the linkage and the budget allow a second stage, from public values."""
+    if study.ridge is not None or rows.read_once or not rows.design.columns:
+        return False
+    if not rows.exposure.symmetric and unlinking_terms(rows.exposure.accuracy_min) is None:
+        return False
+    level = _level_of_right_links(study)
+    return plan_residual_scale(rows.exposure, rows.count, spending.share(CLIPPING), level) is not None
+
+
+def expect_second_stage(study: Study, rows: LinkedRows, spending: Spending, start: ReleasedSums) -> SecondStage | None:
+    """Measure the residuals around the first stage's coefficients; None if a second stage is not expected to be more precise."""
+    design, accuracy = rows.design, study.linkage.public.mean_accuracy
+    estimate = solve_sums(start, intercept=design.intercept, prior_scale=prior_scale(design))
+    beta = estimate.beta
+    sizes = column_sizes(design, start, column_spread(design), accuracy)
+    explained = max(
+        0.0, explained_variance(design, start, beta, accuracy, total_weight(start, design.intercept, rows.count))
+    )
+    wide = rows.with_design(widen_instrument(design, sizes))
+    same = design.half_widths is None and wide.design.half_widths is None and rows.exposure.symmetric
+    gram, bend = choose_gram_share(spending, start, wide.design, same, sizes, accuracy, rows.count)
+    share = spending.unspent(keep=_kept_for_meat(study) + 2.0 * CLIPPING + gram)
+    residuals = measure_residuals(study, wide, spending, beta, explained, sizes, share)
+    left = float(np.trace(estimate.covariance[int(design.intercept) :, int(design.intercept) :]))
+    stage = SecondStage(beta, wide, sizes, explained, residuals, bend**2 * left, gram, same)
+    return stage if _pays(study, rows, spending, start, stage, share) else None
+
+
+def widen_instrument(design: Design, sizes: Floats) -> Design:
+    """The design of the second stage, whose instruments follow their columns as far as WIDE times their size."""
+    wide = design.with_instrument((WIDE * sizes).tolist())
+    numeric = [group.start for group in design.groups if group.numeric]
+    assert wide.half_widths is not None
+    if all(wide.half_widths[k] == design.columns[k].peak for k in numeric):
+        return replace(design, half_widths=None)
+    return wide
+
+
+def measure_residuals(
+    study: Study,
+    rows: LinkedRows,
+    spending: Spending,
+    beta: Floats,
+    explained: float,
+    sizes: Floats,
+    share: float,
+) -> Residuals:
+    """Measure residuals around released coefficients, and choose how far the equation clips them; it will get a `share` of the budget."""
+    design, exposure, accuracy = rows.design, rows.exposure, study.linkage.public.mean_accuracy
+    around = Predictor(beta, np.zeros(len(design.columns)), 1.0)
+    counts = rows.residual_counts(around, residual_edges(design.response.peak))
+    size, level = release_residual_size(counts, spending, CLIPPING, _level_of_right_links(study))
+    deviation = right_deviation(size, level, accuracy, explained)
+    unit = right_residuals_sensitivity(1.0, exposure) / spending.share(share)
+    largest = 4.0 * design.response.peak
+    return expect_residuals(
+        deviation, explained, _instrument_sizes(design, sizes), design.intercept, unit, rows.count, largest
+    )
+
+
+def _instrument_sizes(design: Design, sizes: Floats) -> Floats:
+    """Root mean square of each instrument (d)."""
+    if design.half_widths is None:
+        return sizes
+    numeric = np.zeros(sizes.size, bool)
+    for group in design.groups:
+        numeric[group.start : group.stop] = group.numeric
+    return np.where(numeric, sizes / np.array(design.half_widths), sizes)
+
+
+def _level_of_right_links(study: Study) -> float:
+    """The share of all rows below the size that is looked for: nearly all right links, and few wrong ones."""
+    accuracy = study.linkage.public.mean_accuracy
+    return 0.97 * accuracy + 0.3 * (1.0 - accuracy)
+
+
+def _kept_for_meat(study: Study) -> float:
+    return MEAT if study.intervals else 0.0
+
+
+def _pays(
+    study: Study, rows: LinkedRows, spending: Spending, start: ReleasedSums, stage: SecondStage, share: float
+) -> bool:
+    """Whether the second stage's slopes are expected to have smaller errors than those of the first, released again for the rest of the budget."""
+    design, n, first = rows.design, rows.count, int(rows.design.intercept)
+    accuracy, residuals, wide = study.linkage.public.mean_accuracy, stage.residuals, stage.rows.design
+    deviation, explained = residuals.deviation, stage.explained
+    again = math.sqrt(FIRST_STAGE / (FIRST_STAGE + spending.unspent(VARIANCE if study.intervals else 0.0)))
+    noise = np.diag(noise_covariance(start, stage.beta))[first:] * again**2
+    plain = design.half_widths is None
+    signal = stage.sizes**2 if plain else instrument_signal(design)
+    squares = stage.sizes**2 if plain else instrument_squares(design)
+    spread = n * squares * (deviation**2 + (1.0 - accuracy**2) * explained)
+    one = np.sqrt(noise + spread) / (accuracy * n * signal)
+    ratios = _instrument_sizes(wide, stage.sizes)
+    limit = residuals.limit
+    drawn = right_residuals_sensitivity(limit, rows.exposure) / spending.share(share)
+    width = residuals.clip * deviation
+    wrong = clipped_square(width, math.sqrt(deviation**2 + 2.0 * explained))
+    met = n * ratios**2 * (accuracy * clipped_square(width, deviation) + (1.0 - accuracy) * wrong)
+    bent = stage.bent * (_contrast(study, rows) * residuals.kept[2]) ** 2
+    two = np.sqrt(drawn**2 + met + bent) / (_contrast(study, rows) * residuals.kept[2] * n * ratios * stage.sizes)
+    return bool(np.log(two).mean() < np.log(one).mean())
+
+
+def _contrast(study: Study, rows: LinkedRows) -> float:
+    """Mean of γ - o, what right links have over others; the mean accuracy where blocks are not public. An explicit Q is unlinked whole."""
+    if not rows.exposure.symmetric:
+        return 1.0
+    return study.linkage.public.mean_accuracy if rows.blocks is None else rows.blocks.contrast
+
+
+def fit_residuals(
+    study: Study, rows: LinkedRows, spending: Spending, start: ReleasedSums, stage: SecondStage
+) -> Release:
+    """Two steps on the clipped residual equation of right links, around the coefficients of the first stage."""
+    wide, intercept, accuracy = stage.rows, rows.design.intercept, study.linkage.public.mean_accuracy
+    gram = release_slope(study, rows, spending, start, stage)
+    rest = spending.unspent(keep=_kept_for_meat(study) + CLIPPING)
+    residuals, beta, steps = stage.residuals, stage.beta, list[Step]()
+    for part in (FIRST_STEP * rest, (1.0 - FIRST_STEP) * rest):
+        if steps:
+            residuals = measure_residuals(study, wide, spending, beta, stage.explained, stage.sizes, part)
+        slope = derivative(gram, residuals, intercept)
+        clip = ResidualClip(beta, residuals.limit, INTERCEPT_WEIGHT * intercept, 4.0 * wide.design.response.peak)
+        meat = plan_meat_clip(study, wide, residuals, spending) if steps and study.intervals else None
+        private = wide.right_residuals(clip, meat)
+        vector, scale = release_right_residuals(private, spending, spending.take(part))
+        steps.append(Step(beta, vector, scale, residuals.kept[2]))
+        sums = combine_steps(steps, slope)
+        estimate = solve_descent(sums, intercept, prior_scale(wide.design))
+        beta = estimate.beta
+    sums = replace(sums, mixing=accuracy * residuals.wrong / (_contrast(study, rows) * residuals.kept[2]))
+    variance = None if not study.intervals else _residual_variance(study, wide, spending, private, residuals)
+    share = residuals.wrong_share(accuracy)
+    errors = split_errors(wide.design, study.linkage, rows.count, estimate, sums, variance, share)
+    return build_release(study, wide.design, rows.count, spending, estimate, errors, sums=sums)
+
+
+def release_slope(
+    study: Study, rows: LinkedRows, spending: Spending, start: ReleasedSums, stage: SecondStage
+) -> ReleasedSums:
+    """The equation's slope before clipping, ``Σ (γ-o)(1, h)(1, x)'`` of rows by themselves, together with what the first stage tells of it."""
+    contrast = _contrast(study, rows)
+    gram = release_curvature(stage.rows.own_gram(), spending, intervals=study.intervals, share=stage.gram)
+    if rows.blocks is None:  # then rows were not weighed by their blocks
+        gram = replace(gram, matrix=gram.matrix * contrast, matrix_scale=gram.matrix_scale * contrast)
+    if not stage.same:
+        return gram
+    return pool_by_precision(
+        gram, told_gram(start, study.linkage.public.mean_accuracy, contrast, rows.design.intercept)
+    )
+
+
+def choose_gram_share(
+    spending: Spending, start: ReleasedSums, wide: Design, same: bool, sizes: Floats, accuracy: float, count: int
+) -> tuple[float, float]:
+    """Share of the budget for the equation's slope, and the noise that it will have in an entry.
+
+    It is as large as the weakest direction of the first stage's matrix asks for to stand clear of the noise. Where both stages have the same
+    instrument, that matrix tells of the slope as well.
+    """
+    first, d = int(wide.intercept), len(wide.columns)
+    core = centred_core(start.matrix, wide.intercept)
+    strength = np.linalg.svd(core, compute_uv=False)
+    signal = count * float((sizes * _instrument_sizes(wide, sizes)).mean())
+    weakest = signal * float(strength[-1] / max(strength.mean(), 1e-300))
+    told = float(np.sqrt((start.matrix_scale[first:, first:] ** 2).mean())) / accuracy if same else math.inf
+    share = GRAM[0]
+    while True:
+        plan = plan_sums(wide, EXACT, count, spending.share(share), matrix_only=True)
+        noise = 1.0 / math.hypot(1.0 / entry_noise(plan).core, 1.0 / told)
+        if share >= GRAM[1] or weakest >= CLEAR * noise * math.sqrt(2.0 * d):
+            return share, noise
+        share = min(GRAM[1], share + 0.05)
+
+
+def plan_meat_clip(study: Study, rows: LinkedRows, residuals: Residuals, spending: Spending) -> MeatClip | None:
+    """Whose contributions to the equation are squared, and how far they are cut; None where the residuals' size has to do."""
+    p, blocks = len(rows.design.names), rows.blocks
+    route = choose_route(p, rows.exposure, None if blocks is None else blocks.largest, rows.count, spending.share(MEAT))
+    if route is SCALE_ALONE:
+        return None
+    sizes = residuals.sizes
+    weights = 1.0 / np.concatenate([np.ones(int(rows.design.intercept)), sizes])
+    return MeatClip(route.name, weights, route.clip * residuals.spread(study.linkage.public.mean_accuracy))
+
+
+def _residual_variance(
+    study: Study, rows: LinkedRows, spending: Spending, private: ClippedResiduals, residuals: Residuals
+) -> NoisyVariance:
+    """The variance of the second stage's equation."""
+    p, clip = len(rows.design.names), private.meat_clip
+    spread = residuals.spread(study.linkage.public.mean_accuracy)
+    weights = 1.0 / np.concatenate([np.ones(int(rows.design.intercept)), residuals.sizes])
+    route, noise = SCALE_ALONE.name, 0.0
+    meat = rows.count * spread**2 * np.eye(p)
+    if clip is not None:
+        route = clip.route
+        meat, noise = release_residual_meat(private, spending)
+    return NoisyVariance(
+        route,
+        meat,
+        weights,
+        noise,
+        spread,
+        accuracy_variance(study.linkage.public, rows.blocks),
+        link_dependence(study.linkage, route, rows.blocks),
+    )

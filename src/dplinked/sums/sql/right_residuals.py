@@ -1,0 +1,199 @@
+"""The clipped residual equation of right links by SQL: each row meets its own response and those of its partners.
+
+See :mod:`dplinked.sums.partners`. Where every row keeps its block and blocks are small, all other rows of a block are partners: a row is joined
+with the list of its block's responses. Elsewhere every row draws a random number, which depends on no cell, and the rows of a block stand in a circle
+in the order of these numbers. Windows are lines, not circles, so the first rows of a block come once more behind its last ones.
+
+A residual that is clipped to ±w around t is ``ψ(z) = (|z - (t - w)| - |z - (t + w)|)/2``, which engines compute faster than comparisons. What rounding
+adds to it is cut off from the mean over partners.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dplinked.sums.partners import PARTNERS
+from dplinked.sums.sql.blocks import BlockTable, LinkTable, OneBlock, total_columns
+from dplinked.sums.sql.columns import DesignColumns
+from dplinked.sums.sql.dialect import SqlEngine
+from dplinked.sums.sql.exact_sums import ExactSums, Scaled, exact_total, log2_ceiling, shorten
+from dplinked.sums.sql.pairs import LARGEST_ROW, PairTable
+from dplinked.sums.types import MeatClip, PrivateResiduals, ResidualClip
+
+Floats = NDArray[np.float64]
+
+WHOLE = 32  # rows of the largest block up to which all others of a block are partners
+AGAIN = 64  # how many of a block's first rows come once more, on average: fewer than 16 do once in 1e13 blocks
+CIRCLE = 1 << 20  # rows of each circle that a single block of all rows is cut into, on average
+
+
+def right_residuals(
+    columns: DesignColumns, link_table: LinkTable, count: int, clip: ResidualClip, meat: MeatClip | None = None
+) -> PrivateResiduals:
+    """The equation (p), and the squares of its contributions if `meat` asks for them, by one statement."""
+    engine, rows, largest = columns.engine, count, 1
+    query, terms = _row_terms(columns, link_table, count, clip)
+    by_block = meat is not None and meat.route == "block"
+    assert not (by_block and isinstance(link_table, PairTable))
+    if by_block and isinstance(link_table, BlockTable):
+        totals, (terms,) = total_columns(engine, link_table.largest, terms)
+        query, rows, largest = link_table.total(query, totals), link_table.blocks, link_table.largest
+    sums, in_sql = ExactSums(engine, count), meat is not None and not (by_block and isinstance(link_table, OneBlock))
+    for term in terms:
+        sums.add(term)
+    if meat is not None and in_sql:
+        weighted = [_times(engine, term, weight, largest) for term, weight in zip(terms, meat.weights, strict=True)]
+        query, cut = shorten(engine, query, weighted, meat.norm, ", ".join(term.sql for term in terms))
+        sums.add_matrix(cut, cut, symmetric=True)
+    found = sums.fetch(query, rows, terms[0].sql)
+    vector = found.take(len(terms))
+    if meat is None:
+        return PrivateResiduals(vector)
+    squares = found.matrix(len(terms), len(terms), symmetric=True) if in_sql else None
+    return PrivateResiduals(vector, square(meat.weights * vector, meat.norm) if squares is None else squares)
+
+
+def square(contribution: Floats, norm: float) -> Floats:
+    """The square of a single contribution, which is cut to the norm (p×p)."""
+    cut = contribution * (norm / max(math.hypot(*contribution) * (1.0 + 1e-12), norm))
+    return np.outer(cut, cut)
+
+
+def _times(engine: SqlEngine, term: Scaled, weight: float, largest: int) -> Scaled:
+    """A term of at most `largest` times a weight."""
+    log = log2_ceiling(weight) + log2_ceiling(largest)
+    return Scaled(f"{engine.double(math.ldexp(weight, -log))} * {term.sql}", term.log + log)
+
+
+# --- rows -----------------------------------------------------------------------------------------------
+
+
+def _row_terms(
+    columns: DesignColumns, link_table: LinkTable, count: int, clip: ResidualClip
+) -> tuple[str, list[Scaled]]:
+    """Query of the key k and of ``(1, h_i)`` times the bracket of each row, and these terms."""
+    rows = _clipped_rows(columns, link_table.key, clip)
+    widest = min(clip.widest, clip.limit / clip.intercept_weight) if clip.intercept_weight else clip.widest
+    weight, most = 1.0, 2.0  # a bracket is at most so many times its row's clip
+    match link_table:
+        case PairTable():
+            query, most = _meet_pairs(columns, link_table, rows, math.ldexp(widest, -columns.z.log)), LARGEST_ROW
+        case OneBlock(o=0.0, weight=weight):
+            query = f"select cells.*, {_own(columns.engine)} as u from ({rows}) cells"
+        case OneBlock(weight=weight):
+            query = _meet_circle(columns, _place_all(columns.engine, link_table, count, rows))
+        case BlockTable(fixed=True, largest=largest) if largest <= WHOLE:
+            query = _meet_block(columns, link_table, rows)
+        case BlockTable():
+            query = _meet_circle(columns, _place_in_blocks(columns.engine, link_table, rows), link_table.weighed)
+    listed, terms = "", list[Scaled]()
+    for i, h in enumerate(columns.instruments):
+        least = widest if i < int(columns.design.intercept) else min(clip.limit, math.ldexp(widest, h.log))
+        log = log2_ceiling(most * least)
+        factor = columns.engine.double(math.ldexp(weight, h.log + columns.z.log - log))
+        listed += f", {factor} * {h.sql} * u as t{i}"
+        terms.append(Scaled(f"t{i}", log))
+    return f"select k{listed} from ({query}) brackets", terms
+
+
+def _clipped_rows(columns: DesignColumns, key: str | None, clip: ResidualClip) -> str:
+    """Query of the key, z, the instruments, the clip w of each row, and the ends low and high between which responses are not clipped.
+
+    These are in units of z. As in :meth:`ResidualClip.widths`, w is ``limit/‖(ι, h)‖``, but at most `widest`.
+    """
+    engine, unit = columns.engine, columns.z.log
+    double, top = engine.double, max((h.log for h in columns.h), default=0)
+    squares = [double(math.ldexp(clip.intercept_weight, -top) ** 2)]
+    squares += [f"{double(math.ldexp(1.0, 2 * (h.log - top)))} * {h.sql} * {h.sql}" for h in columns.h]
+    norm = f"sqrt({' + '.join(squares)}) * {double(1.0 + 1e-12)}"
+    least = double(math.ldexp(clip.limit / clip.widest, -top))
+    w = f"{double(math.ldexp(clip.limit, -top - unit))} / greatest({norm}, {least})"
+    level = float(clip.beta[: int(columns.design.intercept)].sum())
+    fitted, _ = columns.fitted(clip.beta, [x.log - unit for x in columns.x])
+    t = f"{double(math.ldexp(level, -unit))} + {fitted}"
+    rows = f"select cells.*, {t} as t, {w} as w from ({columns.rows(key, instruments=True)}) cells"
+    return f"select cells.*, t - w as low, t + w as high from ({rows}) cells"
+
+
+# --- what rows meet -------------------------------------------------------------------------------------
+
+
+def _twice(response: str) -> str:
+    """Twice the clipped residual of a row with a response."""
+    return f"(abs({response} - low) - abs({response} - high))"
+
+
+def _cut(value: str) -> str:
+    """A number cut to the clip of its row."""
+    return f"greatest(- w, least(w, {value}))"
+
+
+def _own(engine: SqlEngine) -> str:
+    """The clipped residual of a row with its own response."""
+    return _cut(f"{engine.double(0.5)} * {_twice('z')}")
+
+
+def _bracket(engine: SqlEngine, met: str, partners: str, weighed: bool) -> str:
+    """``(1-o) ψ(z_i) - (1-γ) mean ψ(z_l)``, from twice the sum over partners."""
+    one, mean = engine.double(1.0), _cut(f"({met}) / ({engine.double(2.0)} * {partners})")
+    bracket = f"(({one} - o) * {_own(engine)} - ({one} - (a + o)) * {mean})"
+    return f"{bracket} * v" if weighed else bracket
+
+
+def _meet_block(columns: DesignColumns, table: BlockTable, rows: str) -> str:
+    """Rows with their brackets, all other rows of their block being partners."""
+    engine, key = columns.engine, table.own_key
+    lists = table.total(columns.rows(table.key), f", {engine.gathered('z')} as zs")
+    placed = rows if table.keys is None else table.join_columns(rows, "g")
+    joined = (
+        f"select cells.*, b.zs, b.m, b.a, b.o, b.v from ({placed}) cells join ({lists}) b "
+        f"on cells.{key} {table.same} b.{key}"
+    )
+    met = f"{engine.added('zs', _twice('q'))} - {_twice('z')}"
+    return f"select met.*, {_bracket(engine, met, 'greatest(m - 1, 1)', table.weighed)} as u from ({joined}) met"
+
+
+def _place_in_blocks(engine: SqlEngine, table: BlockTable, rows: str) -> str:
+    """Rows with m, a, o and v of their block, a number of the circle that they stand in, and their place in it, from 0 to 1."""
+    names = ("m", "a", "o", *(["v"] if table.weighed else []), *([] if table.keys is None else ["g"]))
+    joined = table.join_columns(rows, *names)
+    return f"select cells.*, {table.own_key} as circle, {engine.random} as place from ({joined}) cells"
+
+
+def _place_all(engine: SqlEngine, block: OneBlock, count: int, rows: str) -> str:
+    """The same for a single block of all rows. It is cut into circles at random, so that no engine needs all rows in one place."""
+    circles = max(1, count // CIRCLE)
+    drawn = f"select cells.*, {engine.double(circles)} * {engine.random} as r from ({rows}) cells"
+    weights = f"{count // circles} as m, {engine.double(block.a)} as a, {engine.double(block.o)} as o"
+    return f"select cells.*, {weights}, floor(r) as circle, r - floor(r) as place from ({drawn}) cells"
+
+
+def _meet_circle(columns: DesignColumns, placed: str, weighed: bool = False) -> str:
+    """Rows with their brackets, the next rows of their circle being partners."""
+    engine, double, lags = columns.engine, columns.engine.double, range(1, 1 + PARTNERS)
+    turns = f"select {double(0.0)} as turn union all select {double(1.0)} as turn"
+    again = f"turn = {double(0.0)} or place * m < {double(AGAIN)}"
+    line = f"select cells.*, place + turn as spot from ({placed}) cells cross join ({turns}) turns where {again}"
+    nexts = "".join(f", lead(z, {lag}) over line as z{lag}" for lag in lags)
+    lined = f"select cells.*{nexts} from ({line}) cells window line as (partition by circle order by spot)"
+    met = " + ".join(
+        f"case when m > {lag} then coalesce({_twice(f'z{lag}')}, {double(0.0)}) else {double(0.0)} end" for lag in lags
+    )
+    bracket = _bracket(engine, met, f"least({PARTNERS}, greatest(m - 1, 1))", weighed)
+    return f"select met.*, {bracket} as u from ({lined}) met where spot < {double(1.0)}"
+
+
+def _meet_pairs(columns: DesignColumns, table: PairTable, rows: str, widest: float) -> str:
+    """Rows with their brackets under an explicit matrix, ``Σ_l C_il ψ_i(z_l)``; no clip is larger than `widest`."""
+    engine, log = columns.engine, log2_ceiling(widest)
+    term = f"{engine.double(math.ldexp(0.5 / LARGEST_ROW, -log))} * c * {_twice('y')}"
+    pairs = (
+        f"select p.i, p.c, cells.low, cells.high, partners.z as y from {table.unlink(engine).name} p "
+        f"join ({rows}) cells on p.i = cells.k join ({columns.rows(table.key)}) partners on p.j = partners.k"
+    )
+    total = f"{engine.double(math.ldexp(LARGEST_ROW, log))} * ({exact_total(engine, term, 1)})"
+    brackets = f"select i, {total} as u from ({pairs}) pairs group by i"
+    return f"select cells.*, met.u from ({rows}) cells join ({brackets}) met on cells.k = met.i"

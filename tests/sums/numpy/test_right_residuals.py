@@ -1,0 +1,357 @@
+"""The clipped residual equation of right links against its formula written out, and the circles that partners come from."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import scipy.sparse as sp
+
+import dplinked as dpl
+from dplinked.data import parquet
+from dplinked.data import table as rows
+from dplinked.data.table import Rows
+from dplinked.errors import ReleaseError, StudyError
+from dplinked.study.design import Design, build_design
+from dplinked.sums import files as file_engine
+from dplinked.sums.engine import open_source
+from dplinked.sums.numpy import circle as circles
+from dplinked.sums.numpy import kernel, prepare, reduce
+from dplinked.sums.numpy.circle import ByPosition, make_circle, shuffle
+from dplinked.sums.numpy.prepare import PreparedRows, prepare_rows
+from dplinked.sums.numpy.right_residuals import right_residuals
+from dplinked.sums.numpy.tables import TablePass
+from dplinked.sums.partners import PARTNERS, unlinking_terms
+from dplinked.sums.types import MeatClip, Predictor, ResidualClip
+from neighbours import ele_matrix
+
+BOUNDS = {"y": (-3.0, 5.0), "x": (-1.0, 1.0), "w": (0.0, 2.0)}
+LAYOUTS = {
+    "small": [2, 3, 5, 17, 4, 1] * 6,
+    "large": [18, 130, 25, 33, 1, 90],
+    "one": [150],
+}
+FIXED, MOVING = dpl.PrivacyUnit(), dpl.PrivacyUnit(moves_block=True)
+
+
+@pytest.fixture(params=["compiled", "NumPy"])
+def both_ways(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the compiled kernel and without it, in several parts, by two threads."""
+    monkeypatch.setattr(rows, "PART", 40)
+    monkeypatch.setattr(prepare, "STRIP", 16)
+    monkeypatch.setattr(reduce, "WORKERS", 2)
+    if request.param == "NumPy":
+        monkeypatch.setattr(kernel, "KERNEL", None)
+    elif kernel.KERNEL is None:
+        pytest.skip("kernel.c was not compiled")
+
+
+def make_data(sizes: list[int], seed: int = 0) -> tuple[dict[str, np.ndarray], dict[int, float]]:
+    """Rows of blocks in no order, some cells out of bounds; an accuracy for each block."""
+    rng = np.random.default_rng(seed)
+    n = sum(sizes)
+    x = rng.uniform(-1.1, 1.1, n)
+    data = {
+        "x": x,
+        "w": rng.uniform(0, 2, n),
+        "y": 2.0 * x + 2.0 * rng.standard_normal(n),
+        "block": rng.permutation(np.repeat(np.arange(len(sizes)), sizes)),
+    }
+    return data, {b: float(rng.uniform(max(0.5, 1 / m), 1)) for b, m in enumerate(sizes)}
+
+
+def prepared(data: Any, design: Design, linkage: Any, unit: dpl.PrivacyUnit = FIXED) -> PreparedRows:
+    return prepare_rows(Rows(data), design, linkage, unit)
+
+
+def clip_for(design: Design, limit: float = 0.4) -> ResidualClip:
+    p = len(design.names)
+    return ResidualClip(np.linspace(-0.1, 0.3, p), limit, 0.7 if design.intercept else 0.0, 0.9)
+
+
+def matched_responses(data: PreparedRows) -> np.ndarray:
+    """Weight of each response l in the bracket of each row i (n×n): the plain formula, with the partners that circles tell."""
+    n = data.rows.count
+    found, codes, blocks = np.zeros((n, n)), data.block_codes(), data.blocks
+    walk, slots = make_circle(data).order.walk(0), []
+    for part in range(data.rows.parts):
+        slots += [walk.place(piece).slots for piece in data.pieces(part)]
+    slots = np.concatenate(slots)
+    for b, (m, a, o) in enumerate(zip(blocks.sizes, blocks.a, blocks.o, strict=True)):
+        circle = np.flatnonzero(codes == b)
+        circle = circle[np.argsort(slots[circle])]
+        for place, i in enumerate(circle):
+            partners = [circle[(place + lag) % m] for lag in range(1, 1 + min(PARTNERS, m - 1))]
+            found[i, i] = 1.0 - o
+            found[i, partners] = -(1.0 - a - o) / len(partners) if m > 1 else 0.0
+    return found
+
+
+def kept_or_clip(residuals: np.ndarray, clips: np.ndarray) -> np.ndarray:
+    """A residual within .7 of its clip stays as it is, and one beyond becomes the clip."""
+    clips = np.broadcast_to(clips, residuals.shape)
+    return np.where(residuals > 0.7 * clips, clips, np.where(residuals < -0.7 * clips, -clips, residuals))
+
+
+def plain_formula(
+    data: PreparedRows, C: np.ndarray, clip: ResidualClip, meat: MeatClip | None, weights: Any = 1.0
+) -> tuple[np.ndarray, np.ndarray | None]:
+    """``Σ w (1, h_i) Σ_l C_il ψ_i(z_l - t_i)``, and squares of its contributions, from arrays of all pairs."""
+    design, (x, z) = data.design, data.whole()
+    first = int(design.intercept)
+    h = x if design.half_widths is None else np.clip(x / np.array(design.half_widths)[:, None], -1, 1)
+    t = clip.beta[:first].sum() + clip.beta[first:] @ x
+    L = np.minimum(clip.widest, clip.limit / np.sqrt(clip.intercept_weight**2 + (h**2).sum(axis=0)))
+    brackets = (C * kept_or_clip(z[None, :] - t[:, None], L[:, None])).sum(axis=1)
+    terms = np.vstack([np.ones((first, z.size)), h]) * brackets * weights
+    if meat is None:
+        return terms.sum(axis=1), None
+    u = terms * meat.weights[:, None]
+    if meat.route == "block":
+        u = np.stack([u[:, data.block_codes() == b].sum(axis=1) for b in range(data.blocks.sizes.size)], axis=1)
+    u = u * np.minimum(1.0, meat.norm / np.maximum(np.linalg.norm(u, axis=0), 1e-300))
+    return terms.sum(axis=1), u @ u.T
+
+
+def check(data: PreparedRows, C: np.ndarray, weights: Any = 1.0) -> None:
+    clip, p = clip_for(data.design), len(data.design.names)
+    for route in [None, "row"] if data.blocks is None else [None, "row", "block"]:
+        meat = None if route is None else MeatClip(route, np.linspace(1.0, 2.0, p), 0.3)
+        found, (vector, squares) = right_residuals(data, clip, meat), plain_formula(data, C, clip, meat, weights)
+        np.testing.assert_allclose(found.vector, vector, rtol=1e-8, atol=1e-8)
+        assert (found.meat is None) == (squares is None)
+        if squares is not None:
+            np.testing.assert_allclose(found.meat, squares, rtol=1e-8, atol=1e-8)
+
+
+@pytest.mark.usefixtures("both_ways")
+@pytest.mark.parametrize("formula", ["y ~ x + w", "y ~ 0 + x"])
+@pytest.mark.parametrize("typical", [None, {"x": (-0.4, 0.2)}])
+@pytest.mark.parametrize("unit", [FIXED, MOVING], ids=["fixed", "moving"])
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_sums_equal_the_plain_formula(layout: str, unit: dpl.PrivacyUnit, typical: Any, formula: str) -> None:
+    values, accuracy = make_data(LAYOUTS[layout])
+    data = prepared(values, build_design(formula, BOUNDS, None, typical), dpl.ELE(accuracy, block="block"), unit)
+    check(data, matched_responses(data))
+
+
+@pytest.mark.usefixtures("both_ways")
+def test_groups_are_weighed() -> None:
+    values, accuracy = make_data(LAYOUTS["large"])
+    del accuracy[0], accuracy[1]  # become the other block
+    weights: dict[str | None, float] = {"2": 0.3, "3": 1.0, "5": 0.8, None: 0.55}
+    data = prepared(values, build_design("y ~ x + w", BOUNDS), dpl.ELE(accuracy, block="block", other=0.7))
+    weighed = TablePass(data).with_weights(weights).data
+    w = np.array([weights.get(str(b) if b in accuracy else None, 1.0) for b in values["block"]])
+    check(weighed, matched_responses(weighed), w)
+    check(data, matched_responses(data))
+
+
+@pytest.mark.usefixtures("both_ways")
+@pytest.mark.parametrize("formula", ["y ~ x + w", "y ~ 0 + x"])
+@pytest.mark.parametrize("typical", [None, {"x": (-0.4, 0.2)}])
+def test_instrument_sums_are_weighed(formula: str, typical: Any) -> None:
+    values, accuracy = make_data(LAYOUTS["large"])
+    order = np.argsort(values["block"], kind="stable")
+    values = {name: column[order] for name, column in values.items()}
+    Q = ele_matrix(LAYOUTS["large"], list(accuracy.values()))
+    design = build_design(formula, BOUNDS, None, typical)
+    weights = {str(b): 0.3 + 0.1 * b for b in accuracy}
+    plain = TablePass(prepared(values, design, dpl.ELE(accuracy, block="block")))
+    found = plain.with_weights(weights)
+    x, z = plain.data.whole()
+    h = x if typical is None else np.clip(x / np.array(design.half_widths)[:, None], -1, 1)
+    if design.intercept:
+        x, h = (np.vstack([np.ones(z.size), part]) for part in (x, h))
+    w = np.array([weights[str(b)] for b in values["block"]])
+    a = np.array([plain.data.blocks.a[b] for b in values["block"]])
+    for sums, factor, links in [
+        (found.instrument_sums(), w, Q),
+        (found.own_rows(weighted=True).instrument_sums(), w * a, np.eye(z.size)),
+        (plain.own_rows(weighted=True).instrument_sums(), a, np.eye(z.size)),
+        (found.own_rows(weighted=False).instrument_sums(), np.ones(z.size), np.eye(z.size)),
+        (plain.with_weights(dict.fromkeys(weights, 1.0)).instrument_sums(), np.ones(z.size), Q),
+    ]:
+        np.testing.assert_allclose(sums.matrix, (h * factor) @ links @ x.T, rtol=1e-10, atol=1e-10)
+        np.testing.assert_allclose(sums.vector, (h * factor) @ z, rtol=1e-10, atol=1e-10)
+        assert sums.count == z.size
+
+
+@pytest.mark.parametrize("weight", [0.0, -0.1, 1.01, float("nan")])
+def test_weights_lie_between_0_and_1(weight: float) -> None:
+    values, accuracy = make_data(LAYOUTS["large"])
+    found = TablePass(prepared(values, build_design("y ~ x", BOUNDS), dpl.ELE(accuracy, block="block")))
+    with pytest.raises(StudyError, match="between 0 and 1"):
+        found.with_weights({"2": weight})
+
+
+def test_contrast_is_the_mean_of_a() -> None:
+    values, accuracy = make_data(LAYOUTS["small"])
+    data = prepared(values, build_design("y ~ x", BOUNDS), dpl.ELE(accuracy, block="block"))
+    assert TablePass(data).blocks.contrast == pytest.approx(data.blocks.a[values["block"]].mean())
+
+
+@pytest.mark.usefixtures("both_ways")
+def test_exact_joins_meet_their_own_responses_alone() -> None:
+    values, _ = make_data(LAYOUTS["one"])
+    check(prepared(values, build_design("y ~ x + w", BOUNDS), dpl.Exact()), np.eye(150))
+
+
+@pytest.mark.parametrize("accuracy", [1.0, 0.95, 0.8])
+def test_matching_matrices_are_unlinked_by_powers(accuracy: float) -> None:
+    rng = np.random.default_rng(3)
+    values, _ = make_data([120])
+    Q = np.eye(120)
+    while Q.diagonal().min() > accuracy + 0.02:  # mixtures of permutations near the identity
+        swap = np.eye(120)[rng.permutation(120)]
+        Q = 0.99 * Q + 0.01 * swap
+    data = prepared(values, build_design("y ~ x + w", BOUNDS), dpl.Matching(sp.csr_array(Q), accuracy_min=accuracy))
+    k = unlinking_terms(max(0.0, accuracy - 1e-5))
+    assert data.terms == k
+    C = sum(np.linalg.matrix_power(np.eye(120) - Q, j) for j in range(k))
+    check(data, C)
+    assert np.abs(C @ Q - np.eye(120)).sum(axis=1).max() <= 0.01 + 1e-9
+
+
+@pytest.mark.usefixtures("both_ways")
+@pytest.mark.parametrize("formula", ["y ~ x + w", "y ~ 0 + x"])
+def test_residuals_are_counted(formula: str) -> None:
+    values, accuracy = make_data(LAYOUTS["small"])
+    data = prepared(values, build_design(formula, BOUNDS), dpl.ELE(accuracy, block="block"))
+    x, z = data.whole()
+    first, beta = int(data.design.intercept), np.linspace(-0.3, 0.4, len(data.design.names))
+    mean, edges = np.linspace(-0.1, 0.2, len(x)), 2.0 ** np.linspace(-6, 0.5, 13)
+    residual = np.abs(z - beta[:first].sum() - beta[first:] @ (0.8 * x + 0.2 * mean[:, None]))
+    for some in (edges, edges[:1], edges[:4]):
+        found = TablePass(data).residual_counts(Predictor(beta, mean, 0.8), some).counts
+        expected = np.histogram(residual, [-1.0, *some, np.inf])[0]
+        assert found.tolist() == [expected.tolist()]
+
+
+# --- circles --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("both_ways")
+@pytest.mark.parametrize("unit", [FIXED, MOVING], ids=["fixed", "moving"])
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_every_response_is_the_partner_of_as_many_rows(layout: str, unit: dpl.PrivacyUnit) -> None:
+    values, accuracy = make_data(LAYOUTS[layout])
+    data = prepared(values, build_design("y ~ x", BOUNDS), dpl.ELE(accuracy, block="block"), unit)
+    partners = (matched_responses(data) < 0).sum(axis=0)
+    expected = np.minimum(PARTNERS, data.blocks.sizes - 1)[values["block"]]
+    assert partners.tolist() == expected.tolist()
+    circle = make_circle(data)
+    assert (
+        np.sort(circle.values).tolist()
+        == np.sort(circles.to_whole(data.whole()[1], circle.middle, circle.unit)).tolist()
+    )
+
+
+def test_kernel_and_numpy_have_the_same_circles(monkeypatch: pytest.MonkeyPatch) -> None:
+    if kernel.KERNEL is None:
+        pytest.skip("kernel.c was not compiled")
+    values, accuracy = make_data([*LAYOUTS["large"], 70_000])
+    found = []
+    for _ in range(2):
+        data = prepared(values, build_design("y ~ x", BOUNDS), dpl.ELE(accuracy, block="block"))
+        found.append(make_circle(data).values)
+        monkeypatch.setattr(kernel, "KERNEL", None)
+    assert np.array_equal(*found)
+
+
+@pytest.mark.parametrize("size", [18, 19, 25, 32, 33, 100, 1000])
+def test_permutations_are_permutations_and_look_random(size: int) -> None:
+    """Over blocks, every distance in the file is about as often one between partners: |z| < 5 for each of size-1 distances."""
+    blocks = 3000 if size < 200 else 300
+    ranks, keys = np.tile(np.arange(size), blocks), np.repeat(circles.scatter(np.arange(blocks)), size)
+    places = shuffle(ranks, np.full(ranks.size, size), keys).reshape(blocks, size)
+    assert (np.sort(places, axis=1) == np.arange(size)).all()
+    assert len(np.unique(places, axis=0)) > 0.99 * blocks
+    for row in (0, size // 2):
+        steps = (places - places[:, [row]]) % size
+        shares = ((steps >= 1) & (steps <= PARTNERS)).mean(axis=0)
+        shares = np.delete(shares, row)
+        expected = PARTNERS / (size - 1)
+        deviation = np.sqrt(expected * (1 - expected) / blocks)
+        assert np.abs(shares - expected).max() < 5 * deviation
+
+
+def test_a_row_that_moves_changes_one_partner_of_16_others() -> None:
+    rng = np.random.default_rng(0)
+    codes = rng.integers(0, 3, 150).astype(np.int32)
+    moved = codes.copy()
+    moved[40] = (codes[40] + 1) % 3
+
+    def partners(codes: np.ndarray) -> list[set[int]]:
+        starts = np.concatenate([[0], np.cumsum(np.bincount(codes))])
+        slots = ByPosition(codes, starts).slots
+        found: list[set[int]] = [set() for _ in codes]
+        for b in range(3):
+            circle = np.flatnonzero(codes == b)
+            circle = circle[np.argsort(slots[circle])]
+            for place, i in enumerate(circle):
+                found[i] = {int(circle[(place + lag) % circle.size]) for lag in range(1, 17)}
+        return found
+
+    before, after = partners(codes), partners(moved)
+    changed = [i for i in range(150) if before[i] != after[i] and i != 40]
+    assert len(changed) == 2 * PARTNERS
+    assert all(len(before[i] - after[i]) == 1 for i in changed)
+
+
+@pytest.mark.parametrize("unit", [FIXED, MOVING], ids=["fixed", "moving"])
+def test_order_of_the_file_does_not_bias(unit: dpl.PrivacyUnit) -> None:
+    """One large block sorted by x, links wrong in one of two rows: partners stand for all other rows, within five deviations."""
+    rng = np.random.default_rng(5)
+    n, gamma = 20_000, 0.5
+    x = np.sort(rng.uniform(-1, 1, n))
+    values = {"x": x, "y": 2.0 * x + 0.3 * rng.standard_normal(n)}
+    data = prepared(values, build_design("y ~ x", {"x": (-1.0, 1.0), "y": (-3.0, 3.0)}), dpl.ELE(gamma), unit)
+    clip = ResidualClip(np.array([0.0, 0.5]), 0.3, 1.0, 0.3)
+    found = right_residuals(data, clip).vector
+    scaled, z = data.whole()
+    t = 0.5 * scaled[0]
+    L = clip.widths(scaled)
+    every = np.sort(z)
+    total = np.concatenate([[0.0], np.cumsum(every)])
+    low, high = np.searchsorted(every, t - L), np.searchsorted(every, t + L)
+    inner = total[high] - total[low] - (high - low) * t + L * (n - high) - L * low
+    own = kept_or_clip(z - t, L)
+    o = (1 - gamma) / (n - 1)
+    brackets = own - o * inner
+    expected = np.array([brackets.sum(), (scaled[0] * brackets).sum()])
+    deviation = (1 - gamma) / np.sqrt(PARTNERS) * 0.3 * np.sqrt(n)
+    assert np.abs(found - expected).max() < 5 * deviation
+    assert np.abs(expected).max() > 40 * deviation  # what a shift by a constant would miss is seen
+
+
+@pytest.mark.usefixtures("both_ways")
+def test_files_give_the_sums_of_memory(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    values, accuracy = make_data(LAYOUTS["large"])
+    monkeypatch.setattr(parquet, "PART", 40)
+    monkeypatch.setattr(parquet, "LARGEST_PIECE", 30)
+    monkeypatch.setattr(file_engine, "IN_MEMORY", 0)
+    pq.write_table(pa.table(values), tmp_path / "a.parquet", row_group_size=70)
+    design, linkage = build_design("y ~ x + log(w + 1)", BOUNDS), dpl.ELE(accuracy, block="block")
+    clip, meat = clip_for(design), MeatClip("block", np.ones(3), 0.4)
+    for unit in (FIXED, MOVING):
+        found = open_source(tmp_path / "a.parquet").open(design, linkage, unit).right_residuals(clip, meat)
+        expected = right_residuals(prepared(values, design, linkage, unit), clip, meat)
+        np.testing.assert_allclose(found.vector, expected.vector, rtol=1e-10)
+        np.testing.assert_allclose(found.meat, expected.meat, rtol=1e-10)
+
+
+@pytest.mark.usefixtures("both_ways")
+@pytest.mark.parametrize("unit", [FIXED, MOVING], ids=["fixed", "moving"])
+def test_rows_that_change_their_blocks_meanwhile_are_refused(
+    unit: dpl.PrivacyUnit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    values, accuracy = make_data(LAYOUTS["large"])
+    data = prepared(values, build_design("y ~ x", BOUNDS), dpl.ELE(accuracy, block="block"), unit)
+    true_codes = prepare.Blocks.codes
+    monkeypatch.setattr(prepare.Blocks, "codes", lambda *found: np.zeros_like(true_codes(*found)))
+    with pytest.raises(ReleaseError, match="changed while"):
+        right_residuals(data, clip_for(data.design))
