@@ -33,9 +33,7 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 import numpy as np
 from rich.progress import track
 
-import dplinked as dpl
-from accuracy import declare_study, load_bundled, simulate
-from dplinked.privacy import noise
+from accuracy import DELTA, draw_ours, load_bundled, simulate
 from machine import describe_machine
 from rivals import (
     DataSet,
@@ -53,7 +51,6 @@ from rivals import (
 )
 from sections import write_results
 
-DELTA = 1e-6
 EPSILONS = (0.3, 1.0, 3.0)
 SIZES = (2_000, 20_000, 100_000)
 SIMULATED = ("uniform d=5", "correlated d=5", "lognormal d=1", "heteroscedastic d=10")
@@ -178,34 +175,12 @@ def load_file(path: Path, bounds: dict[str, tuple[float, float]]) -> DataSet:
 # --- methods -------------------------------------------------------------------------------------------
 
 
-def draw_ours(
-    data: DataSet,
-    epsilon: float,
-    delta: float,
-    draws: int,
-    rng: np.random.Generator,
-    *,
-    intervals: bool = False,
-    noisier: float = 1.0,
+def fit_ours(
+    data: DataSet, epsilon: float, delta: float, draws: int, rng: np.random.Generator, **settings: Any
 ) -> Floats:
-    """Slopes of `dpl.fit` with its defaults (draws×d)."""
-    study, columns = declare_study(data, epsilon)
-    noise.add_gaussian = lambda values, scale: (
-        np.asarray(values, float) + noisier * np.asarray(scale) * rng.normal(size=np.shape(values))
-    )
-    found = []
-    for _ in range(draws):
-        release = dpl.fit(
-            columns,
-            study.formula,
-            bounds=study.bounds,
-            linkage=dpl.Exact(),
-            epsilon=epsilon,
-            delta=delta,
-            intervals=intervals,
-        )
-        found.append([value for name, value in release.coef.items() if name != "Intercept"])
-    return np.array(found)
+    """Slopes of our fit (draws×d), called as rivals are."""
+    assert delta == DELTA
+    return draw_ours(data, epsilon, draws, rng, **settings)[0][:, int(data.intercept) :]
 
 
 def can_run(name: str, data: DataSet, parts: int = 1000) -> bool:
@@ -236,8 +211,8 @@ def run_cell(cell: Cell, sets: int, draws: int, noisier: float) -> dict[str, Any
         if (best := tune(name, cell, first)) is not None:
             methods[name] = partial(draw, **best)
     methods |= {
-        OURS: partial(draw_ours, noisier=noisier),
-        WITH_INTERVALS: partial(draw_ours, intervals=True, noisier=noisier),
+        OURS: partial(fit_ours, noisier=noisier),
+        WITH_INTERVALS: partial(fit_ours, intervals=True, noisier=noisier),
     }
     errors: dict[str, list[Floats]] = {name: [] for name in ("least squares", *methods)}
     for number in range(sets):
