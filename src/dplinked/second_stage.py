@@ -22,6 +22,7 @@ from dplinked.estimate.residuals import (
     INTERCEPT_WEIGHT,
     Residuals,
     Step,
+    choose_width,
     column_sizes,
     combine_steps,
     derivative,
@@ -65,6 +66,8 @@ from dplinked.sums.partners import unlinking_terms
 from dplinked.sums.types import MeatClip, Predictor, ResidualClip
 
 Floats = NDArray[np.float64]
+
+_AS_GOOD = 0.02  # how much larger an error, relative to it, is taken for the same: the second stage's line is closer to that of least squares
 
 
 def prior_scale(design: Design) -> float:
@@ -142,7 +145,8 @@ def expect_second_stage(
     beta = estimate.beta
     sizes = column_sizes(design, start, column_spread(design), accuracy)
     explained = max(0.0, explained_variance(design, start, beta, accuracy, groups.total))
-    wide = rows.with_design(widen_instrument(design, sizes))
+    noise = right_residuals_sensitivity(1.0, rows.exposure) / spending.share(0.5)
+    wide = rows.with_design(widen_instrument(design, sizes, choose_width(noise, groups.squares)))
     same = design.half_widths is None and wide.design.half_widths is None and rows.exposure.symmetric
     gram, bend = choose_gram_share(spending, start, wide.design, same, sizes, groups, rows.count)
     share = spending.unspent(keep=_kept_for_meat(study) + 2.0 * CLIPPING + gram)
@@ -196,7 +200,7 @@ def _pays(
     met = groups.squares * (ratios * residuals.spread(accuracy)) ** 2
     kept = groups.contrast * residuals.kept[2]
     two = np.sqrt(drawn**2 + met + stage.bent * kept**2) / (kept * groups.total * ratios * stage.sizes)
-    return bool(np.log(two).mean() < np.log(one).mean())
+    return bool(np.log(two).mean() < np.log(one).mean() + _AS_GOOD)
 
 
 def _contrast(study: Study, rows: LinkedRows) -> float:
@@ -226,7 +230,8 @@ def fit_residuals(
         sums = combine_steps(steps, slope)
         estimate = solve_descent(sums, intercept, prior_scale(wide.design))
         beta = estimate.beta
-    sums = replace(sums, mixing=groups.accuracy * residuals.wrong / (groups.contrast * residuals.kept[2]))
+    mixing = groups.accuracy * residuals.wrong / (groups.contrast * residuals.kept[2])
+    sums = replace(sums, mixing=min(1.0, mixing))
     variance = None if not study.intervals else _residual_variance(study, groups, wide, spending, private, residuals)
     share = residuals.wrong_share(groups.accuracy)
     errors = split_errors(wide.design, groups, estimate, sums, variance, share)

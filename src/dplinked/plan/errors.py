@@ -12,7 +12,13 @@ from numpy.typing import NDArray
 from dplinked.errors import StudyError
 from dplinked.estimate.intervals import noise_covariance
 from dplinked.estimate.paper import is_usable
-from dplinked.estimate.residuals import expect_residuals, instrument_sizes, level_of_right_links, widen_instrument
+from dplinked.estimate.residuals import (
+    choose_width,
+    expect_residuals,
+    instrument_sizes,
+    level_of_right_links,
+    widen_instrument,
+)
 from dplinked.estimate.theorems import descent_variance, sums_variance
 from dplinked.linkage import EXACT, LinkageExposure
 from dplinked.plan.expected import better_instrument
@@ -139,7 +145,8 @@ def _second_stage(
     start = int(first.intercept)
     plain = expect_rows(setting.aimed, first, guess)
     sizes, explained = np.sqrt(plain.spread[start:]), float(plain.beta[start:] ** 2 @ plain.spread[start:])
-    wide = widen_instrument(first, sizes)
+    half = right_residuals_sensitivity(1.0, exposure) / (mu * math.sqrt(0.5))
+    wide = widen_instrument(first, sizes, choose_width(half, count))
     left = share + (VARIANCE - MEAT if study.intervals else 0.0) - FIRST_STAGE - 2.0 * CLIPPING - GRAM[0]
     unit = right_residuals_sensitivity(1.0, exposure) / (mu * math.sqrt(left))
     deviation, ratios = math.sqrt(plain.sampling) * _EDGE, instrument_sizes(wide, sizes)
@@ -155,7 +162,7 @@ def _second_stage(
     privacy = gain @ np.diag(drawn**2 + bent) @ gain
     spread = count * gain @ np.diag((h * residuals.spread(accuracy)) ** 2) @ gain
     wrong = residuals.wrong_share(accuracy)
-    mixing = accuracy * residuals.wrong / (contrast * residuals.kept[2])
+    mixing = min(1.0, accuracy * residuals.wrong / (contrast * residuals.kept[2]))
     covariances = (_shift(spread * (1.0 - wrong), plain), _shift(spread * wrong, plain), _shift(privacy, plain))
     return ExpectedErrors(first, *covariances, mixing * one.moved)
 
