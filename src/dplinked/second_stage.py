@@ -20,15 +20,17 @@ from dplinked.estimate.residuals import (
     CLEAR,
     CLIPS,
     INTERCEPT_WEIGHT,
-    WIDE,
     Residuals,
     Step,
     column_sizes,
     combine_steps,
     derivative,
     expect_residuals,
+    instrument_sizes,
+    level_of_right_links,
     right_deviation,
     told_gram,
+    widen_instrument,
 )
 from dplinked.estimate.variance import (
     NoisyVariance,
@@ -37,7 +39,7 @@ from dplinked.estimate.variance import (
     link_dependence,
     split_errors,
 )
-from dplinked.linkage import Exact, PrivacyUnit
+from dplinked.linkage import EXACT
 from dplinked.privacy.quantities.instrument import (
     ReleasedSums,
     entry_noise,
@@ -63,8 +65,6 @@ from dplinked.sums.partners import unlinking_terms
 from dplinked.sums.types import MeatClip, Predictor, ResidualClip
 
 Floats = NDArray[np.float64]
-
-EXACT = Exact().exposure(PrivacyUnit())  # rows by themselves, without their links
 
 
 def prior_scale(design: Design) -> float:
@@ -152,16 +152,6 @@ def expect_second_stage(
     return stage if _pays(study, rows, spending, start, stage, share) else None
 
 
-def widen_instrument(design: Design, sizes: Floats) -> Design:
-    """The design of the second stage, whose instruments follow their columns as far as WIDE times their size."""
-    wide = design.with_instrument((WIDE * sizes).tolist())
-    numeric = [group.start for group in design.groups if group.numeric]
-    assert wide.half_widths is not None
-    if all(wide.half_widths[k] == design.columns[k].peak for k in numeric):
-        return replace(design, half_widths=None)
-    return wide
-
-
 def measure_residuals(
     groups: Groups,
     rows: LinkedRows,
@@ -180,23 +170,8 @@ def measure_residuals(
     unit = right_residuals_sensitivity(1.0, exposure) / spending.share(share)
     largest = 4.0 * design.response.peak
     return expect_residuals(
-        deviation, explained, _instrument_sizes(design, sizes), design.intercept, unit, groups.squares, largest
+        deviation, explained, instrument_sizes(design, sizes), design.intercept, unit, groups.squares, largest
     )
-
-
-def _instrument_sizes(design: Design, sizes: Floats) -> Floats:
-    """Root mean square of each instrument (d)."""
-    if design.half_widths is None:
-        return sizes
-    numeric = np.zeros(sizes.size, bool)
-    for group in design.groups:
-        numeric[group.start : group.stop] = group.numeric
-    return np.where(numeric, sizes / np.array(design.half_widths), sizes)
-
-
-def level_of_right_links(accuracy: float) -> float:
-    """The share of all rows below the size that is looked for: nearly all right links, and few wrong ones."""
-    return 0.97 * accuracy + 0.3 * (1.0 - accuracy)
 
 
 def _kept_for_meat(study: Study) -> float:
@@ -216,7 +191,7 @@ def _pays(
     squares = stage.sizes**2 if plain else instrument_squares(design)
     spread = groups.squares * squares * (residuals.deviation**2 + (1.0 - accuracy**2) * stage.explained)
     one = np.sqrt(noise + spread) / (accuracy * groups.total * signal)
-    ratios = _instrument_sizes(wide, stage.sizes)
+    ratios = instrument_sizes(wide, stage.sizes)
     drawn = right_residuals_sensitivity(residuals.limit, rows.exposure) / spending.share(share)
     met = groups.squares * (ratios * residuals.spread(accuracy)) ** 2
     kept = groups.contrast * residuals.kept[2]
@@ -282,7 +257,7 @@ def choose_gram_share(
     first, d = int(wide.intercept), len(wide.columns)
     core = centred_core(start.matrix, wide.intercept)
     strength = np.linalg.svd(core, compute_uv=False)
-    signal = groups.total * float((sizes * _instrument_sizes(wide, sizes)).mean())
+    signal = groups.total * float((sizes * instrument_sizes(wide, sizes)).mean())
     weakest = signal * float(strength[-1] / max(strength.mean(), 1e-300))
     told = float(np.sqrt((start.matrix_scale[first:, first:] ** 2).mean())) / groups.accuracy if same else math.inf
     share = GRAM[0]

@@ -217,3 +217,28 @@ def told_gram(released: ReleasedSums, accuracy: float, contrast: float, intercep
     matrix[first:, first:] += core * (1.0 / accuracy - 1.0)
     scale[first:, first:] /= accuracy
     return replace(released, matrix=matrix * contrast, matrix_scale=scale * contrast)
+
+
+def widen_instrument(design: Design, sizes: Floats) -> Design:
+    """The design of the second stage, whose instruments follow their columns as far as WIDE times their size."""
+    wide = design.with_instrument((WIDE * sizes).tolist())
+    numeric = [group.start for group in design.groups if group.numeric]
+    assert wide.half_widths is not None
+    if all(wide.half_widths[k] == design.columns[k].peak for k in numeric):
+        return replace(design, half_widths=None)
+    return wide
+
+
+def instrument_sizes(design: Design, sizes: Floats) -> Floats:
+    """Root mean square of each instrument (d)."""
+    if design.half_widths is None:
+        return sizes
+    numeric = np.zeros(sizes.size, bool)
+    for group in design.groups:
+        numeric[group.start : group.stop] = group.numeric
+    return np.where(numeric, sizes / np.array(design.half_widths), sizes)
+
+
+def level_of_right_links(accuracy: float) -> float:
+    """The share of all rows below the size that is looked for: nearly all right links, and few wrong ones."""
+    return 0.97 * accuracy + 0.3 * (1.0 - accuracy)

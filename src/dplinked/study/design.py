@@ -208,7 +208,7 @@ class Design:
     def centred(self, middles: Mapping[int, Interval]) -> Design:
         """Aim the instrument at public middles ``{column: (low, high)}`` in the columns' own units.
 
-        Affects precision only: neither privacy nor bias depends on where the middles lie.
+        Affects precision, never privacy. Where the truth is a line, it is found wherever the middles lie; where it is curved, the line follows them.
         """
         columns, groups, half_widths = list(self.columns), list(self.groups), []
         for g, group in enumerate(groups):

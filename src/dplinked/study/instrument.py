@@ -1,6 +1,6 @@
 """What the bounded instrument tells of each column, columns taken to spread evenly around their declared middle.
 
-Public guesses: they decide how precise a release is, never how private, and never its bias.
+Public guesses: they decide how precise a release is, never how private.
 """
 
 from __future__ import annotations

@@ -25,6 +25,7 @@ from dplinked.study.toml import read_settings
 _METHODS = ("ssp", "ngd")
 _CALIBRATIONS = ("tight", "paper")
 _RANGES = ("auto", "declared", "private")
+_RANGES_IN_LEDGERS = {"auto": "declared", "declared": "none", "private": "private"}  # where nothing is said, as 0.1.0 wrote it
 _SMALLEST, _LARGEST = 1e-30, 1e30
 
 
@@ -138,9 +139,9 @@ class Study(PlainlyShown):
 
     @property
     def searches_ranges(self) -> bool:
-        """Whether the middles of columns are looked for privately: if that is asked for, or nothing else is said and no typical range is declared."""
-        aims = self.method == "ssp" and self.calibration == "tight"
-        return self.ranges == "private" or (self.ranges == "auto" and aims and not self.typical)
+        """Whether the middles of columns are looked for privately: if that is asked for, or nothing else is said and no regressor's typical range is declared."""
+        aims = self.method == "ssp" and self.calibration == "tight" and self.prepare()[0].half_widths is None
+        return self.ranges == "private" or (self.ranges == "auto" and aims)
 
     @plain_faults
     def prepare(self) -> tuple[Design, LinkageExposure]:
@@ -155,6 +156,7 @@ class Study(PlainlyShown):
         """All that decides what a release answers, to tell one request from another."""
         skipped = ("data", "ledger", "population", "ledger_key", "linkage")
         settings = {name: getattr(self, name) for name in self.__dataclass_fields__ if name not in skipped}
+        settings["ranges"] = _RANGES_IN_LEDGERS[self.ranges]
         return {**settings, "linkage": self.linkage.identity(), "data": list(fingerprints)}
 
     def check_count(self, count: int) -> None:

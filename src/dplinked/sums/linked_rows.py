@@ -13,7 +13,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from dplinked.linkage import Exact, LinkageExposure, PrivacyUnit
+from dplinked.linkage import EXACT, LinkageExposure
 from dplinked.study.design import Design
 from dplinked.sums.types import (
     BlockFacts,
@@ -267,7 +267,7 @@ class LinkedRows:
         Links do not enter, so that one person changes one row of it.
         """
         sums = self.engine.own_rows(weighted=self.fixed_blocks).instrument_sums()
-        return ClippedSums(sums, self.design, Exact().exposure(PrivacyUnit()))
+        return ClippedSums(sums, self.design, EXACT)
 
     def right_residuals(self, clip: ResidualClip, meat: MeatClip | None = None) -> ClippedResiduals:
         """The clipped residual equation of right links, and the squares of its contributions if `meat` asks for them."""

@@ -24,6 +24,8 @@ from dplinked.sums.rounding import rounding_slack
 
 Floats = NDArray[np.float64]
 
+RIGHT_RESIDUALS = "right residuals"
+
 
 def pair_weights(exposure: LinkageExposure) -> tuple[float, float, float]:
     """Bounds on the absolute weights of a row, of a column, and of a column without its own row.
@@ -115,7 +117,7 @@ def plan_right_residuals(
     """Plan the noise of the equation, the intercept's entry times ι."""
     largest = 2.0 * limit * pair_weights(exposure)[0]
     sensitivity = right_residuals_sensitivity(limit, exposure) + rounding_slack(count, largest, entries)
-    part = Part("right residuals", entries, sensitivity, 1.0, sensitivity / mu)
+    part = Part(RIGHT_RESIDUALS, entries, sensitivity, 1.0, sensitivity / mu)
     return make_room_for_draw(NoisePlan((part,), mu), count * largest)
 
 
