@@ -38,7 +38,9 @@ def right_residuals(data: PreparedRows, clip: ResidualClip, meat: MeatClip | Non
 
 def _sum_rows(data: PreparedRows, clip: ResidualClip, meat: MeatClip | None) -> tuple[Sums, Totals]:
     """The equation, squares of rows if they are asked for, and totals of blocks if these are."""
-    linked = data.blocks is not None and bool(data.blocks.o.any())
+    blocks = data.blocks
+    # Circles round responses. Whether they do must be the same for neighbours: it may hang on public blocks only.
+    linked = blocks is not None and (not data.fixed_blocks or bool(blocks.o.any()))
     circle = make_circle(data) if linked else None
     order = None if circle is None else circle.order
     if kernel.KERNEL is not None:
