@@ -131,9 +131,7 @@ def largest_move(before: Floats, after: Floats, row: int, columns: Any) -> float
     return float(np.where(free, np.abs(before) + np.abs(after), np.abs(after - before)).sum())
 
 
-EXPOSED = LinkageExposure(
-    exact=False, symmetric=True, accuracy_min=0.5, column_sum=1.0, matrix_change=0.0, displaced=0
-)
+EXPOSED = LinkageExposure(exact=False, symmetric=True, accuracy_min=0.5, column_sum=1.0, matrix_change=0.0, displaced=0)
 
 
 @pytest.mark.parametrize("gamma", [0.3, 0.6, 0.95])
@@ -299,7 +297,9 @@ def check(
     p = clip.beta.size
     meat = MeatClip(what.split()[0], np.linspace(1.0, 2.0, p), norm)
     sides = ((pair.data, pair.linkage), (pair.other, pair.other_linkage))
-    runs = [lambda s=side: RELEASES[what](change(open_rows(*s, pair.unit, formula, typical)), clip, meat) for side in sides]
+    runs = [
+        lambda s=side: RELEASES[what](change(open_rows(*s, pair.unit, formula, typical)), clip, meat) for side in sides
+    ]
     return replay(monkeypatch, *runs, 1.0, show=str)
 
 
@@ -412,7 +412,12 @@ def test_rows_reach_the_bound_of_weighed_groups(monkeypatch: pytest.MonkeyPatch)
     pair = dataclasses.replace(pair, linkage=linkage, other_linkage=linkage)
     clip = ResidualClip(np.zeros(1), 0.5, 0.0, 4.0)
     reached = check(
-        monkeypatch, "equation", pair, clip, "y ~ 0 + x", change=lambda rows: weighed(rows, {0: 1.0, 1: 0.9}, {0: 0.5, 1: 0.5})
+        monkeypatch,
+        "equation",
+        pair,
+        clip,
+        "y ~ 0 + x",
+        change=lambda rows: weighed(rows, {0: 1.0, 1: 0.9}, {0: 0.5, 1: 0.5}),
     )
     assert reached > 0.9
 
