@@ -55,7 +55,7 @@ from dplinked.privacy.quantities.right_residuals import (
     release_right_residuals,
     right_residuals_sensitivity,
 )
-from dplinked.privacy.spending import CLIPPING, FIRST_STAGE, FIRST_STEP, GRAM, MEAT, VARIANCE, Spending
+from dplinked.privacy.spending import CLIPPING, FIRST_STEP, GRAM, MEAT, VARIANCE, Spending
 from dplinked.release.build import build_release
 from dplinked.release.release import Release
 from dplinked.study.design import Design
@@ -67,6 +67,7 @@ from dplinked.sums.types import MeatClip, Predictor, ResidualClip
 
 Floats = NDArray[np.float64]
 
+_AFTER_ONE_STEP = 0.15  # share of the squared way that is left after the first step
 _AS_GOOD = 0.02  # how much larger an error, relative to it, is taken for the same: the second stage's line is closer to that of least squares
 
 
@@ -137,9 +138,12 @@ def may_take_second_stage(study: Study, rows: LinkedRows, groups: Groups, spendi
 
 
 def expect_second_stage(
-    study: Study, rows: LinkedRows, groups: Groups, spending: Spending, start: ReleasedSums
+    study: Study, rows: LinkedRows, groups: Groups, spending: Spending, start: ReleasedSums, first: float
 ) -> SecondStage | None:
-    """Measure the residuals around the first stage's coefficients; None if a second stage is not expected to be more precise."""
+    """Measure the residuals around the first stage's coefficients; None if a second stage is not expected to be more precise.
+
+    `first` is the share of the budget that the first stage had.
+    """
     design, accuracy = rows.design, groups.accuracy
     estimate = solve_sums(start, intercept=design.intercept, prior_scale=prior_scale(design))
     beta = estimate.beta
@@ -152,8 +156,8 @@ def expect_second_stage(
     share = spending.unspent(keep=_kept_for_meat(study) + 2.0 * CLIPPING + gram)
     residuals = measure_residuals(groups, wide, spending, beta, explained, sizes, share)
     left = float(np.trace(estimate.covariance[int(design.intercept) :, int(design.intercept) :]))
-    stage = SecondStage(beta, wide, groups, sizes, explained, residuals, bend**2 * left, gram, same)
-    return stage if _pays(study, rows, spending, start, stage, share) else None
+    stage = SecondStage(beta, wide, groups, sizes, explained, residuals, bend**2 * left * _AFTER_ONE_STEP, gram, same)
+    return stage if _pays(study, rows, spending, start, stage, share, first) else None
 
 
 def measure_residuals(
@@ -183,12 +187,18 @@ def _kept_for_meat(study: Study) -> float:
 
 
 def _pays(
-    study: Study, rows: LinkedRows, spending: Spending, start: ReleasedSums, stage: SecondStage, share: float
+    study: Study,
+    rows: LinkedRows,
+    spending: Spending,
+    start: ReleasedSums,
+    stage: SecondStage,
+    share: float,
+    begun: float,
 ) -> bool:
     """Whether the second stage's slopes are expected to have smaller errors than those of the first, released again for the rest of the budget."""
     design, groups, first = rows.design, stage.groups, int(rows.design.intercept)
     residuals, wide, accuracy = stage.residuals, stage.rows.design, groups.accuracy
-    again = math.sqrt(FIRST_STAGE / (FIRST_STAGE + spending.unspent(VARIANCE if study.intervals else 0.0)))
+    again = math.sqrt(begun / (begun + spending.unspent(VARIANCE if study.intervals else 0.0)))
     noise = np.diag(noise_covariance(start, stage.beta))[first:] * again**2
     plain = design.half_widths is None
     signal = stage.sizes**2 if plain else instrument_signal(design)

@@ -45,7 +45,7 @@ def test_released_values_however_odd_give_a_deviation() -> None:
 
 
 def test_clips_widen_with_the_number_of_rows_and_close_where_noise_drowns_the_rest() -> None:
-    clips = [choose_clip(noise) for noise in (3.0, 0.6, 0.3, 0.1, 0.01)]
+    clips = [choose_clip(noise) for noise in (3.0, 1.0, 0.3, 0.1, 0.01)]
     assert clips == sorted(clips)
     assert clips[0] == pytest.approx(2.0)
     assert 2.1 < clips[1] < clips[2]
