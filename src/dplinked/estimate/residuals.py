@@ -24,7 +24,10 @@ Floats = NDArray[np.float64]
 INTERCEPT_WEIGHT = 0.85  # ι, relative to the size of an instrument
 _LARGE = 2.0  # deviations of ‖h‖² above its mean: a row of large norm, whose residuals are clipped at λ deviations
 _WORTH = 1.0  # noise of the equation, relative to its sampling error, up to which residuals are clipped further out
-CLIPS = (2.0, 4.0)  # least clips, in deviations of residuals, where noise is _DROWNED[1] or _DROWNED[0] times the sampling error
+CLIPS = (
+    2.0,
+    4.0,
+)  # least clips, in deviations of residuals, where noise is _DROWNED[1] or _DROWNED[0] times the sampling error
 _DROWNED = (1.5, 5.0)
 _EXAMPLES = np.array([NormalDist().inv_cdf((i + 0.5) / 64) for i in range(64)])  # where ‖h‖² may lie
 CLEAR = 3.0  # times its noise's spectral size: how far the weakest direction of the slope should stand above it
