@@ -37,26 +37,25 @@ def right_residuals(
     columns: DesignColumns, link_table: LinkTable, count: int, clip: ResidualClip, meat: MeatClip | None = None
 ) -> PrivateResiduals:
     """The equation (p), and the squares of its contributions if `meat` asks for them, by one statement."""
-    engine, rows, largest = columns.engine, count, 1
-    query, terms = _row_terms(columns, link_table, count, clip)
     by_block = meat is not None and meat.route == "block"
     assert not (by_block and isinstance(link_table, PairTable))
+    if meat is not None and by_block and isinstance(link_table, OneBlock):
+        vector = right_residuals(columns, link_table, count, clip).vector
+        return PrivateResiduals(vector, square(meat.weights * vector, meat.norm))
+    engine, rows, largest = columns.engine, count, 1
+    query, terms = _row_terms(columns, link_table, count, clip)
     if by_block and isinstance(link_table, BlockTable):
         totals, (terms,) = total_columns(engine, link_table.largest, terms)
         query, rows, largest = link_table.total(query, totals), link_table.blocks, link_table.largest
-    sums, in_sql = ExactSums(engine, count), meat is not None and not (by_block and isinstance(link_table, OneBlock))
+    sums, p = ExactSums(engine, count), len(terms)
     for term in terms:
         sums.add(term)
-    if meat is not None and in_sql:
+    if meat is not None:
         weighted = [_times(engine, term, weight, largest) for term, weight in zip(terms, meat.weights, strict=True)]
         query, cut = shorten(engine, query, weighted, meat.norm, ", ".join(term.sql for term in terms))
         sums.add_matrix(cut, cut, symmetric=True)
     found = sums.fetch(query, rows, terms[0].sql)
-    vector = found.take(len(terms))
-    if meat is None:
-        return PrivateResiduals(vector)
-    squares = found.matrix(len(terms), len(terms), symmetric=True) if in_sql else None
-    return PrivateResiduals(vector, square(meat.weights * vector, meat.norm) if squares is None else squares)
+    return PrivateResiduals(found.take(p), None if meat is None else found.matrix(p, p, symmetric=True))
 
 
 def square(contribution: Floats, norm: float) -> Floats:
