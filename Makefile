@@ -7,7 +7,7 @@ FEBRL ?= .venv-febrl
 RELEASE ?= .venv-release
 PYTEST := $(BIN)/python -m pytest -n 2
 
-.PHONY: demo studio test test-slow test-all test-febrl check format hooks docs wheel bench bench-attack bench-coverage bench-engines bench-ledger bench-linking bench-plan bench-reproduction clean
+.PHONY: demo studio test test-slow test-all test-febrl check format hooks docs wheel bench bench-attack bench-coverage bench-engines bench-estimand bench-ledger bench-linking bench-peers bench-plan bench-reproduction bench-sharper clean
 
 $(READY): pyproject.toml constraints.txt hatch_build.py src/dplinked/sums/numpy/kernel.c
 	$(PYTHON) -m venv $(VENV)
@@ -99,6 +99,18 @@ bench-coverage: $(READY)
 # Plans against a thousand releases in each of twenty cells: about ten minutes.
 bench-plan: $(READY)
 	$(BIN)/python benchmarks/planning.py --out benchmarks/results/planning.md
+
+# The default fit against 0.1.0's on the same rows. SURVEY=path: the Bank of Italy's survey too; its cells are left out without it.
+bench-sharper: $(READY)
+	$(BIN)/python benchmarks/sharper.py --out benchmarks/results $(if $(SURVEY),--survey $(SURVEY))
+
+# Which line is estimated where the truth is curved; SURVEY as above.
+bench-estimand: $(READY)
+	$(BIN)/python benchmarks/estimand.py --out benchmarks/results $(if $(SURVEY),--survey $(SURVEY))
+
+# The fit at perfect linkage against private regression by others. SURVEY=path, HOUSING=path: files whose cells are left out without them.
+bench-peers: $(READY)
+	$(BIN)/python benchmarks/peers.py --out benchmarks/results $(if $(SURVEY),--survey $(SURVEY)) $(if $(HOUSING),--housing $(HOUSING))
 
 # A hundred million rows: some 8 GB of temporary files. FOLDER=path keeps them, for the next time.
 bench-engines: $(READY)

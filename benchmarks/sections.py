@@ -1,12 +1,15 @@
-"""Results in sections of one file: each is measured, judged and written by itself."""
+"""Results as files: in sections of one file, each measured, judged and written by itself, or a report beside its figures."""
 
 from __future__ import annotations
 
+import csv
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+from machine import describe_machine
 
 
 @dataclass
@@ -39,3 +42,14 @@ def write_section(path: Path, heading: str, titles: Mapping[str, str], name: str
     path.parent.mkdir(parents=True, exist_ok=True)
     sections = [f"## {title}\n{parts[title].rstrip()}\n" for title in titles.values() if title in parts]
     path.write_text(f"# {heading}\n\n" + "\n".join(sections), encoding="utf-8")
+
+
+def write_results(folder: Path, name: str, report: str, rows: Sequence[Mapping[str, Any]]) -> None:
+    """Write a report as Markdown and the rows of its table as CSV."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / f"{name}.md").write_text(report + "\n", encoding="utf-8")
+    with (folder / f"{name}.csv").open("w", newline="", encoding="utf-8") as file:
+        file.write(f"# {describe_machine('dplinked', 'numpy', 'scipy')}\n")
+        writer = csv.DictWriter(file, fieldnames=list(rows[0]), lineterminator="\n")
+        writer.writeheader()
+        writer.writerows({key: f"{v:.6g}" if isinstance(v, float) else v for key, v in row.items()} for row in rows)

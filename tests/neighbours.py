@@ -10,7 +10,7 @@ from __future__ import annotations
 import csv
 import datetime
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from pathlib import Path
@@ -62,12 +62,14 @@ def rows(rng: np.random.Generator, n: int, style: str) -> dict[str, np.ndarray]:
     return out
 
 
-def make_pair(rng: np.random.Generator, kind: str) -> Pair:
-    """Draw a pair for a linkage kind, one of `KINDS` or `FURTHER_KINDS`."""
-    n = int(rng.choice([4, 7, 12, 30]))
+def make_pair(rng: np.random.Generator, kind: str, sizes: Sequence[int] | None = None) -> Pair:
+    """Draw a pair for a linkage kind, one of `KINDS` or `FURTHER_KINDS`; its blocks may be given by their sizes."""
+    n = int(rng.choice([4, 7, 12, 30]) if sizes is None else sum(sizes))
     style = rng.choice(["aligned", "extreme", "inside", "wild"])
     base = rows(rng, n, style)
     blocks = rng.integers(0, max(1, n // 4), n)
+    if sizes is not None:
+        blocks = rng.permutation(np.repeat(np.arange(len(sizes)), sizes))
     holder = np.arange(n)  # holder[i]: whose response sits on row i
     if kind != "exact":
         for b in np.unique(blocks):
@@ -237,16 +239,17 @@ def _estimated_accuracy(rng: np.random.Generator, data: dict[str, Any], other: d
 def _matching_pair(
     rng: np.random.Generator, data: dict[str, Any], other: dict[str, Any], j: int, p: int, note: str
 ) -> Pair:
-    n = len(data["y"])
-    Q = np.eye(n)
+    """An explicit matrix, of links that are rather wrong or that are near enough to right for pairs to be unlinked."""
+    n, near = len(data["y"]), rng.random() < 0.5
+    Q, wrong = np.eye(n), 0.04 if near else 0.4
     for _ in range(3):
-        Q = 0.6 * Q + 0.4 * Q[rng.permutation(n)]
+        Q = (1.0 - wrong) * Q + wrong * Q[rng.permutation(n)]
     Q2 = Q.copy()
     t = 0.0
     if n > 1:
         a, b = rng.choice(n, 2, replace=False)
         c, d = rng.choice(n, 2, replace=False)
-        t = float(min(Q2[a, c], Q2[b, d])) * rng.random()
+        t = float(min(Q2[a, c], Q2[b, d], 0.1 if near else 1.0)) * rng.random()
         Q2[a, c] -= t
         Q2[b, d] -= t
         Q2[a, d] += t
@@ -255,7 +258,9 @@ def _matching_pair(
     if rng.random() < 0.5:
         extra = _displace(rng, other, j, p)
         unit = dpl.PrivacyUnit(linkage_change=4 * t + 1e-9, displaced_links=extra.displaced_links)
-    return Pair(data, other, dpl.Matching(sp.csr_array(Q)), dpl.Matching(sp.csr_array(Q2)), unit, note)
+    least = 0.78 if near else 0.0
+    both = (dpl.Matching(sp.csr_array(matrix), accuracy_min=least) for matrix in (Q, Q2))
+    return Pair(data, other, *both, unit, note)
 
 
 KINDS = ("exact", "ele", "ele-one", "table", "displaced", "mover", "paper-m", "estimated", "matching")

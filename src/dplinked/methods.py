@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from dplinked.errors import CalibrationError
 from dplinked.estimate.coefficients import Estimate, solve_sums
 from dplinked.estimate.descent import descent_sums, solve_descent
+from dplinked.estimate.groups import Groups
 from dplinked.estimate.paper import (
     declared_gram,
     is_usable,
@@ -32,7 +33,7 @@ from dplinked.estimate.variance import (
 from dplinked.plan.expected import better_instrument
 from dplinked.privacy.calibration import noise_multiplier, privacy_mu
 from dplinked.privacy.quantities.descent import release_descent
-from dplinked.privacy.quantities.instrument import ReleasedSums, release_curvature, release_sums
+from dplinked.privacy.quantities.instrument import ReleasedSums, pool_sums, release_curvature, release_sums
 from dplinked.privacy.quantities.meat import SCALE_ALONE, choose_route, release_meat
 from dplinked.privacy.quantities.paper import (
     PaperMoments,
@@ -43,9 +44,17 @@ from dplinked.privacy.quantities.paper import (
 )
 from dplinked.privacy.quantities.ranges import BINS, plan_ranges, release_ranges
 from dplinked.privacy.quantities.residual_scale import plan_residual_scale, release_residual_scale, residual_edges
-from dplinked.privacy.spending import CURVATURE, MEAT, RANGES, RESIDUAL_SCALE, VARIANCE, Spending
+from dplinked.privacy.spending import CURVATURE, FIRST_STAGE, MEAT, RANGES, RESIDUAL_SCALE, VARIANCE, Spending
 from dplinked.release.build import build_release
 from dplinked.release.release import Release
+from dplinked.second_stage import (
+    all_rows,
+    expect_second_stage,
+    fit_residuals,
+    may_take_second_stage,
+    prior_scale,
+    weigh_groups,
+)
 from dplinked.study.descent import Descent
 from dplinked.study.design import Design
 from dplinked.study.instrument import instrument_squares, public_steps
@@ -105,19 +114,34 @@ def method_of(study: Study) -> Method:
 
 
 def fit_sums(study: Study, rows: LinkedRows, spending: Spending) -> Release:
-    """Sufficient statistics of the bounded instrument (the default)."""
+    """Sufficient statistics of the bounded instrument, and then a second stage on residuals where it pays (the default)."""
+    rows, groups = weigh_groups(study, rows.with_design(aim_instrument(study, rows, spending)), spending)
+    private, intercept = rows.instrument_sums(), rows.design.intercept
+    start = None
+    if may_take_second_stage(study, rows, groups, spending):
+        start = release_sums(private, spending, intervals=study.intervals, share=FIRST_STAGE)
+        stage = expect_second_stage(study, rows, groups, spending, start)
+        if stage is not None:
+            return fit_residuals(study, rows, spending, start, stage)
+    rest = spending.unspent(VARIANCE if study.intervals else 0.0)
+    sums = release_sums(private, spending, intervals=study.intervals)
+    if start is not None:
+        sums = pool_sums(start, sums, FIRST_STAGE / (FIRST_STAGE + rest))
+    estimate = solve_sums(sums, intercept=intercept, prior_scale=prior_scale(rows.design), ridge=study.ridge)
+    variance = release_variance(study, rows, groups, spending, sums, estimate.beta)
+    errors = split_errors(rows.design, groups, estimate, sums, variance)
+    return build_release(study, rows.design, rows.count, spending, estimate, errors, sums=sums)
+
+
+def aim_instrument(study: Study, rows: LinkedRows, spending: Spending) -> Design:
+    """The design whose instrument is aimed at declared or privately found middles, if that is expected to pay."""
     design, keep = rows.design, VARIANCE if study.intervals else 0.0
-    if study.ranges == "private":
+    if study.searches_ranges and not rows.read_once:
         design = search_ranges(rows, spending)
-    if design.half_widths is not None:
-        unaimed = replace(study, typical={}).prepare()[0]
-        design = better_instrument(design, unaimed, rows.exposure, rows.count, spending.rest(keep))
-    rows = rows.with_design(design)
-    sums = release_sums(rows.instrument_sums(), spending, intervals=study.intervals)
-    estimate = solve_sums(sums, intercept=design.intercept, prior_scale=_prior_scale(design), ridge=study.ridge)
-    variance = release_variance(study, rows, spending, sums, estimate.beta)
-    errors = split_errors(design, study.linkage, rows.count, estimate, sums, variance)
-    return build_release(study, design, rows.count, spending, estimate, errors, sums=sums)
+    if design.half_widths is None:
+        return design
+    unaimed = replace(study, typical={}).prepare()[0]
+    return better_instrument(design, unaimed, rows.exposure, rows.count, spending.rest(keep))
 
 
 def fit_descent(study: Study, rows: LinkedRows, spending: Spending) -> Release:
@@ -132,9 +156,10 @@ def fit_descent(study: Study, rows: LinkedRows, spending: Spending) -> Release:
     start = descent.first_iterate(design.scaling)
     path = release_descent(private, spending, descent, steps, start, intervals=study.intervals)
     sums = descent_sums(path, release_curvature(private, spending, intervals=study.intervals))
-    estimate = solve_descent(sums, design.intercept, _prior_scale(design))
-    variance = release_variance(study, rows, spending, sums, estimate.beta)
-    errors = split_errors(design, study.linkage, rows.count, estimate, sums, variance)
+    estimate = solve_descent(sums, design.intercept, prior_scale(design))
+    groups = all_rows(study, rows)
+    variance = release_variance(study, rows, groups, spending, sums, estimate.beta)
+    errors = split_errors(design, groups, estimate, sums, variance)
     return build_release(study, design, rows.count, spending, estimate, errors, sums=sums, descent=path)
 
 
@@ -151,22 +176,22 @@ def search_ranges(rows: LinkedRows, spending: Spending) -> Design:
 
 
 def release_variance(
-    study: Study, rows: LinkedRows, spending: Spending, sums: ReleasedSums, beta: Floats
+    study: Study, rows: LinkedRows, groups: Groups, spending: Spending, sums: ReleasedSums, beta: Floats
 ) -> NoisyVariance | None:
     """Release the variance around the released coefficients: first the residual scale, then the meat clipped by it."""
     if not study.intervals:
         return None
     design, exposure, count = rows.design, rows.exposure, rows.count
     p, R = len(design.names), design.response.peak
-    predictor = _predictor(study, design, sums, beta, count)
+    predictor = _predictor(groups, design, sums, beta)
     blocks = rows.blocks
     residual, route = R / 2.0, SCALE_ALONE
     if plan_residual_scale(exposure, count, spending.share(RESIDUAL_SCALE)) is not None:
         residual = release_residual_scale(rows.residual_counts(predictor, residual_edges(R)), spending)
         route = choose_route(p, exposure, None if blocks is None else blocks.largest, count, spending.share(MEAT))
-    weights = _instrument_weights(design, sums, predictor.accuracy, count)
+    weights = _instrument_weights(design, sums, groups)
     if route is SCALE_ALONE:
-        meat, noise = count * residual**2 * np.eye(p), 0.0
+        meat, noise = groups.squares * residual**2 * np.eye(p), 0.0
     else:
         meat, noise = release_meat(rows.meat(route.name, predictor, weights, route.clip * residual), spending)
     return NoisyVariance(
@@ -180,25 +205,21 @@ def release_variance(
     )
 
 
-def _predictor(study: Study, design: Design, sums: ReleasedSums, beta: Floats, count: int) -> Predictor:
+def _predictor(groups: Groups, design: Design, sums: ReleasedSums, beta: Floats) -> Predictor:
     """What residuals are taken around: released coefficients, released means of the regressors, declared accuracy."""
     mean = np.zeros(beta.size)
     if design.intercept:
-        mean = np.clip(sums.matrix[0, 1:] / count, -design.radius, design.radius)
-    return Predictor(beta, mean, study.linkage.public.mean_accuracy)
+        mean = np.clip(sums.matrix[0, 1:] / sums.matrix[0, 0], -design.radius, design.radius)
+    return Predictor(beta, mean, groups.accuracy)
 
 
-def _instrument_weights(design: Design, sums: ReleasedSums, accuracy: float, count: int) -> Floats:
+def _instrument_weights(design: Design, sums: ReleasedSums, groups: Groups) -> Floats:
     """Weights that bring instruments to mean square one, from public and released values (p)."""
     first, squares = int(design.intercept), instrument_squares(design)
     if sums.symmetric:  # h = x: the released matrix tells its mean squares
-        found = np.diag(sums.matrix)[first:] / (count * accuracy)
+        found = np.diag(sums.matrix)[first:] / (groups.total * groups.accuracy)
         squares = np.clip(found, squares / 100.0, squares * 3.0)
     return np.asarray(1.0 / np.sqrt(np.concatenate([np.ones(first), squares])), np.float64)
-
-
-def _prior_scale(design: Design) -> float:
-    return 1.0 / max(1, len(design.columns))
 
 
 # --- as published --------------------------------------------------------------------------------------

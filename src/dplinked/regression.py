@@ -64,7 +64,7 @@ class LinkedRegression(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         R and c of the paper's algorithms, for ``calibration="paper"``; by default what the bounds imply. A row holds a one for the
         intercept, if there is one, and the features.
     typical
-        Public guess of the range of each feature's middle values, in the same form as `bounds`. It affects the precision only.
+        Public guess of the range of each feature's middle values, in the same form as `bounds`. It affects precision and, where the truth is curved, which line is found.
 
     Attributes
     ----------
@@ -111,7 +111,7 @@ class LinkedRegression(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         method: str = "ssp",
         calibration: str = "tight",
         typical: Mapping[Any, Sequence[float]] | Sequence[float] | None = None,
-        ranges: str = "declared",
+        ranges: str = "auto",
         descent: Descent | None = None,
         response_bound: float | None = None,
         row_norm: float | None = None,

@@ -47,6 +47,8 @@ class Evidence:
         Relative variance of the declared accuracy, ``Var(γ̂)/γ²``.
     left, right
         Restrictions ``left β = right`` (q×p, q) that the model imposes; none unless it is a submodel.
+    held
+        How firmly each coefficient is held at plausible values (p), one over their squared size; 0 where nothing is known of it.
     """
 
     matrix: Floats
@@ -60,6 +62,7 @@ class Evidence:
     accuracy_variance: float
     left: Floats
     right: Floats
+    held: Floats | float = 0.0
 
     @property
     def size(self) -> int:
@@ -92,12 +95,12 @@ class Evidence:
         return self.meat + self.noise(beta) + self.accuracy_error(beta)
 
     def distance(self, beta: Floats) -> float:
-        """``(b̃ - H̃β)'V(β)⁻¹(b̃ - H̃β)``, χ² with p degrees of freedom at the true coefficients."""
+        """``(b̃ - H̃β)'V(β)⁻¹(b̃ - H̃β)``, χ² with p degrees of freedom at the true coefficients; and what holds coefficients at plausible values."""
         moment = self.moment(beta)
-        return float(moment @ np.linalg.solve(self.covariance(beta), moment))
+        return float(moment @ np.linalg.solve(self.covariance(beta), moment) + (self.held * beta) @ beta)
 
     def half_gradient(self, beta: Floats) -> Floats:
-        """Half the gradient of the distance: ``-H̃'w - ½ w'(∂V/∂β)w`` with ``w = V⁻¹(b̃ - H̃β)``."""
+        """Half the gradient of the distance: ``-H̃'w - ½ w'(∂V/∂β)w`` with ``w = V⁻¹(b̃ - H̃β)``, and the pull of plausible values."""
         w = np.linalg.solve(self.covariance(beta), self.moment(beta))
         offset, variance = beta - self.centre, self.matrix_scale**2
         bend = offset * (variance.T @ w**2)
@@ -106,7 +109,7 @@ class Evidence:
         if self.accuracy_variance:
             moved, first = self._moved(), int(self.intercept)
             bend[first:] += self.accuracy_variance * (w @ moved @ beta) * (moved.T @ w)[first:]
-        return np.asarray(-self.matrix.T @ w - bend, np.float64)
+        return np.asarray(-self.matrix.T @ w - bend + self.held * beta, np.float64)
 
 
 class NoisySums(Protocol):
@@ -151,13 +154,15 @@ def fit_restricted(evidence: Evidence, start: Floats, left: Floats, right: Float
     basis = _null_space(left, p)
     if not basis.size:
         return beta, evidence.distance(beta)
-    slope = evidence.matrix @ basis
-    curvature = slope.T @ np.linalg.solve(evidence.covariance(start), slope)
-    target = slope.T @ np.linalg.solve(evidence.covariance(start), evidence.moment(beta))
+    slope, pull = evidence.matrix @ basis, basis.T @ (np.broadcast_to(evidence.held, p)[:, None] * basis)
+    curvature = slope.T @ np.linalg.solve(evidence.covariance(start), slope) + pull
+    target = slope.T @ np.linalg.solve(evidence.covariance(start), evidence.moment(beta)) - basis.T @ (
+        evidence.held * beta
+    )
     beta = beta + basis @ np.linalg.lstsq(curvature, target, rcond=None)[0]
     distance = evidence.distance(beta)
     for _ in range(_ROUNDS):
-        curvature = slope.T @ np.linalg.solve(evidence.covariance(beta), slope)
+        curvature = slope.T @ np.linalg.solve(evidence.covariance(beta), slope) + pull
         step = basis @ np.linalg.lstsq(curvature, -(basis.T @ evidence.half_gradient(beta)), rcond=None)[0]
         for shorter in (1.0, 0.5, 0.25, 0.0625):
             closer = evidence.distance(beta + shorter * step)

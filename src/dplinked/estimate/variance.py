@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from dplinked.estimate.centring import centred_core
 from dplinked.estimate.coefficients import Estimate
+from dplinked.estimate.groups import Groups
 from dplinked.linkage import ELE, Exact, Linkage
 from dplinked.privacy.quantities.instrument import ReleasedSums
 from dplinked.records import Record
@@ -94,24 +95,26 @@ class ErrorParts:
 
 def split_errors(
     design: Design,
-    linkage: Linkage,
-    count: int,
+    groups: Groups,
     estimate: Estimate,
     sums: ReleasedSums | None,
     variance: NoisyVariance | None,
+    wrong_share: float | None = None,
 ) -> ErrorParts:
-    """Take the variance of each coefficient apart."""
+    """Take the variance of each coefficient apart. `wrong_share` is what wrong links cause of the rows' variance, if it is known."""
     to_user, _ = design.scaling.to_user()
     privacy = np.diag(to_user @ estimate.covariance @ to_user.T)
     if variance is None or sums is None:
         return ErrorParts(privacy)
     gain = to_user @ estimate.gain
-    share = linkage_share(linkage, design, estimate.beta, sums, variance, count)
-    meat = usable_meat(variance, count) * (1.0 + share * variance.dependence)
+    share = wrong_share
+    if share is None:
+        share = linkage_share(groups, design, estimate.beta, sums, variance)
+    meat = usable_meat(variance, groups.squares) * (1.0 + share * variance.dependence)
     spread = np.diag(gain @ meat @ gain.T)
     sampling, linked = spread * (1.0 - share), spread * share
     if variance.accuracy:
-        moved = accuracy_direction(sums, estimate.beta, design.intercept)
+        moved = sums.mixing * accuracy_direction(sums, estimate.beta, design.intercept)
         linked = linked + variance.accuracy * (gain @ moved) ** 2
     released = ReleasedVariance(
         variance.route, meat, variance.noise, variance.weights, variance.residual, variance.accuracy
@@ -119,7 +122,7 @@ def split_errors(
     return ErrorParts(privacy, sampling, linked, released)
 
 
-def usable_meat(variance: NoisyVariance, count: int) -> Floats:
+def usable_meat(variance: NoisyVariance, count: float) -> Floats:
     """The noisy meat made positive definite, and freed of its weights.
 
     On the weighted scale its diagonal is about ``n·τ²``; eigenvalues below a tenth of that are noise.
@@ -129,18 +132,21 @@ def usable_meat(variance: NoisyVariance, count: int) -> Floats:
     return np.asarray(whole / np.outer(variance.weights, variance.weights), np.float64)
 
 
-def linkage_share(
-    linkage: Linkage, design: Design, beta: Floats, sums: ReleasedSums, variance: NoisyVariance, count: int
-) -> float:
+def linkage_share(groups: Groups, design: Design, beta: Floats, sums: ReleasedSums, variance: NoisyVariance) -> float:
     """Share of the residual variance that wrong links cause: ``(1-γ²)·Var(x'β)`` of the whole."""
-    gamma = linkage.public.mean_accuracy
+    gamma = groups.accuracy
     if gamma == 1.0 or not design.columns:
         return 0.0
+    explained = explained_variance(design, sums, beta, gamma, groups.total)
+    return float(np.clip((1.0 - gamma**2) * explained / variance.residual**2, 0.0, 0.95))
+
+
+def explained_variance(design: Design, sums: ReleasedSums, beta: Floats, accuracy: float, weight: float) -> float:
+    """``Var(x'β)`` as the released matrix tells it, columns spread as the design says; rows weigh `weight` together."""
     slopes = beta[int(design.intercept) :]
     core = centred_core(sums.matrix, design.intercept)
     spread = column_spread(design) / instrument_signal(design)
-    explained = float(slopes @ (core * spread[:, None]) @ slopes) / (count * gamma)
-    return float(np.clip((1.0 - gamma**2) * explained / variance.residual**2, 0.0, 0.95))
+    return float(slopes @ (core * spread[:, None]) @ slopes) / (weight * accuracy)
 
 
 def accuracy_direction(sums: ReleasedSums, beta: Floats, intercept: bool) -> Floats:

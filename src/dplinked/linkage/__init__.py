@@ -6,11 +6,11 @@ far ``Q`` and the links can differ between neighbours (:class:`LinkageExposure`)
 """
 
 from dplinked.linkage.ele import ELE
-from dplinked.linkage.exact import Exact
+from dplinked.linkage.exact import EXACT, Exact
 from dplinked.linkage.floor import LinkageFloor
 from dplinked.linkage.matching import Matching
 from dplinked.linkage.unit import UNSTATED, LinkageExposure, PrivacyUnit
 
 Linkage = Exact | ELE | Matching
 
-__all__ = ["ELE", "UNSTATED", "Exact", "Linkage", "LinkageExposure", "LinkageFloor", "Matching", "PrivacyUnit"]
+__all__ = ["ELE", "EXACT", "UNSTATED", "Exact", "Linkage", "LinkageExposure", "LinkageFloor", "Matching", "PrivacyUnit"]

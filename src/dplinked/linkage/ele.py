@@ -376,6 +376,7 @@ class ELE:
             matrix_change=(unit.linkage_change or 0.0) + move,
             displaced=(unit.displaced_links or 0) + self.carriers * int(unit.moves_block),
             carriers=self.carriers,
+            moved_change=move,
         )
 
     def describe(self) -> DeclaredLinkage:

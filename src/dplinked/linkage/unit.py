@@ -109,6 +109,10 @@ class LinkageExposure:
         response. If it is not 0, the person's own row may carry another response as well.
     carriers
         How many rows may hold one person's response (1 unless links are one-to-many).
+    moved_change
+        The part of M that the person's own move to another block accounts for.
+    weighed
+        Weight and accuracy of each group of rows, if groups are weighed, which they are only if every row keeps its block.
     """
 
     exact: bool
@@ -118,6 +122,13 @@ class LinkageExposure:
     matrix_change: float
     displaced: int
     carriers: int = 1
+    moved_change: float = 0.0
+    weighed: tuple[tuple[float, float], ...] = ()
+
+    @cached_property
+    def groups(self) -> tuple[tuple[float, float], ...]:
+        """Weight and smallest accuracy of each group of rows; a single one of weight 1 unless groups are weighed."""
+        return self.weighed or ((1.0, self.accuracy_min),)
 
     @cached_property
     def relinked(self) -> int:

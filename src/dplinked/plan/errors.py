@@ -12,8 +12,15 @@ from numpy.typing import NDArray
 from dplinked.errors import StudyError
 from dplinked.estimate.intervals import noise_covariance
 from dplinked.estimate.paper import is_usable
+from dplinked.estimate.residuals import (
+    choose_width,
+    expect_residuals,
+    instrument_sizes,
+    level_of_right_links,
+    widen_instrument,
+)
 from dplinked.estimate.theorems import descent_variance, sums_variance
-from dplinked.linkage import LinkageExposure
+from dplinked.linkage import EXACT, LinkageExposure
 from dplinked.plan.expected import better_instrument
 from dplinked.plan.rows import ExpectedRows, Guess, cut_spread, expect_rows
 from dplinked.privacy.calibration import noise_multiplier, privacy_mu, round_down
@@ -21,15 +28,20 @@ from dplinked.privacy.quantities.descent import descent_sensitivity
 from dplinked.privacy.quantities.instrument import EntryNoise, ReleasedSums, entry_noise, is_symmetric, plan_sums
 from dplinked.privacy.quantities.paper import paper_constants, paper_ngd_sensitivity, paper_ssp_sensitivity
 from dplinked.privacy.quantities.ranges import plan_ranges
-from dplinked.privacy.spending import CURVATURE, RANGES, VARIANCE
+from dplinked.privacy.quantities.residual_scale import plan_residual_scale
+from dplinked.privacy.quantities.right_residuals import right_residuals_sensitivity
+from dplinked.privacy.spending import CLIPPING, CURVATURE, FIRST_STAGE, GRAM, MEAT, RANGES, VARIANCE
 from dplinked.study.descent import Descent
 from dplinked.study.design import Design
-from dplinked.study.instrument import public_steps
+from dplinked.study.instrument import MIDDLE, public_steps
 from dplinked.study.study import Study
+from dplinked.sums.partners import unlinking_terms
 
 Floats = NDArray[np.float64]
 
 _CHANGE = 1e-4  # relative change of the accuracy by which its effect is found
+_EDGE = 1.1  # by how much a quantile of residuals, which is one of the grid's edges, exceeds the true one
+_AFTER_ONE_STEP = 0.1  # share of the squared way that the second stage's first step leaves
 
 
 @dataclass(frozen=True)
@@ -85,21 +97,83 @@ class ExpectedErrors:
 
 
 def tight_sums(setting: Setting, guess: Guess, count: int, epsilon: float) -> ExpectedErrors:
-    """Sufficient statistics of the bounded instrument, or of the symmetric one where a release would choose it."""
+    """Sufficient statistics of the bounded instrument, or of the symmetric one where a release would choose it; and the second stage where it pays."""
     study, exposure, design = setting.study, setting.exposure, setting.aimed
     mu = privacy_mu(epsilon, study.delta)
     share = 1.0 - (VARIANCE if study.intervals else 0.0)
-    if study.ranges == "private":
-        numeric = sum(group.numeric for group in design.groups)
-        share -= RANGES if plan_ranges(numeric, count, mu * math.sqrt(RANGES)) is not None else 0.0
-    mu *= math.sqrt(share)
+    if study.searches_ranges:
+        numeric = [group.start for group in design.groups if group.numeric]
+        if plan_ranges(len(numeric), count, mu * math.sqrt(RANGES)) is not None:
+            share, design = share - RANGES, design.centred({k: _middle(design.columns[k].interval) for k in numeric})
     if design.half_widths is not None:
-        design = better_instrument(design, setting.plain, exposure, count, mu)
+        design = better_instrument(design, setting.plain, exposure, count, mu * math.sqrt(share))
     rows = expect_rows(setting.aimed, design, guess)
-    noise = entry_noise(plan_sums(design, exposure, count, mu, intervals=study.intervals))
+    noise = entry_noise(plan_sums(design, exposure, count, mu * math.sqrt(share), intervals=study.intervals))
     vector = np.full(rows.beta.size, noise.response)
     vector[: int(design.intercept)] = noise.response_total
-    return _solve(design, exposure, rows, guess, count, noise, vector, rows.beta)
+    one = _solve(design, exposure, rows, guess, count, noise, vector, rows.beta)
+    two = _second_stage(setting, guess, design, one, count, mu, share)
+    return one if two is None or _mean_error(one) <= _mean_error(two) else two
+
+
+def _middle(interval: tuple[float, float]) -> tuple[float, float]:
+    """Where private ranges would be found, if rows fill the bounds."""
+    low, high = interval
+    out = (1.0 - MIDDLE) / 2.0 * (high - low)
+    return low + out, high - out
+
+
+def _mean_error(errors: ExpectedErrors) -> float:
+    """Mean logarithm of the slopes' expected errors."""
+    total = errors.sampling + errors.linkage + errors.privacy
+    return float(np.log(np.diag(total)[int(errors.design.intercept) :]).mean())
+
+
+def _second_stage(
+    setting: Setting, guess: Guess, first: Design, one: ExpectedErrors, count: int, mu: float, share: float
+) -> ExpectedErrors | None:
+    """Errors of the clipped residual equation around the first stage's coefficients; None where a release would not try it."""
+    study, exposure, accuracy = setting.study, setting.exposure, guess.accuracy
+    if (
+        study.ridge is not None
+        or not first.columns
+        or (not exposure.symmetric and unlinking_terms(exposure.accuracy_min) is None)
+    ):
+        return None
+    if plan_residual_scale(exposure, count, mu * math.sqrt(CLIPPING), level_of_right_links(accuracy)) is None:
+        return None
+    start = int(first.intercept)
+    plain = expect_rows(setting.aimed, first, guess)
+    sizes, explained = np.sqrt(plain.spread[start:]), float(plain.beta[start:] ** 2 @ plain.spread[start:])
+    half = right_residuals_sensitivity(1.0, exposure) / (mu * math.sqrt(0.5))
+    wide = widen_instrument(first, sizes, choose_width(half, count))
+    left = share + (VARIANCE - MEAT if study.intervals else 0.0) - FIRST_STAGE - 2.0 * CLIPPING - GRAM[0]
+    unit = right_residuals_sensitivity(1.0, exposure) / (mu * math.sqrt(left))
+    deviation, ratios = math.sqrt(plain.sampling) * _EDGE, instrument_sizes(wide, sizes)
+    residuals = expect_residuals(deviation, explained, ratios, first.intercept, unit, count, 4.0 * first.response.peak)
+    contrast = 1.0 if not exposure.symmetric else accuracy
+    h = np.concatenate([np.ones(start), ratios])
+    gain = np.diag(1.0 / (contrast * count * residuals.kept[2] * h * np.concatenate([np.ones(start), sizes])))
+    drawn = np.full(h.size, unit * residuals.limit)
+    drawn[:start] /= residuals.intercept_weight or 1.0
+    curvature = plan_sums(wide, EXACT, count, mu * math.sqrt(GRAM[0]), matrix_only=True)
+    to_go = float(np.trace(one.privacy[start:, start:])) * (left / FIRST_STAGE + 1.0) * _AFTER_ONE_STEP
+    bent = (contrast * residuals.kept[2] * entry_noise(curvature).core) ** 2 * to_go
+    privacy = gain @ np.diag(drawn**2 + bent) @ gain
+    spread = count * gain @ np.diag((h * residuals.spread(accuracy)) ** 2) @ gain
+    wrong = residuals.wrong_share(accuracy)
+    mixing = min(1.0, accuracy * residuals.wrong / (contrast * residuals.kept[2]))
+    covariances = (_shift(spread * (1.0 - wrong), plain), _shift(spread * wrong, plain), _shift(privacy, plain))
+    return ExpectedErrors(first, *covariances, mixing * one.moved)
+
+
+def _shift(covariance: Floats, rows: ExpectedRows) -> Floats:
+    """The covariance of coefficients whose slopes were found about the means of the columns."""
+    if rows.mean[0] != 1.0 or not rows.mean[1:].any():
+        return covariance
+    to = np.eye(rows.mean.size)
+    to[0, 1:] = -rows.mean[1:]
+    return np.asarray(to @ covariance @ to.T, np.float64)
 
 
 def tight_descent(setting: Setting, guess: Guess, count: int, epsilon: float) -> ExpectedErrors:

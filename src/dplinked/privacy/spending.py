@@ -11,11 +11,15 @@ import math
 from dplinked.errors import ReleaseError
 from dplinked.privacy.noise_plan import NoisePlan, Part
 
-RANGES = 0.05  # of μ²: private ranges
+RANGES = 0.03  # of μ²: private ranges
 RESIDUAL_SCALE = 0.03  # the size of residuals
 MEAT = 0.05  # the variance of the estimating equation
 VARIANCE = RESIDUAL_SCALE + MEAT  # all that intervals need
 CURVATURE = 0.2  # H beside a gradient descent, which finishes it
+FIRST_STAGE = 0.25  # sums from which the second stage starts
+CLIPPING = 0.015  # the size of right links' residuals, before each step of the second stage
+GRAM = (0.1, 0.4)  # the slope of the second stage's equation: least and most
+FIRST_STEP = 0.25  # of what is left for the second stage: its first step
 
 _ROUNDING = 1e-9  # room for the last digits of sums of squares
 
@@ -44,7 +48,11 @@ class Spending:
 
     def rest(self, keep: float = 0.0) -> float:
         """μ of what is left when `keep` is kept for later, for planning; nothing is taken."""
-        return self.share(max(0.0, 1.0 - self._handed_out - keep))
+        return self.share(self.unspent(keep))
+
+    def unspent(self, keep: float = 0.0) -> float:
+        """Share of the budget that is left when `keep` is kept for later; nothing is taken."""
+        return max(0.0, 1.0 - self._handed_out - keep)
 
     def take(self, share: float) -> float:
         """Hand out a share of the budget, as its μ."""

@@ -17,6 +17,7 @@ from dplinked.release.notes import (
     say_accuracy,
     say_descent,
     say_hidden,
+    say_line,
     say_route,
     say_unbounded,
     say_unusable,
@@ -201,7 +202,8 @@ def _coefficient_notes(result: Result, rows: Sequence[CoefficientRow]) -> list[s
         )
     if hidden := hidden_names(result):
         notes.append(say_hidden(hidden))
-    return [*notes, *say_accuracy(result), _coverage(result) if result.has_intervals else NOISE_ALONE]
+    said = _coverage(result) if result.has_intervals else NOISE_ALONE
+    return [*notes, *say_accuracy(result), said, *say_line(result)]
 
 
 def _coverage(result: Result) -> str:

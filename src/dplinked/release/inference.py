@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import numpy as np
@@ -22,6 +22,7 @@ from dplinked.study.scaling import Scaling
 Floats = NDArray[np.float64]
 Interval = tuple[float, float]
 
+_PLAUSIBLE = 3.0  # size of slopes on the scaled columns: a slope that crosses both bounds is 1 or 2
 _FAR = 1e4  # a value so many times a coefficient's declared range away counts as infinitely far
 
 
@@ -38,6 +39,8 @@ class Inference:
     count, descent
         Number of rows, and the transcript of a descent whose last iterate is the estimate, as in Algorithm 1 of the paper; None if the estimate
         solves the sums.
+    bounded
+        Whether columns and response lie within about ±1, so that it is known which coefficients are plausible.
     """
 
     sums: ReleasedSums
@@ -46,6 +49,7 @@ class Inference:
     dropped: tuple[str, ...] = ()
     count: int = 0
     descent: ReleasedDescent | None = None
+    bounded: bool = False
     _intervals: dict[tuple[float, str], dict[str, Interval]] = field(default_factory=dict, init=False, repr=False)
 
     def conf_int(self, level: float, method: str) -> dict[str, Interval]:
@@ -71,7 +75,16 @@ class Inference:
             return middle - reach, middle + reach
         largest = _FAR * float(np.abs(direction).sum()) * max(1.0, float(np.abs(solution.beta).max()))
         low, high = invert_test(self._evidence, solution, direction, quantile, largest)
+        if self.bounded and not high - low <= 2.0 * _PLAUSIBLE * float(np.abs(direction).sum()):
+            low, high = self._invert_plausible(direction, quantile, largest)
         return low + offset, high + offset
+
+    def _invert_plausible(self, direction: Floats, quantile: float, largest: float) -> Interval:
+        """The interval with all other slopes held at plausible values: one that cannot be told need not make the others unbounded."""
+        slopes = np.arange(direction.size) >= int(self.scaling.intercept)
+        own = direction != 0.0 if (direction[slopes] != 0.0).sum() == 1 else ~slopes
+        evidence = replace(self._evidence, held=np.where(slopes & ~own, _PLAUSIBLE**-2, 0.0))
+        return invert_test(evidence, solve_evidence(evidence), direction, quantile, largest)
 
     def test(self, hypothesis: str | Sequence[str]) -> TestResult:
         """Test linear hypotheses jointly."""
@@ -109,7 +122,7 @@ class Inference:
             self.variance.meat,
             sums.centre,
             self.scaling.intercept,
-            self.variance.accuracy or 0.0,
+            (self.variance.accuracy or 0.0) * sums.mixing**2,
             matrix[zero],
             -offset[zero],
         )

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from dplinked.estimate.paper import CLEAR, clearance, is_settling, left_to_go
+from dplinked.privacy.quantities.right_residuals import RIGHT_RESIDUALS
 from dplinked.release.result import Result
 from dplinked.report.plots import CoefficientRow
 from dplinked.report.words import list_names
@@ -17,6 +18,14 @@ STEP_ALONE = (
     "more alike, it is larger: intervals=True has it from released values."
 )
 EXACTLY_KNOWN = "Intervals take the linkage accuracy as exactly known; declare checked=… to include its error."
+LEAST_SQUARES_LINE = (
+    "The line is the one that least squares would find on perfectly linked rows, clipped to their bounds."
+)
+RESIDUAL_LINE = (
+    "The line is close to the one that least squares would find on perfectly linked rows, clipped to their bounds: large residuals, and rows far out in a column, "
+    "count for less. Where the truth is curved or errors are skewed, the two differ."
+)
+AIMED_LINE = "The line follows the middle of the columns. It is the one of least squares on perfectly linked rows where the truth is a line, and another where it is curved."
 _ROUTES = {
     "block": "block totals",
     "row": "single rows",
@@ -97,6 +106,15 @@ def say_accuracy(result: Result) -> list[str]:
     variance = result.released.variance
     left_out = variance is not None and variance.accuracy is None and result.linkage.model == "ELE"
     return [EXACTLY_KNOWN] if left_out else []
+
+
+def say_line(result: Result) -> list[str]:
+    """Which line is estimated; that of the paper's algorithms is theirs."""
+    if result.calibration != "tight":
+        return []
+    if any(part.name == RIGHT_RESIDUALS for part in result.released.parts):
+        return [RESIDUAL_LINE]
+    return [LEAST_SQUARES_LINE if result.scaling.half_widths is None else AIMED_LINE]
 
 
 def say_route(result: Result) -> list[str]:

@@ -175,7 +175,9 @@ class Result:
         if sums is None or variance is None:
             raise StudyError("This release paid for no intervals. Fit with intervals=True to have them.")
         descent = self.released.descent if self._tells_last_iterate else None
-        return Inference(sums, variance, self.scaling, self.dropped, self.count, descent)
+        return Inference(
+            sums, variance, self.scaling, self.dropped, self.count, descent, bounded=self.calibration == "tight"
+        )
 
     def _has_whole_transcript(self, size: int) -> bool:
         """Whether a descent's path, gradients and steps fit together, and are there if intervals rest on them."""

@@ -10,10 +10,12 @@ from dplinked.privacy.calibration import round_down, round_up
 from dplinked.release.coefficients import PARTS, coefficient_rows
 from dplinked.release.notes import (
     NOISE_ALONE,
+    RESIDUAL_LINE,
     hidden_names,
     say_accuracy,
     say_descent,
     say_hidden,
+    say_line,
     say_route,
     say_unbounded,
     say_unusable,
@@ -167,6 +169,7 @@ def _notes(result: Result) -> list[str]:
         *(say_unbounded([name]) for name in unbounded_names(coefficient_rows(result))),
         *say_accuracy(result),
         *(say_route(result) or [NOISE_ALONE]),
+        *(line for line in say_line(result) if line == RESIDUAL_LINE),
         *(say_hidden([name]) for name in hidden_names(result)),
     ]
 

@@ -58,7 +58,8 @@ def suppose_accuracy(
     -----
     With f the ratio of the supposed to the declared accuracy, the slopes' part of H (the means taken out) is f times as large,
     noise included. So slopes are divided by f, the intercept takes up what the means then leave, and coefficients move by a
-    linear map T, and standard errors with them: a slope's is divided by f as well.
+    linear map T, and standard errors with them: a slope's is divided by f as well. In the second stage, where most of the residuals of wrong links
+    are clipped, b moves too, and slopes only by the share that the release calls mixing.
     """
     if linkage.model != "ELE" or inference.dropped or not inference.scaling.intercept:
         raise StudyError("Only a whole model with an intercept under ELE tells what another accuracy would do.")
@@ -69,7 +70,8 @@ def suppose_accuracy(
     factor = supposed / declared
     to_user, offset = inference.scaling.to_user()
     moved = replace(inference, sums=_moved_sums(inference.sums, factor))
-    T = to_user @ _slopes_divided(moved.sums.matrix, factor) @ np.linalg.inv(to_user)
+    effect = 1.0 / (1.0 - (1.0 - 1.0 / factor) * inference.sums.mixing)
+    T = to_user @ _slopes_divided(moved.sums.matrix, effect) @ np.linalg.inv(to_user)
     names = inference.scaling.names
     before = np.array([coef[name] for name in names])
     covariance = inference.coefficients()[1]
@@ -90,12 +92,13 @@ def suppose_accuracy(
 
 
 def _moved_sums(sums: ReleasedSums, factor: float) -> ReleasedSums:
-    """Released sums with the slopes' part of the matrix, and its noise, times `factor`."""
-    matrix, scale = sums.matrix.copy(), sums.matrix_scale.copy()
+    """Released sums with the slopes' part of the matrix, and its noise, times `factor`; the vector stays what it is around 0, and moves around a centre."""
+    matrix, scale, vector = sums.matrix.copy(), sums.matrix_scale.copy(), sums.vector.copy()
     core = centred_core(sums.matrix, intercept=True)
     matrix[1:, 1:] += (factor - 1.0) * core
     scale[1:, 1:] *= factor
-    return replace(sums, matrix=matrix, matrix_scale=scale)
+    vector[1:] += (factor - 1.0) * (1.0 - sums.mixing) * core @ sums.centre[1:]
+    return replace(sums, matrix=matrix, matrix_scale=scale, vector=vector)
 
 
 def _slopes_divided(matrix: Floats, factor: float) -> Floats:

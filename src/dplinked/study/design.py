@@ -208,7 +208,7 @@ class Design:
     def centred(self, middles: Mapping[int, Interval]) -> Design:
         """Aim the instrument at public middles ``{column: (low, high)}`` in the columns' own units.
 
-        Affects precision only: neither privacy nor bias depends on where the middles lie.
+        Affects precision, never privacy. Where the truth is a line, it is found wherever the middles lie; where it is curved, the line follows them.
         """
         columns, groups, half_widths = list(self.columns), list(self.groups), []
         for g, group in enumerate(groups):
@@ -225,6 +225,11 @@ class Design:
                 else:
                     half_widths.append(column.peak)
         return replace(self, columns=tuple(columns), groups=tuple(groups), half_widths=tuple(half_widths))
+
+    def with_instrument(self, half_widths: Sequence[float]) -> Design:
+        """The same columns with instruments of other half-widths, at most as wide as the columns themselves."""
+        widths = tuple(min(width, column.peak) for width, column in zip(half_widths, self.columns, strict=True))
+        return replace(self, half_widths=widths)
 
     def unscaled(self) -> Design:
         """The same columns in the user's own units, as the paper has them."""

@@ -24,7 +24,12 @@ from dplinked.study.toml import read_settings
 
 _METHODS = ("ssp", "ngd")
 _CALIBRATIONS = ("tight", "paper")
-_RANGES = ("declared", "private")
+_RANGES = ("auto", "declared", "private")
+_RANGES_IN_LEDGERS = {
+    "auto": "declared",
+    "declared": "none",
+    "private": "private",
+}  # where nothing is said, as 0.1.0 wrote it
 _SMALLEST, _LARGEST = 1e-30, 1e30
 
 
@@ -42,7 +47,7 @@ class Study(PlainlyShown):
     method: str = "ssp"
     calibration: str = "tight"
     typical: Mapping[str, Sequence[float]] = field(default_factory=dict, repr=False)
-    ranges: str = "declared"
+    ranges: str = "auto"
     fill: Mapping[str, float] = field(default_factory=dict, repr=False)
     descent: Descent | None = None
     response_bound: float | None = None
@@ -136,6 +141,12 @@ class Study(PlainlyShown):
                 "ranges='private' aims the bounded instrument: use it with method='ssp', calibration='tight'."
             )
 
+    @property
+    def searches_ranges(self) -> bool:
+        """Whether the middles of columns are looked for privately: if that is asked for, or nothing else is said and no regressor's typical range is declared."""
+        aims = self.method == "ssp" and self.calibration == "tight" and self.prepare()[0].half_widths is None
+        return self.ranges == "private" or (self.ranges == "auto" and aims)
+
     @plain_faults
     def prepare(self) -> tuple[Design, LinkageExposure]:
         """Check all declarations against each other; nothing of the data is needed."""
@@ -149,6 +160,7 @@ class Study(PlainlyShown):
         """All that decides what a release answers, to tell one request from another."""
         skipped = ("data", "ledger", "population", "ledger_key", "linkage")
         settings = {name: getattr(self, name) for name in self.__dataclass_fields__ if name not in skipped}
+        settings["ranges"] = _RANGES_IN_LEDGERS[self.ranges]
         return {**settings, "linkage": self.linkage.identity(), "data": list(fingerprints)}
 
     def check_count(self, count: int) -> None:

@@ -13,7 +13,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from dplinked.linkage import Exact, LinkageExposure, PrivacyUnit
+from dplinked.linkage import EXACT, LinkageExposure
 from dplinked.study.design import Design
 from dplinked.sums.types import (
     BlockFacts,
@@ -215,6 +215,11 @@ class LinkedRows:
         """Facts about the blocks, if there are any and they are public."""
         return self.engine.blocks if self.fixed_blocks else None
 
+    @property
+    def read_once(self) -> bool:
+        """Whether the rows come as a stream that is read once."""
+        return bool(getattr(self.engine, "read_once", False))
+
     def with_design(self, design: Design) -> LinkedRows:
         """The same rows with another scaling or instrument."""
         return replace(self, engine=self.engine.with_design(design))
@@ -246,9 +251,23 @@ class LinkedRows:
         reach = self.design.radius * float(np.linalg.norm(predictor.beta[first:]))
         return ClippedMeat(matrix, route, self.count, norm, instrument, reach, self.exposure)
 
+    def with_weights(self, weighed: Mapping[str | None, tuple[float, float]]) -> LinkedRows:
+        """The same rows, the instruments of each group's times its weight; `weighed` has weight and accuracy of all groups that have rows.
+
+        Blocks must be public, since sizes of groups then follow from sums.
+        """
+        assert self.fixed_blocks, "weights of groups tell their sizes"
+        weights = {key: weight for key, (weight, _) in weighed.items()}
+        exposure = replace(self.exposure, weighed=tuple(weighed.values()))
+        return replace(self, engine=self.engine.with_weights(weights), exposure=exposure)
+
     def own_gram(self) -> ClippedSums:
-        """``h'X`` of rows by themselves. Links do not enter, so that one person changes one row of it."""
-        return ClippedSums(self.engine.own_rows().instrument_sums(), self.design, Exact().exposure(PrivacyUnit()))
+        """``h'X`` of rows by themselves, each times γ - o and the weight of its block where blocks are public.
+
+        Links do not enter, so that one person changes one row of it.
+        """
+        sums = self.engine.own_rows(weighted=self.fixed_blocks).instrument_sums()
+        return ClippedSums(sums, self.design, EXACT)
 
     def right_residuals(self, clip: ResidualClip, meat: MeatClip | None = None) -> ClippedResiduals:
         """The clipped residual equation of right links, and the squares of its contributions if `meat` asks for them."""

@@ -50,12 +50,11 @@ def rounding_bound(count: int, largest: float) -> float:
        to ``12D·u·nL``.
     8. *Explicit matrices.* A row of ``QX`` sums the row's candidates: with c of them on average the sums are off by ``c·u·nL`` more, and
        those of W by twice that. Row products take the place of steps 4 to 7, and ``2c ≤ 12D`` for fewer than 2⁴⁰ pairs.
-
-    9. *Weights of groups* are at most 1, so that steps 1 to 6 stay as they are. The total of weights is summed like products of totals.
-    10. *Right residuals.* A clipped residual ψ is a function of one row's regressors and one response. A row's term
-        ``w(1, h)[(1-o)ψ - (1-γ)·mean ψ]`` is made of at most 17 of them by fewer than 30 roundings, ``30u·nL`` over all rows. With steps 1 to 3
-        that is less than ``2D·u·nL``. Under an explicit matrix a term sums the c entries of a row of C, which t products of sparse matrices have
-        made: ``(t + 1)(c + 2)·u·nL`` as in step 8, and t ≤ 6.
+    9. *Weights of groups* are at most 1, so that steps 1 to 6 stay as they are. The total of weights is summed as products of totals are.
+    10. *Right residuals.* A clipped residual ψ is a function of one row's regressors and one response, so its own rounding, jump and all, is
+        the same for neighbours that share them. A row's term ``w(1, h)[(1-o)ψ - (1-γ)·mean ψ]`` is made of at most 17 of them by fewer than 30
+        roundings, ``30u·nL`` over all rows. With steps 1 to 3 that is less than ``2D·u·nL``. Under an explicit matrix a term sums the c
+        entries of a row of C, which t products of sparse matrices have made: ``(t + 1)(c + 2)·u·nL`` as in step 8, and t ≤ 6.
     11. *Squares of contributions.* Contributions u, of rows or totals of blocks, are cut to length N, which brings no two of them further
         apart. So ``uu'`` is off by at most 2N times what u is off by. Over all rows, or blocks, the latter adds up to ``2D·u·nℓ`` by steps 4, 5
         and 10, ℓ a bound on the length of a row's contribution. The sum of squares adds ``D·u·nN²``. With ``L = N·max(N, ℓ)`` that is

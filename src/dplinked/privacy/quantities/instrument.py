@@ -88,14 +88,14 @@ def instrument_matrix_sensitivity(h: float, E: float, exposure: LinkageExposure)
     spheres (the expression is affine in each), so a⊥m, b⊥l, and its square is at most ``16(1-‖m‖²‖l‖²)`` by
     ``2(a·û)(b·v̂) ≤ ‖a‖²v₁² + ‖b‖²u₁²`` and ``‖v̂+l‖² + v₁² ≤ 2 + 2‖l‖²`` (u₁, v₁ the components along a, b).
     So at most 2 at γ = 1/2, and the chords give ``2hE·max(1, 2(1-γ))``, decreasing in γ: the smallest
-    declared accuracy counts. With column sums up to S, by the triangle inequality
+    declared accuracy counts; of groups that are weighed, the largest product of weight and this. With column sums up to S, by the triangle inequality
     ``‖ΔH‖ ≤ γ·2hE + (S-γ)·2hE + (1-γ)·2hE = 2hE(1 + S - γ)``.
     If Q changes as well, ``‖h'(Q - Q')X‖_F ≤ Σ|q_ij - q'_ij|·‖h_i‖‖x_j‖ ≤ M hE``.
     """
     if exposure.exact:
         return 2.0 * h * E
     if exposure.column_sum == 1.0:
-        factor = 2.0 * max(1.0, 2.0 * (1.0 - exposure.accuracy_min))
+        factor = max(2.0 * weight * max(1.0, 2.0 * (1.0 - gamma)) for weight, gamma in exposure.groups)
     else:
         factor = 2.0 * (1.0 + exposure.column_sum - exposure.accuracy_min)
     return h * E * (factor + exposure.matrix_change)
@@ -105,9 +105,9 @@ def symmetric_matrix_sensitivity(E: float, exposure: LinkageExposure) -> float:
     """Frobenius sensitivity of ``X'QX`` for a symmetric doubly stochastic Q (the instrument h = x).
 
     Proof. With Q fixed the change is ``γ(pp' - rr')``, p and r in a ball of radius E around
-    ``u/γ``, ``‖u‖ ≤ (1-γ)E``: :func:`rank_one_range` at κ = γ. M adds at most M·E².
+    ``u/γ``, ``‖u‖ ≤ (1-γ)E``: :func:`rank_one_range` at κ = γ, times the weight of the row's group. M adds at most M·E².
     """
-    return E**2 * (rank_one_range(exposure.accuracy_min) + exposure.matrix_change)
+    return E**2 * (max(weight * rank_one_range(gamma) for weight, gamma in exposure.groups) + exposure.matrix_change)
 
 
 def rank_one_range(kappa: float) -> float:
@@ -282,7 +282,9 @@ class ReleasedSums(Record):
         Whether the matrix and its noise are symmetric.
     centre
         The coefficients around which the vector was taken (p): noise of the matrix counts for the distance from them. 0,
-        or the mean iterate of a descent.
+        the mean iterate of a descent, or that of the second stage's steps.
+    mixing
+        What an error of the accuracy, relative to it, does to ``b - Hβ``, as a share of the slopes' part of Hβ.
     """
 
     matrix: Floats
@@ -291,28 +293,59 @@ class ReleasedSums(Record):
     vector_scale: Floats
     symmetric: bool
     centre: Floats
+    mixing: float = 1.0
 
 
-def release_sums(private: ClippedSums, spending: Spending, *, intervals: bool) -> ReleasedSums:
-    """Release (H, b) of the bounded instrument, for all of the budget but what intervals need.
+def release_sums(
+    private: ClippedSums, spending: Spending, *, intervals: bool, share: float | None = None
+) -> ReleasedSums:
+    """Release (H, b) of the bounded instrument, for a share of the budget or for all that is left but what intervals need.
 
     Privacy
     -------
     μ-GDP for the unit behind the value's exposure: one Gaussian draw of all parts, each scaled so that
     ``Σ (Δ/scale)² ≤ μ²``; for an exact join with h = x the joint distance of the parts is used.
     """
-    mu = spending.take_rest(keep=VARIANCE if intervals else 0.0)
+    mu = spending.take_rest(keep=VARIANCE if intervals else 0.0) if share is None else spending.take(share)
     return _draw(private, spending, mu, intervals=intervals)
 
 
-def release_curvature(private: ClippedSums, spending: Spending, *, intervals: bool) -> ReleasedSums:
-    """Release H alone, beside a descent; b is then 0, with no claim to it.
+def release_curvature(
+    private: ClippedSums, spending: Spending, *, intervals: bool, share: float = CURVATURE
+) -> ReleasedSums:
+    """Release H alone, beside a descent or for the second stage; b is then 0, with no claim to it.
 
     Privacy
     -------
     As :func:`release_sums`, with the parts of H alone.
     """
-    return _draw(private, spending, spending.take(CURVATURE), matrix_only=True, intervals=intervals)
+    return _draw(private, spending, spending.take(share), matrix_only=True, intervals=intervals)
+
+
+def pool_sums(one: ReleasedSums, two: ReleasedSums, share: float) -> ReleasedSums:
+    """Two releases of the same sums as one, the first with `share` of the precision of both."""
+
+    def mean(left: Floats, right: Floats) -> Floats:
+        return np.asarray(share * left + (1.0 - share) * right, np.float64)
+
+    def scale(left: Floats, right: Floats) -> Floats:
+        return np.asarray(np.hypot(share * left, (1.0 - share) * right), np.float64)
+
+    return replace(
+        one,
+        matrix=mean(one.matrix, two.matrix),
+        vector=mean(one.vector, two.vector),
+        matrix_scale=scale(one.matrix_scale, two.matrix_scale),
+        vector_scale=scale(one.vector_scale, two.vector_scale),
+    )
+
+
+def pool_by_precision(one: ReleasedSums, two: ReleasedSums) -> ReleasedSums:
+    """Two releases of the same matrix as one, each entry weighed by its precision; the vector is the first's."""
+    noisy = one.matrix_scale > 0.0
+    left, right = (np.where(noisy, released.matrix_scale, 1.0) ** -2 for released in (one, two))
+    matrix = np.where(noisy, (left * one.matrix + right * two.matrix) / (left + right), one.matrix)
+    return replace(one, matrix=matrix, matrix_scale=np.where(noisy, (left + right) ** -0.5, 0.0))
 
 
 def _draw(
@@ -340,7 +373,7 @@ def _draw(
     matrix, matrix_scale = np.zeros_like(sums.matrix), np.zeros_like(sums.matrix)
     vector, vector_scale = np.zeros_like(sums.vector), np.zeros_like(sums.vector)
     if first:
-        matrix[0, 0] = sums.count
+        matrix[0, 0] = sums.matrix[0, 0]  # rows times the weights of their groups, public
     if first and not matrix_only:
         vector[0], vector_scale[0] = noisy[_RESPONSE_TOTAL][0], plan.scale(_RESPONSE_TOTAL)
     if d and not matrix_only:

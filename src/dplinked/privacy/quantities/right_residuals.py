@@ -1,51 +1,159 @@
-"""Sums over the clipped residuals of right links, of which only linked rows are seen: sensitivities with their proofs.
+"""The clipped residual equation of right links, and the squares of its contributions: sensitivities with their proofs, plans and draws.
 
-Under exchangeable linkage errors any function of linked pairs can be unlinked exactly. For a block of m rows with ``q_ii = γ``, ``q_il = o = (1-γ)/(m-1)`` and
-``a = γ - o``, and for any g,
-
-    E Σ_i g(x_i, z_i) = a Σ_i g(x_i, y_i) + o Σ_i Σ_l g(x_i, y_l),
-
-and the double sum does not change when responses are permuted within the block, so it is seen: ``Σ_il g(x_i, z_l)``. Hence
-
-    E Σ_i [g(x_i, z_i) - o Σ_l g(x_i, z_l)] = a Σ_i g(x_i, y_i).
+:mod:`dplinked.sums.partners` says why linked rows tell it. Throughout, ``g_il`` is what row i makes of the response on row l, ``(ι, h_i)`` times a clipped
+residual, of norm at most K. A row's own response weighs ``1-o`` and those of its c partners ``(1-γ)/c`` each, so that rows and columns of weights add up to
+``2-γ-o``, and to ``1-γ`` without the row's own.
 """
 
 from __future__ import annotations
 
+import math
+
+import numpy as np
+from numpy.typing import NDArray
+
 from dplinked.linkage import LinkageExposure
+from dplinked.privacy import noise
+from dplinked.privacy.noise_plan import NoisePlan, Part, make_room_for_draw
+from dplinked.privacy.quantities.meat import block_meat_sensitivity, plan_meat
+from dplinked.privacy.spending import MEAT, Spending
+from dplinked.privacy.symmetric import pack_symmetric, unpack_symmetric
+from dplinked.sums.linked_rows import ClippedResiduals
+from dplinked.sums.partners import unlinking_terms
+from dplinked.sums.rounding import rounding_slack
+
+Floats = NDArray[np.float64]
+
+RIGHT_RESIDUALS = "right residuals"
 
 
-def right_residuals_sensitivity(norm: float, exposure: LinkageExposure, smallest: int = 2) -> float:
-    """Sensitivity of ``S = Σ_i [g_ii - o Σ_l g_il]`` with ``g_il = g(x_i, z_l)`` of norm at most `norm` (K); l runs over i's block.
+def pair_weights(exposure: LinkageExposure) -> tuple[float, float, float]:
+    """Bounds on the absolute weights of a row, of a column, and of a column without its own row.
 
-    `smallest` is the number of rows of the smallest block of two or more, if sizes are public.
-
-    Proof. In S the weight of g_ii is 1-o and that of g_il, l ≠ i, is -o. An exact join has o = 0, and row j's term is all that changes: 2K.
-    Otherwise, Q staying as it is:
-
-    - x_j changes the terms g_jl of its row, whose weights add up to ``1 - o + (m-1)o = 2 - γ - o``: at most 2K(2-γ).
-    - a response changes the terms g_ip of its column, with the same weights: 2K(2-γ). That happens on each row that carries the person's response
-      (ν of them) and on each displaced row (k).
-    - if links are displaced, row j is relinked too. The diagonal term of its column is one of its row, which may change in any way already; the
-      others weigh ``(m-1)o = 1-γ``: 2K(1-γ) more.
-
-    If Q changes, ``ΔS = Σ c'(g' - g) + Σ (c' - c)g`` with weights c, c'. Off the diagonal weights change as Q does, with the other sign. On it, ``1-o``
-    changes by as much as a single entry off the diagonal does, which is at most 1/(m-1) of the change of the row's m-1 entries. So
-    ``Σ|c' - c| ≤ M·m/(m-1)``. γ is the smallest declared accuracy.
+    Proof. Under exchangeable errors they are ``2-γ``, ``2-γ`` and ``1-γ``, times the weight of the row's group, at most those of the smallest accuracy; an exact join has 1, 1 and 0. An explicit Q
+    is unlinked by ``C = Σ_{j<k} (I-Q)^j``. Rows of I-Q add up to at most ``r = 2(1-γ)`` in absolute value and columns to ``s = 1 + S - 2γ``, so those of C
+    to ``Σ_j r^j`` and ``Σ_j s^j``; its own row is one of a column's.
     """
+    if exposure.exact:
+        return 1.0, 1.0, 0.0
+    if exposure.symmetric:
+        whole = max(weight * (2.0 - gamma) for weight, gamma in exposure.groups)
+        return whole, whole, max(weight * (1.0 - gamma) for weight, gamma in exposure.groups)
+    r, s, k = *_spread(exposure), _terms(exposure)
+    column = sum(s**j for j in range(k))
+    return sum(r**j for j in range(k)), column, column
+
+
+def weight_change(exposure: LinkageExposure) -> float:
+    """Bound on ``Σ|c'_il - c_il|``, the change of all weights if Q changes.
+
+    Proof. *A move.* Row j leaves a block of m rows for another. Its own row may change in any way and is counted elsewhere. Of the m-1 rows that stay, c had
+    it as a partner and take another instead, ``2(1-γ)/c`` each; with all others as partners they had it with weight ``(1-γ)/(m-1)``, which goes to the rest:
+    ``2(1-γ)`` in all. Their o grows by ``(1-γ)/((m-1)(m-2))`` each, ``(1-γ)/(m-2)`` in all, at most 1-γ; in a block of two the other row's own weight grows by
+    1-γ and its partner's is gone, ``2(1-γ)`` together. So at most ``3(1-γ)``, and joining is leaving in reverse: ``6(1-γ)``.
+
+    *Any other change of Q, by M in l1.* Go from the blocks before to their parts that stay together, and from there to the blocks after. A block of m rows falls
+    into parts, the largest of a rows. Pairs of a row and its partner that are torn have an end outside of the largest part: at most ``c·min(2(m-a), m)``. Each
+    moves a weight of ``(1-γ)/c`` to another partner: ``2(1-γ)·min(2(m-a), m)`` in all. All torn pairs are at least ``m·min(m-a, m/2)``, and Q loses ``(1-γ)/(m-1)``
+    on each, so the weights change at most four times as much as Q loses there; joining likewise, four times what Q gains on new pairs. A change of accuracies
+    weighs |Δγ| a row, which Q's own entries pay for, and o changes as an entry of the row off the diagonal does. Together at most 5M.
+
+    *An explicit Q.* ``(I-Q)^j - (I-Q')^j`` is a sum of j products with one factor Q' - Q between powers of I-Q and of I-Q', and an entrywise l1 norm grows by at
+    most the largest column sum of what stands on the left and the largest row sum of what stands on the right.
+    """
+    M = exposure.matrix_change
+    if exposure.symmetric:
+        return exposure.moved_change + 5.0 * (M - exposure.moved_change)
+    r, s, k = *_spread(exposure), _terms(exposure)
+    return M * sum(s**i * r ** (j - 1 - i) for j in range(1, k) for i in range(j))
+
+
+def _spread(exposure: LinkageExposure) -> tuple[float, float]:
+    """Bounds on absolute row and column sums of I - Q."""
+    gamma = exposure.accuracy_min
+    return 2.0 * (1.0 - gamma), 1.0 + exposure.column_sum - 2.0 * gamma
+
+
+def _terms(exposure: LinkageExposure) -> int:
+    terms = unlinking_terms(exposure.accuracy_min)
+    assert terms is not None, "a second stage is not planned for such a matrix"
+    return terms
+
+
+def right_residuals_sensitivity(norm: float, exposure: LinkageExposure) -> float:
+    """Sensitivity of ``S = Σ c_il g_il`` with ``‖g_il‖ ≤ norm`` (K).
+
+    Proof. With Q as it is: x_j changes the terms of its row, each by at most 2K. A response changes the terms of its column, each by at most 2K; that happens
+    on each row that carries the person's response (ν) and on each displaced row (k). If links are displaced, row j is linked anew as well. Its own term is one of
+    its row, which may change in any way already; the others of its column weigh what a column does without its own row. If Q changes,
+    ``ΔS = Σ c'(g' - g) + Σ (c' - c)g``, and the second sum is at most K times :func:`weight_change`.
+    """
+    row, column, others = pair_weights(exposure)
     if exposure.exact:
         return 2.0 * norm
-    gamma, k = exposure.accuracy_min, exposure.displaced
-    pairs = (2.0 - gamma) * (2.0 + 2.0 * exposure.carriers + 2.0 * k) + 2.0 * (1.0 - gamma) * (k > 0)
-    return norm * (pairs + exposure.matrix_change * smallest / (smallest - 1.0))
+    pairs = row + column * (exposure.carriers + exposure.displaced) + others * (exposure.displaced > 0)
+    return norm * (2.0 * pairs + weight_change(exposure))
 
 
-def right_counts_sensitivity(exposure: LinkageExposure, smallest: int = 2) -> float:
-    """Sensitivity of the same with an indicator for g, as in ``#{|z_i - t_i| ≤ e} - o #{(i, l): |z_l - t_i| ≤ e}``: half of it, since 0 ≤ g ≤ 1.
+def residual_meat_sensitivity(norm: float, largest: float, exposure: LinkageExposure) -> float:
+    """Frobenius sensitivity of ``Σ u_i u_i'``, ``u_i = v_i B_i`` a row's contribution cut to ‖u_i‖ ≤ norm (N), with ``‖v_i‖|ψ_i| ≤ largest`` (T).
 
-    Proof. Every bound above on a change of g by 2K is one by 1 here. What a change of Q adds is at most the largest |g|, so all of it stays.
+    Proof. Row j goes from one positive semidefinite rank-one matrix to another, each of norm at most N²: √2·N². Rows that hold the person's response, and
+    displaced ones, keep the direction v_i and change their length within [0, N²]: N² each. Rows whose partner has another response change their
+    bracket B_i, the weights of the partner times at most 2ψ; ``min(‖v‖²B², N²)`` has slope at most ``2N‖v‖``, so for each response they add up to ``4NT`` times a
+    column's weights without its own row. A change of the weights moves brackets by ψ times it: ``2NT`` each.
     """
     if exposure.exact:
-        return 1.0
-    moved = exposure.matrix_change * smallest / (smallest - 1.0)
-    return (right_residuals_sensitivity(1.0, exposure, smallest) - moved) / 2.0 + moved
+        return math.sqrt(2.0) * norm**2
+    _, _, others = pair_weights(exposure)
+    changed = exposure.carriers + exposure.displaced
+    met = 4.0 * norm * largest * others * (changed + (exposure.displaced > 0))
+    return norm**2 * (math.sqrt(2.0) + changed) + met + 2.0 * norm * largest * weight_change(exposure)
+
+
+def plan_right_residuals(
+    entries: int, limit: float, intercept_weight: float, exposure: LinkageExposure, count: int, mu: float
+) -> NoisePlan:
+    """Plan the noise of the equation, the intercept's entry times ι."""
+    largest = 2.0 * limit * pair_weights(exposure)[0]
+    sensitivity = right_residuals_sensitivity(limit, exposure) + rounding_slack(count, largest, entries)
+    part = Part(RIGHT_RESIDUALS, entries, sensitivity, 1.0, sensitivity / mu)
+    return make_room_for_draw(NoisePlan((part,), mu), count * largest)
+
+
+def release_right_residuals(private: ClippedResiduals, spending: Spending, mu: float) -> tuple[Floats, Floats]:
+    """Release the equation in one Gaussian draw: the noisy vector, and the standard deviation of the noise in each entry (p each).
+
+    `mu` was taken from the spending for it.
+
+    Privacy
+    -------
+    μ-GDP: terms, with the intercept's entry times ι, are at most K long, whatever the rows, so neighbours are at most
+    :func:`right_residuals_sensitivity` apart.
+    """
+    entries = private.vector.size
+    weights = np.ones(entries)
+    weights[: int(private.intercept_weight > 0.0)] = private.intercept_weight
+    plan = plan_right_residuals(entries, private.limit, private.intercept_weight, private.exposure, private.rows, mu)
+    drawn = noise.add_gaussian(private.vector * weights, spending.note(plan).scales())
+    return drawn / weights, plan.scales() / weights
+
+
+def release_residual_meat(private: ClippedResiduals, spending: Spending) -> tuple[Floats, float]:
+    """Release the squares of the equation's contributions: the noisy matrix, and the noise in an entry of its packed form.
+
+    Privacy
+    -------
+    μ-GDP for its share of the budget, for the route and the norm that the value was made with, which are public by then.
+    """
+    clip, exposure = private.meat_clip, private.exposure
+    assert clip is not None
+    assert private.meat is not None
+    if clip.route == "block":
+        sensitivity = block_meat_sensitivity(clip.norm, exposure)
+    else:
+        sensitivity = residual_meat_sensitivity(clip.norm, private.largest, exposure)
+    p, largest = private.meat.shape[0], clip.norm * max(clip.norm, 2.0 * private.largest * pair_weights(exposure)[0])
+    plan = spending.note(plan_meat(p, sensitivity, largest, private.rows, spending.take(MEAT)))
+    drawn = noise.add_gaussian(pack_symmetric(private.meat), plan.scales())
+    return unpack_symmetric(drawn, p), plan.parts[0].scale

@@ -71,10 +71,6 @@ def make_circle(data: PreparedRows) -> Circle:
 
 def _read_circle(data: PreparedRows) -> Circle:
     assert data.blocks is not None
-    if data.blocks.sizes.max(initial=0) >= _MOST_ROWS:
-        raise StudyError(
-            "A block has more than two billion rows, too many for their responses to be compared. Declare smaller blocks."
-        )
     response, starts = data.design.response, np.concatenate([[0], np.cumsum(data.blocks.sizes)])
     low, high = ((bound - response.shift) / response.scale for bound in response.interval)
     middle, unit = (low + high) / 2.0, (high - low) / 2.0 / _LARGEST
@@ -112,6 +108,10 @@ class ByRank:
     """Slots from the ranks of rows in their blocks, sent through a permutation of the block's own."""
 
     def __init__(self, data: PreparedRows, starts: Slots) -> None:
+        if np.diff(starts).max(initial=0) >= _MOST_ROWS:
+            raise StudyError(
+                "A block has more than two billion rows, too many for their responses to be compared. Declare smaller blocks."
+            )
         self._starts, self._seen = starts, dict[int, Seen]()
         shares, before = cut_shares(data.rows.parts), np.zeros(starts.size - 1, np.uint32)
         counted = _count_shares(data) if len(shares) > 1 else [before]

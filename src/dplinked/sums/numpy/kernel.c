@@ -10,6 +10,7 @@
 
 #define CHUNK 256          /* rows whose columns stay in the first cache */
 #define STRIDE (CHUNK + 8) /* columns a power of two apart would drive each other out of it */
+#define NEARBY 0.7         /* of a residual's clip, as partners.py has it */
 #define PARTNERS 16        /* of a row in blocks of more rows than that, as partners.py has it */
 #define NEAR 512           /* responses of a block, and of the partners after its last, that are at hand at once */
 #define ROUNDS 4           /* of a permutation, as circle.py has it */
@@ -86,12 +87,18 @@ INLINE double multiply(const double *restrict x, const double *restrict y, int64
     return sum;
 }
 
-INLINE void clip_both(double *restrict x, const double *restrict width, int64_t rows)
+/* A residual that lies beyond NEARBY times its clip counts as the clip. */
+INLINE double clip_residual(double residual, double width)
 {
-    for (int64_t i = 0; i < rows; i++) {
-        const double value = x[i] < -width[i] ? -width[i] : x[i];
-        x[i] = value > width[i] ? width[i] : value;
-    }
+    const double near = NEARBY * width;
+    double value = residual < -near ? -width : residual;
+    return residual > near ? width : value;
+}
+
+INLINE void clip_all(double *restrict x, const double *restrict width, int64_t rows)
+{
+    for (int64_t i = 0; i < rows; i++)
+        x[i] = clip_residual(x[i], width[i]);
 }
 
 /* line = level + slopes'x */
@@ -225,16 +232,13 @@ INLINE void shuffle_all(uint32_t *restrict ranks, int64_t count, uint32_t size, 
             }
 }
 
-/* Sum of residuals around a line, clipped to +-width. */
+/* Sum of clipped residuals around a line. */
 INLINE double add_clipped(const double *restrict z, int64_t count, double line, double width)
 {
     double sum = 0.0;
 #pragma omp simd reduction(+ : sum)
-    for (int64_t i = 0; i < count; i++) {
-        double residual = z[i] - line;
-        residual = residual < -width ? -width : residual;
-        sum += residual > width ? width : residual;
-    }
+    for (int64_t i = 0; i < count; i++)
+        sum += clip_residual(z[i] - line, width);
     return sum;
 }
 
@@ -296,6 +300,8 @@ INLINE void find_bins(const double *restrict edges, int64_t count, const double 
 uint32_t dplinked_source(void) { return SOURCE; }
 
 int64_t dplinked_partners(void) { return PARTNERS; }
+
+double dplinked_nearby(void) { return NEARBY; }
 
 /* Numbers that a pass over so many columns works with. */
 int64_t dplinked_workspace(int64_t columns) { return (3 * columns + 2) * STRIDE + 2 * columns + 1; }
@@ -422,7 +428,7 @@ FOR_ALL_MACHINES int dplinked_residuals(int64_t rows, int64_t columns, int inter
         scale_cells(cells[d] + first, scaling + d, n, z);
         for (int64_t i = 0; i < n; i++)
             z[i] = (values ? c->middle + c->unit * to_whole(z[i], c) : z[i]) - line[i];
-        clip_both(z, width, n);
+        clip_all(z, width, n);
         for (int64_t start = 0, stop; values && start < n; start = stop) {
             const int64_t block = code[start], where = starts[block], size = starts[block + 1] - where;
             for (stop = start + 1; stop < n && code[stop] == block;)

@@ -20,7 +20,7 @@ from dplinked.data.encoding import CHANGED
 from dplinked.errors import ReleaseError
 from dplinked.study.design import Design
 from dplinked.sums.numpy.prepare import Blocks, Piece
-from dplinked.sums.partners import PARTNERS
+from dplinked.sums.partners import NEAR, PARTNERS
 from dplinked.sums.types import MeatClip, ResidualClip
 
 if TYPE_CHECKING:
@@ -42,7 +42,8 @@ def _load() -> Any:
         if library.dplinked_source() != zlib.crc32(source.read_bytes()):
             return None
         library.dplinked_partners.restype = whole
-        if library.dplinked_partners() != PARTNERS:
+        library.dplinked_nearby.restype = ctypes.c_double
+        if library.dplinked_partners() != PARTNERS or library.dplinked_nearby() != NEAR:
             return None
         library.dplinked_workspace.argtypes, library.dplinked_workspace.restype = [whole], whole
         library.dplinked_sum.argtypes = [whole, whole, pointer, pointer, ctypes.c_int, whole, *[pointer] * 7]

@@ -47,10 +47,12 @@ def row_meat(data: PreparedRows, predictor: Predictor, weights: Floats, norm: fl
         residual = z - predictor.beta[:first].sum() - data.matching @ (predictor.beta[first:] @ x)
         (meat,) = merge([[square(x[:, rows], residual[rows])] for rows in cut_strips(z.size)])
     else:
-        data = data.without_links()
+        group_weights = None if data.blocks is None else data.blocks.weights
+        data = data.without_links() if group_weights is None else data
 
         def work(strip: Strip) -> tuple[Sums, None]:
-            return [square(strip.x, _own_residuals(data, predictor, strip.x, strip.z))], None
+            residual = _own_residuals(data, predictor, strip.x, strip.z)
+            return [square(strip.x, residual if group_weights is None else residual * strip.take(group_weights))], None
 
         (meat,), _ = sum_strips(data, work, 0, "Variance")
     return PrivateMeat(symmetrise(meat))
@@ -72,6 +74,7 @@ def block_meat(data: PreparedRows, predictor: Predictor, weights: Floats, norm: 
     meat = np.zeros((p, p))
     for cut, found in totals.cut():
         T = found[:p] - blocks.o[cut] * found[p : 2 * p] * found[-1]
+        T *= 1.0 if blocks.weights is None else blocks.weights[cut]
         shorten(T, norm)
         meat += T @ T.T
     return PrivateMeat(meat)

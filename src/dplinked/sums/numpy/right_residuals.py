@@ -17,7 +17,7 @@ from dplinked.sums.numpy.circle import Circle, make_circle
 from dplinked.sums.numpy.prepare import PreparedRows, Strip, cut_strips
 from dplinked.sums.numpy.reduce import Sums, Totals, merge, sum_strips, sum_tiles
 from dplinked.sums.numpy.residuals import instruments_of, shorten
-from dplinked.sums.partners import PARTNERS
+from dplinked.sums.partners import PARTNERS, clip_residuals
 from dplinked.sums.types import MeatClip, PrivateResiduals, ResidualClip
 
 Floats = NDArray[np.float64]
@@ -38,7 +38,9 @@ def right_residuals(data: PreparedRows, clip: ResidualClip, meat: MeatClip | Non
 
 def _sum_rows(data: PreparedRows, clip: ResidualClip, meat: MeatClip | None) -> tuple[Sums, Totals]:
     """The equation, squares of rows if they are asked for, and totals of blocks if these are."""
-    linked = data.blocks is not None and bool(data.blocks.o.any())
+    blocks = data.blocks
+    # Circles round responses. Whether they do must be the same for neighbours: it may hang on public blocks only.
+    linked = blocks is not None and (not data.fixed_blocks or bool(blocks.o.any()))
     circle = make_circle(data) if linked else None
     order = None if circle is None else circle.order
     if kernel.KERNEL is not None:
@@ -58,7 +60,7 @@ def _row_terms(data: PreparedRows, clip: ResidualClip, circle: Circle | None, st
     """``(1, h_i)`` times what it is multiplied by, of each row of a strip (p×k)."""
     h, fitted, widths = _row_clips(data, clip, strip.x)
     z = strip.z if circle is None else circle.rounded(strip.z)
-    brackets = np.clip(z - fitted, -widths, widths)
+    brackets = clip_residuals(z - fitted, widths)
     if data.blocks is not None and circle is not None:
         o, met = strip.take(data.blocks.o), _meet_partners(circle, strip, fitted, widths)
         brackets = (1.0 - o) * brackets - (1.0 - (strip.take(data.blocks.a) + o)) * met
@@ -83,7 +85,7 @@ def _meet_partners(circle: Circle, strip: Strip, fitted: Floats, widths: Floats)
     partners, met = np.minimum(PARTNERS, sizes - 1), np.zeros_like(fitted)
     for lag in range(1, 1 + int(partners.max(initial=0))):
         z = circle.middle + circle.unit * circle.values[starts + (places + lag) % sizes]
-        met += np.where(lag <= partners, np.clip(z - fitted, -widths, widths), 0.0)
+        met += np.where(lag <= partners, clip_residuals(z - fitted, widths), 0.0)
     return np.asarray(met / np.maximum(partners, 1))
 
 
@@ -113,7 +115,7 @@ def _matched(data: PreparedRows, clip: ResidualClip, meat: MeatClip | None) -> t
         h, fitted, widths = _row_clips(data, clip, x[:, rows])
         pairs = C[rows]
         row = np.repeat(np.arange(fitted.size), np.diff(pairs.indptr))
-        met = np.clip(z[pairs.indices] - fitted[row], -widths[row], widths[row])
+        met = clip_residuals(z[pairs.indices] - fitted[row], widths[row])
         terms = h * np.bincount(row, pairs.data * met, fitted.size)
         return [np.add.reduce(terms, axis=1), _square_rows(terms, meat)]
 

@@ -72,6 +72,7 @@ class StreamPass:
     linkage: Linkage
     unit: PrivacyUnit
     blocks: None = None
+    read_once: bool = True
 
     @property
     def count(self) -> int:

@@ -25,7 +25,7 @@ from dplinked.sums.numpy.circle import make_circle, order_by_position, shuffle
 from dplinked.sums.numpy.prepare import PreparedRows, prepare_rows
 from dplinked.sums.numpy.right_residuals import right_residuals
 from dplinked.sums.numpy.tables import TablePass
-from dplinked.sums.partners import PARTNERS, unlinking_terms
+from dplinked.sums.partners import PARTNERS, clip_residuals, unlinking_terms
 from dplinked.sums.rounding import rounding_bound
 from dplinked.sums.types import MeatClip, Predictor, ResidualClip
 from neighbours import ele_matrix
@@ -92,6 +92,12 @@ def matched_responses(data: PreparedRows) -> np.ndarray:
     return found
 
 
+def kept_or_clip(residuals: np.ndarray, clips: np.ndarray) -> np.ndarray:
+    """A residual within .7 of its clip stays as it is, and one beyond becomes the clip."""
+    clips = np.broadcast_to(clips, residuals.shape)
+    return np.where(residuals > 0.7 * clips, clips, np.where(residuals < -0.7 * clips, -clips, residuals))
+
+
 def plain_formula(
     data: PreparedRows, C: np.ndarray, clip: ResidualClip, meat: MeatClip | None, weights: Any = 1.0
 ) -> tuple[np.ndarray, np.ndarray | None]:
@@ -101,7 +107,7 @@ def plain_formula(
     h = x if design.half_widths is None else np.clip(x / np.array(design.half_widths)[:, None], -1, 1)
     t = clip.beta[:first].sum() + clip.beta[first:] @ x
     L = np.minimum(clip.widest, clip.limit / np.sqrt(clip.intercept_weight**2 + (h**2).sum(axis=0)))
-    brackets = (C * np.clip(z[None, :] - t[:, None], -L[:, None], L[:, None])).sum(axis=1)
+    brackets = (C * kept_or_clip(z[None, :] - t[:, None], L[:, None])).sum(axis=1)
     terms = np.vstack([np.ones((first, z.size)), h]) * brackets * weights
     if meat is None:
         return terms.sum(axis=1), None
@@ -228,6 +234,27 @@ def test_residuals_are_counted(formula: str) -> None:
 
 
 @pytest.mark.usefixtures("both_ways")
+def test_a_residual_at_an_edge_is_below_it() -> None:
+    values = {"x": np.zeros(5), "y": np.array([0.25, 0.5, -0.5, 1.0, 0.0])}
+    data = prepared(values, build_design("y ~ x", {"x": (-1.0, 1.0), "y": (-1.0, 1.0)}), dpl.Exact())
+    found = TablePass(data).residual_counts(Predictor(np.zeros(2), np.zeros(1), 1.0), np.array([0.25, 0.5, 1.0]))
+    assert found.counts.tolist() == [[2, 2, 1, 0]]
+
+
+@pytest.mark.usefixtures("both_ways")
+def test_own_and_partners_responses_are_rounded_alike() -> None:
+    """Pairs that are alike, linked at random: nothing is left, to the last digit."""
+    rng = np.random.default_rng(2)
+    values = {
+        "x": np.repeat(rng.uniform(-1, 1, 50), 2),
+        "y": np.repeat(rng.normal(size=50), 2),
+        "k": np.arange(100) // 2,
+    }
+    data = prepared(values, build_design("y ~ x", BOUNDS), dpl.ELE(0.5, block="k"))
+    assert right_residuals(data, clip_for(data.design)).vector.tolist() == [0.0, 0.0]
+
+
+@pytest.mark.usefixtures("both_ways")
 def test_rounding_bound_holds_against_exact_sums() -> None:
     """Terms of very different sizes in two blocks; the reference is exact, by fractions."""
     rng = np.random.default_rng(1)
@@ -241,7 +268,7 @@ def test_rounding_bound_holds_against_exact_sums() -> None:
     circle, C = make_circle(data), matched_responses(data) < 0
     x, z = values["x"], circle.rounded(values["y"])
     widths = clip.widths(x[None, :])
-    g = np.clip(z[None, :] - 0.25 * x[:, None], -widths[:, None], widths[:, None])
+    g = clip_residuals(z[None, :] - 0.25 * x[:, None], np.broadcast_to(widths[:, None], (n, n)))
     o = (1.0 - gamma) / (n / 2 - 1)
     terms = [
         Fraction(x[i])
@@ -342,7 +369,7 @@ def test_order_of_the_file_does_not_bias(unit: dpl.PrivacyUnit) -> None:
     total = np.concatenate([[0.0], np.cumsum(every)])
     low, high = np.searchsorted(every, t - L), np.searchsorted(every, t + L)
     inner = total[high] - total[low] - (high - low) * t + L * (n - high) - L * low
-    own = np.clip(z - t, -L, L)
+    own = kept_or_clip(z - t, L)
     o = (1 - gamma) / (n - 1)
     brackets = own - o * inner
     expected = np.array([brackets.sum(), (scaled[0] * brackets).sum()])

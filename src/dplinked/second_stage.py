@@ -1,0 +1,308 @@
+"""The second stage: from the first stage's coefficients to those of the clipped residual equation of right links.
+
+What decides here (whether it pays, shares of the budget, clips) is public or released by then.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dplinked.estimate.centring import centred_core
+from dplinked.estimate.coefficients import solve_sums
+from dplinked.estimate.descent import solve_descent
+from dplinked.estimate.groups import Groups, choose_weights, find_groups
+from dplinked.estimate.intervals import noise_covariance
+from dplinked.estimate.residuals import (
+    CLEAR,
+    CLIPS,
+    INTERCEPT_WEIGHT,
+    Residuals,
+    Step,
+    choose_width,
+    column_sizes,
+    combine_steps,
+    derivative,
+    expect_residuals,
+    instrument_sizes,
+    level_of_right_links,
+    right_deviation,
+    told_gram,
+    widen_instrument,
+)
+from dplinked.estimate.variance import (
+    NoisyVariance,
+    accuracy_variance,
+    explained_variance,
+    link_dependence,
+    split_errors,
+)
+from dplinked.linkage import EXACT
+from dplinked.privacy.quantities.instrument import (
+    ReleasedSums,
+    entry_noise,
+    plan_sums,
+    pool_by_precision,
+    release_curvature,
+)
+from dplinked.privacy.quantities.meat import SCALE_ALONE, choose_route
+from dplinked.privacy.quantities.residual_scale import plan_residual_scale, release_residual_size, residual_edges
+from dplinked.privacy.quantities.right_residuals import (
+    release_residual_meat,
+    release_right_residuals,
+    right_residuals_sensitivity,
+)
+from dplinked.privacy.spending import CLIPPING, FIRST_STAGE, FIRST_STEP, GRAM, MEAT, VARIANCE, Spending
+from dplinked.release.build import build_release
+from dplinked.release.release import Release
+from dplinked.study.design import Design
+from dplinked.study.instrument import column_spread, instrument_signal, instrument_squares
+from dplinked.study.study import Study
+from dplinked.sums.linked_rows import ClippedResiduals, LinkedRows
+from dplinked.sums.partners import unlinking_terms
+from dplinked.sums.types import MeatClip, Predictor, ResidualClip
+
+Floats = NDArray[np.float64]
+
+_AS_GOOD = 0.02  # how much larger an error, relative to it, is taken for the same: the second stage's line is closer to that of least squares
+
+
+def prior_scale(design: Design) -> float:
+    """Size of a coefficient's prior variance, where released sums are weak."""
+    return 1.0 / max(1, len(design.columns))
+
+
+def all_rows(study: Study, rows: LinkedRows) -> Groups:
+    """The rows as one group, with the declared mean accuracy."""
+    return find_groups(study.linkage.public, None, rows.count, _contrast(study, rows))
+
+
+def weigh_groups(study: Study, rows: LinkedRows, spending: Spending) -> tuple[LinkedRows, Groups]:
+    """Weigh groups of different accuracies by what they contribute. Only declared accuracies and public sizes decide."""
+    groups = find_groups(study.linkage.public, rows.blocks, rows.count, _contrast(study, rows))
+    if len(groups.keys) == 1 or not rows.design.columns:
+        return rows, groups
+    columns = len(rows.design.columns) + INTERCEPT_WEIGHT**2
+    noise = right_residuals_sensitivity(CLIPS[1], rows.exposure) / spending.share(0.5) * math.sqrt(columns)
+    groups = replace(groups, weights=choose_weights(groups, noise))
+    return rows.with_weights(groups.weighed), groups
+
+
+@dataclass(frozen=True, eq=False)
+class SecondStage:
+    """What the second stage starts from, public by then.
+
+    Attributes
+    ----------
+    beta
+        Released coefficients (p).
+    rows, groups
+        The rows, with the instrument of the second stage, and their groups.
+    sizes
+        Root mean square of each column (d).
+    explained
+        Variance of the response that the coefficients explain.
+    residuals
+        What is expected of residuals around them.
+    bent
+        Expected variance in the equation by noise of its slope.
+    gram
+        Share of the budget for that slope.
+    same
+        Whether both stages have the regressors themselves as instruments.
+    """
+
+    beta: Floats
+    rows: LinkedRows
+    groups: Groups
+    sizes: Floats
+    explained: float
+    residuals: Residuals
+    bent: float
+    gram: float
+    same: bool
+
+
+def may_take_second_stage(study: Study, rows: LinkedRows, groups: Groups, spending: Spending) -> bool:
+    """Whether the data, the linkage and the budget allow a second stage, from public values."""
+    if study.ridge is not None or rows.read_once or not rows.design.columns:
+        return False
+    if not rows.exposure.symmetric and unlinking_terms(rows.exposure.accuracy_min) is None:
+        return False
+    level = level_of_right_links(groups.plain_accuracy)
+    return plan_residual_scale(rows.exposure, rows.count, spending.share(CLIPPING), level) is not None
+
+
+def expect_second_stage(
+    study: Study, rows: LinkedRows, groups: Groups, spending: Spending, start: ReleasedSums
+) -> SecondStage | None:
+    """Measure the residuals around the first stage's coefficients; None if a second stage is not expected to be more precise."""
+    design, accuracy = rows.design, groups.accuracy
+    estimate = solve_sums(start, intercept=design.intercept, prior_scale=prior_scale(design))
+    beta = estimate.beta
+    sizes = column_sizes(design, start, column_spread(design), accuracy)
+    explained = max(0.0, explained_variance(design, start, beta, accuracy, groups.total))
+    noise = right_residuals_sensitivity(1.0, rows.exposure) / spending.share(0.5)
+    wide = rows.with_design(widen_instrument(design, sizes, choose_width(noise, groups.squares)))
+    same = design.half_widths is None and wide.design.half_widths is None and rows.exposure.symmetric
+    gram, bend = choose_gram_share(spending, start, wide.design, same, sizes, groups, rows.count)
+    share = spending.unspent(keep=_kept_for_meat(study) + 2.0 * CLIPPING + gram)
+    residuals = measure_residuals(groups, wide, spending, beta, explained, sizes, share)
+    left = float(np.trace(estimate.covariance[int(design.intercept) :, int(design.intercept) :]))
+    stage = SecondStage(beta, wide, groups, sizes, explained, residuals, bend**2 * left, gram, same)
+    return stage if _pays(study, rows, spending, start, stage, share) else None
+
+
+def measure_residuals(
+    groups: Groups,
+    rows: LinkedRows,
+    spending: Spending,
+    beta: Floats,
+    explained: float,
+    sizes: Floats,
+    share: float,
+) -> Residuals:
+    """Measure residuals around released coefficients, and choose how far the equation clips them; it will get a `share` of the budget."""
+    design, exposure, accuracy = rows.design, rows.exposure, groups.plain_accuracy
+    around = Predictor(beta, np.zeros(len(design.columns)), 1.0)
+    counts = rows.residual_counts(around, residual_edges(design.response.peak))
+    size, level = release_residual_size(counts, spending, CLIPPING, level_of_right_links(accuracy))
+    deviation = right_deviation(size, level, accuracy, explained)
+    unit = right_residuals_sensitivity(1.0, exposure) / spending.share(share)
+    largest = 4.0 * design.response.peak
+    return expect_residuals(
+        deviation, explained, instrument_sizes(design, sizes), design.intercept, unit, groups.squares, largest
+    )
+
+
+def _kept_for_meat(study: Study) -> float:
+    return MEAT if study.intervals else 0.0
+
+
+def _pays(
+    study: Study, rows: LinkedRows, spending: Spending, start: ReleasedSums, stage: SecondStage, share: float
+) -> bool:
+    """Whether the second stage's slopes are expected to have smaller errors than those of the first, released again for the rest of the budget."""
+    design, groups, first = rows.design, stage.groups, int(rows.design.intercept)
+    residuals, wide, accuracy = stage.residuals, stage.rows.design, groups.accuracy
+    again = math.sqrt(FIRST_STAGE / (FIRST_STAGE + spending.unspent(VARIANCE if study.intervals else 0.0)))
+    noise = np.diag(noise_covariance(start, stage.beta))[first:] * again**2
+    plain = design.half_widths is None
+    signal = stage.sizes**2 if plain else instrument_signal(design)
+    squares = stage.sizes**2 if plain else instrument_squares(design)
+    spread = groups.squares * squares * (residuals.deviation**2 + (1.0 - accuracy**2) * stage.explained)
+    one = np.sqrt(noise + spread) / (accuracy * groups.total * signal)
+    ratios = instrument_sizes(wide, stage.sizes)
+    drawn = right_residuals_sensitivity(residuals.limit, rows.exposure) / spending.share(share)
+    met = groups.squares * (ratios * residuals.spread(accuracy)) ** 2
+    kept = groups.contrast * residuals.kept[2]
+    two = np.sqrt(drawn**2 + met + stage.bent * kept**2) / (kept * groups.total * ratios * stage.sizes)
+    return bool(np.log(two).mean() < np.log(one).mean() + _AS_GOOD)
+
+
+def _contrast(study: Study, rows: LinkedRows) -> float:
+    """Mean of γ - o, what right links have over others; the mean accuracy where blocks are not public. An explicit Q is unlinked whole."""
+    if not rows.exposure.symmetric:
+        return 1.0
+    return study.linkage.public.mean_accuracy if rows.blocks is None else rows.blocks.contrast
+
+
+def fit_residuals(
+    study: Study, rows: LinkedRows, spending: Spending, start: ReleasedSums, stage: SecondStage
+) -> Release:
+    """Two steps on the clipped residual equation of right links, around the coefficients of the first stage."""
+    wide, groups, intercept = stage.rows, stage.groups, rows.design.intercept
+    gram = release_slope(study, rows, spending, start, stage)
+    rest = spending.unspent(keep=_kept_for_meat(study) + CLIPPING)
+    residuals, beta, steps = stage.residuals, stage.beta, list[Step]()
+    for part in (FIRST_STEP * rest, (1.0 - FIRST_STEP) * rest):
+        if steps:
+            residuals = measure_residuals(groups, wide, spending, beta, stage.explained, stage.sizes, part)
+        slope = derivative(gram, residuals, intercept)
+        clip = ResidualClip(beta, residuals.limit, residuals.intercept_weight, 4.0 * wide.design.response.peak)
+        meat = plan_meat_clip(groups, wide, residuals, spending) if steps and study.intervals else None
+        private = wide.right_residuals(clip, meat)
+        vector, scale = release_right_residuals(private, spending, spending.take(part))
+        steps.append(Step(beta, vector, scale, residuals.kept[2]))
+        sums = combine_steps(steps, slope)
+        estimate = solve_descent(sums, intercept, prior_scale(wide.design))
+        beta = estimate.beta
+    mixing = groups.accuracy * residuals.wrong / (groups.contrast * residuals.kept[2])
+    sums = replace(sums, mixing=min(1.0, mixing))
+    variance = None if not study.intervals else _residual_variance(study, groups, wide, spending, private, residuals)
+    share = residuals.wrong_share(groups.accuracy)
+    errors = split_errors(wide.design, groups, estimate, sums, variance, share)
+    return build_release(study, wide.design, rows.count, spending, estimate, errors, sums=sums)
+
+
+def release_slope(
+    study: Study, rows: LinkedRows, spending: Spending, start: ReleasedSums, stage: SecondStage
+) -> ReleasedSums:
+    """The equation's slope before clipping, ``Σ (γ-o)(1, h)(1, x)'`` of rows by themselves, together with what the first stage tells of it."""
+    groups = stage.groups
+    gram = release_curvature(stage.rows.own_gram(), spending, intervals=study.intervals, share=stage.gram)
+    if rows.blocks is None:  # then rows were not weighed by their blocks
+        gram = replace(gram, matrix=gram.matrix * groups.contrast, matrix_scale=gram.matrix_scale * groups.contrast)
+    if not stage.same:
+        return gram
+    return pool_by_precision(gram, told_gram(start, groups.accuracy, groups.contrast, rows.design.intercept))
+
+
+def choose_gram_share(
+    spending: Spending, start: ReleasedSums, wide: Design, same: bool, sizes: Floats, groups: Groups, count: int
+) -> tuple[float, float]:
+    """Share of the budget for the equation's slope, and the noise that it will have in an entry.
+
+    It is as large as the weakest direction of the first stage's matrix asks for to stand clear of the noise. Where both stages have the same
+    instrument, that matrix tells of the slope as well.
+    """
+    first, d = int(wide.intercept), len(wide.columns)
+    core = centred_core(start.matrix, wide.intercept)
+    strength = np.linalg.svd(core, compute_uv=False)
+    signal = groups.total * float((sizes * instrument_sizes(wide, sizes)).mean())
+    weakest = signal * float(strength[-1] / max(strength.mean(), 1e-300))
+    told = float(np.sqrt((start.matrix_scale[first:, first:] ** 2).mean())) / groups.accuracy if same else math.inf
+    share = GRAM[0]
+    while True:
+        plan = plan_sums(wide, EXACT, count, spending.share(share), matrix_only=True)
+        noise = 1.0 / math.hypot(1.0 / entry_noise(plan).core, 1.0 / told)
+        if share >= GRAM[1] or weakest >= CLEAR * noise * math.sqrt(2.0 * d):
+            return share, noise
+        share = min(GRAM[1], share + 0.05)
+
+
+def plan_meat_clip(groups: Groups, rows: LinkedRows, residuals: Residuals, spending: Spending) -> MeatClip | None:
+    """Whose contributions to the equation are squared, and how far they are cut; None where the residuals' size has to do."""
+    p, blocks = len(rows.design.names), rows.blocks
+    route = choose_route(p, rows.exposure, None if blocks is None else blocks.largest, rows.count, spending.share(MEAT))
+    if route is SCALE_ALONE:
+        return None
+    sizes = residuals.sizes
+    weights = 1.0 / np.concatenate([np.ones(int(rows.design.intercept)), sizes])
+    return MeatClip(route.name, weights, route.clip * residuals.spread(groups.accuracy))
+
+
+def _residual_variance(
+    study: Study, groups: Groups, rows: LinkedRows, spending: Spending, private: ClippedResiduals, residuals: Residuals
+) -> NoisyVariance:
+    """The variance of the second stage's equation."""
+    p, clip = len(rows.design.names), private.meat_clip
+    spread = residuals.spread(groups.accuracy)
+    weights = 1.0 / np.concatenate([np.ones(int(rows.design.intercept)), residuals.sizes])
+    route, noise = SCALE_ALONE.name, 0.0
+    meat = groups.squares * spread**2 * np.eye(p)
+    if clip is not None:
+        route = clip.route
+        meat, noise = release_residual_meat(private, spending)
+    return NoisyVariance(
+        route,
+        meat,
+        weights,
+        noise,
+        spread,
+        accuracy_variance(study.linkage.public, rows.blocks),
+        link_dependence(study.linkage, route, rows.blocks),
+    )
