@@ -16,7 +16,7 @@ import pytest
 import scipy.sparse as sp
 
 import dplinked as dpl
-from dplinked import methods
+from dplinked import methods, second_stage
 from dplinked.linker import quality
 from dplinked.privacy import spending as spent
 from dplinked.privacy.calibration import privacy_mu
@@ -48,6 +48,12 @@ PATHS = {
     "block meat": {},
     "typical": {"typical": {"x": (2.0, 4.0)}},
     "private ranges": {"ranges": "private", "intervals": False},
+    "fall-back": {},
+    "second stage": {"intervals": False},
+    "second stage, row meat": {},
+    "second stage, block meat": {},
+    "second stage, scale alone": {},
+    "second stage, typical": {"typical": {"x": (2.0, 4.0)}},
     "ngd": {"method": "ngd", "intervals": False},
     "ngd with intervals": {"method": "ngd"},
     "paper ssp": {"calibration": "paper", "epsilon": 0.9},
@@ -61,7 +67,7 @@ PATHS = {
     },
 }
 IN_BLOCKS = ("ele", "ele-one", "table", "displaced")  # elsewhere there are no blocks, or one person can change them
-CELLS = [(kind, path) for kind in KINDS for path in PATHS if path != "block meat" or kind in IN_BLOCKS]
+CELLS = [(kind, path) for kind in KINDS for path in PATHS if "block meat" not in path or kind in IN_BLOCKS]
 ENGINES = ("NumPy", "parquet", "stream", "duckdb")
 
 
@@ -89,27 +95,44 @@ def check(
         return release if hidden else dataclasses.replace(release, linkage={})
 
     mu = privacy_mu(options["epsilon"], DELTA)
-    return replay(
-        monkeypatch, lambda: run(pair.data, pair.linkage), lambda: run(pair.other, pair.other_linkage), mu, seed
-    )
+    with monkeypatch.context() as patch:
+        take_path(patch, path)
+        return replay(
+            patch, lambda: run(pair.data, pair.linkage), lambda: run(pair.other, pair.other_linkage), mu, seed
+        )
 
 
 @pytest.fixture(autouse=True)
-def _second_releases_at_any_size(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
-    """Small files would skip private ranges, the size of residuals and the meat; here they must run."""
-    plan_ranges, plan_scale, choose_route = ranges.plan_ranges, residual_scale.plan_residual_scale, meat.choose_route
+def _releases_at_any_size(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Small files would skip private ranges and the size of residuals; here they must run."""
+    plan_ranges, plan_scale = ranges.plan_ranges, residual_scale.plan_residual_scale
     for module in (ranges, methods):
         monkeypatch.setattr(module, "plan_ranges", lambda columns, count, mu: plan_ranges(columns, 10**9, mu))
-    for module in (residual_scale, methods):
-        monkeypatch.setattr(module, "plan_residual_scale", lambda exposure, count, mu: plan_scale(exposure, 10**9, mu))
-    wanted = "block" if "block meat" in request.node.name else "row"
+    for module in (residual_scale, methods, second_stage):
+        monkeypatch.setattr(
+            module,
+            "plan_residual_scale",
+            lambda exposure, count, mu, highest=0.97: plan_scale(exposure, 10**9, mu, highest),
+        )
+
+
+def take_path(patch: pytest.MonkeyPatch, path: str) -> None:
+    """Let public values decide as the path wants it: for a second stage or against it, and for a route to the variance."""
+    decides, route_of = second_stage.may_take_second_stage, meat.choose_route
+    allowed = path == "fall-back" or path.startswith("second stage")
+    patch.setattr(methods, "may_take_second_stage", lambda *public: allowed and decides(*public))
+    patch.setattr(second_stage, "_pays", lambda *public: path != "fall-back")
+    wanted = "block" if "block meat" in path else "scale" if "scale alone" in path else "row"
 
     def choose(p, exposure, largest_block, count, mu):
-        route = choose_route(p, exposure, largest_block if wanted == "block" else None, 10**9, mu)
+        if wanted == "scale":
+            return meat.SCALE_ALONE
+        route = route_of(p, exposure, largest_block if wanted == "block" else None, 10**9, mu)
         assert route.name == wanted
         return dataclasses.replace(route, clip={"block": 1.0, "row": 0.7}[route.name])  # tight clips: they must bite
 
-    monkeypatch.setattr(methods, "choose_route", choose)
+    for module in (methods, second_stage):
+        patch.setattr(module, "choose_route", choose)
 
 
 @pytest.mark.parametrize(("kind", "path"), CELLS)
@@ -121,14 +144,14 @@ def test_release_paths_replay(monkeypatch: pytest.MonkeyPatch, kind: str, path: 
 
 @pytest.mark.parametrize(
     ("kind", "path"),
-    [(kind, path) for kind in FURTHER_KINDS for path in PATHS if (kind, path) != ("regrouped", "block meat")],
+    [(kind, path) for kind in FURTHER_KINDS for path in PATHS if kind != "regrouped" or "block meat" not in path],
 )
 def test_further_neighbours_replay(monkeypatch: pytest.MonkeyPatch, kind: str, path: str) -> None:
     """One-to-many links, and rows that change their groups within the declared change of Q."""
     rng = np.random.default_rng([FURTHER_KINDS.index(kind), len(path)])
     pairs = [make_pair(rng, kind) for _ in range(25)]
     for seed, pair in enumerate(pairs):
-        if path != "block meat" or pair.unit.fixes_blocks:
+        if "block meat" not in path or pair.unit.fixes_blocks:
             check(monkeypatch, pair, FORMULAS[seed % len(FORMULAS)], path, seed)
 
 
