@@ -16,7 +16,7 @@ import pytest
 import scipy.sparse as sp
 
 import dplinked as dpl
-from dplinked import methods
+from dplinked import methods, second_stage
 from dplinked.linker import quality
 from dplinked.privacy import spending as spent
 from dplinked.privacy.calibration import privacy_mu
@@ -26,6 +26,7 @@ from dplinked.sums import files as file_engine
 from dplinked.sums.linked_rows import LinkedRows
 from dplinked.sums.numpy import kernel, tables
 from dplinked.sums.numpy.tables import TablePass
+from dplinked.sums.partners import unlinking_terms
 from neighbours import (
     BOUNDS,
     CONTAINERS,
@@ -43,11 +44,19 @@ from replay import Leak, replay
 EPSILON, DELTA = 1.0, 1e-5
 FORMULAS = ("y ~ x", "y ~ 0 + x + w", "y ~ x + C(g)", "y ~ x*w + I(x**2)", "y ~ 0 + C(g):x")
 PATHS = {
-    "ssp": {"intervals": False},
-    "row meat": {},
-    "block meat": {},
+    "ssp": {"ranges": "declared", "intervals": False},
+    "row meat": {"ranges": "declared"},
+    "block meat": {"ranges": "declared"},
+    "weighed groups": {},
     "typical": {"typical": {"x": (2.0, 4.0)}},
     "private ranges": {"ranges": "private", "intervals": False},
+    "fall-back": {},
+    "second stage": {"intervals": False},
+    "second stage, row meat": {},
+    "second stage, block meat": {},
+    "second stage, scale alone": {},
+    "second stage, weighed groups": {},
+    "second stage, declared ranges": {"typical": {"x": (2.0, 4.0)}, "ranges": "declared"},
     "ngd": {"method": "ngd", "intervals": False},
     "ngd with intervals": {"method": "ngd"},
     "paper ssp": {"calibration": "paper", "epsilon": 0.9},
@@ -61,7 +70,17 @@ PATHS = {
     },
 }
 IN_BLOCKS = ("ele", "ele-one", "table", "displaced")  # elsewhere there are no blocks, or one person can change them
-CELLS = [(kind, path) for kind in KINDS for path in PATHS if path != "block meat" or kind in IN_BLOCKS]
+
+
+
+def is_possible(kind: str, path: str) -> bool:
+    """Blocks are squared where there are some and everyone knows them; groups have weights where a table declares them."""
+    if "weighed" in path:
+        return kind == "table"
+    return "block meat" not in path or kind in (*IN_BLOCKS, "carriers")
+
+
+CELLS = [(kind, path) for kind in KINDS for path in PATHS if is_possible(kind, path)]
 ENGINES = ("NumPy", "parquet", "stream", "duckdb")
 
 
@@ -70,8 +89,22 @@ def is_other(engine: str, kind: str, path: str) -> bool:
     return engine != "NumPy" or not (kind == "matching" or path.startswith("paper"))
 
 
+def tries(path: str) -> int:
+    """Pairs to try. The releases of the second stage are tried one by one in `test_right_residuals.py`."""
+    return 5 if path.startswith("second stage") else 25
+
+
 def in_memory(data: dict[str, Any], linkage: Any) -> tuple[Any, Any]:
     return data, linkage
+
+
+def took_second_stage(release: dpl.Release) -> bool:
+    return "right residuals" in [part.name for part in release.released.parts]
+
+
+def can_be_unlinked(pair: Pair) -> bool:
+    exposure = pair.linkage.exposure(pair.unit)
+    return exposure.symmetric or unlinking_terms(exposure.accuracy_min) is not None
 
 
 def check(
@@ -84,51 +117,73 @@ def check(
         release = dpl.fit(
             data, formula, bounds=BOUNDS, levels=LEVELS, linkage=linkage, unit=pair.unit, delta=DELTA, **options
         )
+        assert took_second_stage(release) == (path.startswith("second stage") and can_be_unlinked(pair))
         # What is declared may differ between the two (a changed Q); everything else may not.
         hidden = getattr(linkage, "source", "") == "estimated"
         return release if hidden else dataclasses.replace(release, linkage={})
 
     mu = privacy_mu(options["epsilon"], DELTA)
-    return replay(
-        monkeypatch, lambda: run(pair.data, pair.linkage), lambda: run(pair.other, pair.other_linkage), mu, seed
-    )
+    with monkeypatch.context() as patch:
+        take_path(patch, path)
+        return replay(
+            patch, lambda: run(pair.data, pair.linkage), lambda: run(pair.other, pair.other_linkage), mu, seed
+        )
 
 
 @pytest.fixture(autouse=True)
-def _second_releases_at_any_size(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
-    """Small files would skip private ranges, the size of residuals and the meat; here they must run."""
-    plan_ranges, plan_scale, choose_route = ranges.plan_ranges, residual_scale.plan_residual_scale, meat.choose_route
+def _releases_at_any_size(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Small files would skip private ranges and the size of residuals; here they must run."""
+    plan_ranges, plan_scale = ranges.plan_ranges, residual_scale.plan_residual_scale
     for module in (ranges, methods):
         monkeypatch.setattr(module, "plan_ranges", lambda columns, count, mu: plan_ranges(columns, 10**9, mu))
-    for module in (residual_scale, methods):
-        monkeypatch.setattr(module, "plan_residual_scale", lambda exposure, count, mu: plan_scale(exposure, 10**9, mu))
-    wanted = "block" if "block meat" in request.node.name else "row"
+    for module in (residual_scale, methods, second_stage):
+        monkeypatch.setattr(
+            module,
+            "plan_residual_scale",
+            lambda exposure, count, mu, highest=0.97: plan_scale(exposure, 10**9, mu, highest),
+        )
+
+
+def take_path(patch: pytest.MonkeyPatch, path: str) -> None:
+    """Let public values decide as the path wants it: for a second stage or against it, and for a route to the variance."""
+    decides, route_of = second_stage.may_take_second_stage, meat.choose_route
+    allowed = path == "fall-back" or path.startswith("second stage")
+    patch.setattr(methods, "may_take_second_stage", lambda *public: allowed and decides(*public))
+    patch.setattr(second_stage, "_pays", lambda *public: path != "fall-back")
+    if "weighed" in path:
+        patch.setattr(
+            second_stage, "choose_weights", lambda groups, noise: np.linspace(0.2, 1.0, groups.sizes.size)[::-1]
+        )
+    wanted = "block" if "block meat" in path else "scale" if "scale alone" in path else "row"
 
     def choose(p, exposure, largest_block, count, mu):
-        route = choose_route(p, exposure, largest_block if wanted == "block" else None, 10**9, mu)
+        if wanted == "scale":
+            return meat.SCALE_ALONE
+        route = route_of(p, exposure, largest_block if wanted == "block" else None, 10**9, mu)
         assert route.name == wanted
         return dataclasses.replace(route, clip={"block": 1.0, "row": 0.7}[route.name])  # tight clips: they must bite
 
-    monkeypatch.setattr(methods, "choose_route", choose)
+    for module in (methods, second_stage):
+        patch.setattr(module, "choose_route", choose)
 
 
 @pytest.mark.parametrize(("kind", "path"), CELLS)
 def test_release_paths_replay(monkeypatch: pytest.MonkeyPatch, kind: str, path: str) -> None:
     rng = np.random.default_rng([KINDS.index(kind), len(path)])
-    for seed in range(25):
+    for seed in range(tries(path)):
         check(monkeypatch, make_pair(rng, kind), FORMULAS[seed % len(FORMULAS)], path, seed)
 
 
 @pytest.mark.parametrize(
     ("kind", "path"),
-    [(kind, path) for kind in FURTHER_KINDS for path in PATHS if (kind, path) != ("regrouped", "block meat")],
+    [(kind, path) for kind in FURTHER_KINDS for path in PATHS if is_possible(kind, path)],
 )
 def test_further_neighbours_replay(monkeypatch: pytest.MonkeyPatch, kind: str, path: str) -> None:
     """One-to-many links, and rows that change their groups within the declared change of Q."""
     rng = np.random.default_rng([FURTHER_KINDS.index(kind), len(path)])
-    pairs = [make_pair(rng, kind) for _ in range(25)]
+    pairs = [make_pair(rng, kind) for _ in range(tries(path))]
     for seed, pair in enumerate(pairs):
-        if path != "block meat" or pair.unit.fixes_blocks:
+        if "block meat" not in path or pair.unit.fixes_blocks:
             check(monkeypatch, pair, FORMULAS[seed % len(FORMULAS)], path, seed)
 
 
@@ -174,9 +229,15 @@ def engine(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.M
     return {"parquet": parquet, "stream": stream, "duckdb": duckdb}[request.param]
 
 
+TURNS = [
+    (next(kind for kind in (*KINDS[i % len(KINDS) :], *KINDS) if is_possible(kind, path)), path)
+    for i, path in enumerate(PATHS)
+]
+
+
 @pytest.mark.parametrize(
     ("engine", "kind", "path"),
-    [(engine, *turn) for engine in ENGINES for turn in zip(itertools.cycle(KINDS), PATHS) if is_other(engine, *turn)],
+    [(engine, *turn) for engine in ENGINES for turn in TURNS if is_other(engine, *turn)],
     indirect=["engine"],
 )
 def test_engines_replay(monkeypatch: pytest.MonkeyPatch, kind: str, path: str, engine: Any) -> None:
@@ -200,7 +261,7 @@ def test_engines_replay_by_all_paths(monkeypatch: pytest.MonkeyPatch, kind: str,
 @pytest.mark.parametrize(("kind", "path"), CELLS)
 def test_release_paths_replay_at_length(monkeypatch: pytest.MonkeyPatch, kind: str, path: str) -> None:
     rng = np.random.default_rng([1000 + KINDS.index(kind), len(path)])
-    for seed in range(150):
+    for seed in range(6 * tries(path)):
         check(monkeypatch, make_pair(rng, kind), FORMULAS[seed % len(FORMULAS)], path, seed)
 
 
@@ -312,7 +373,11 @@ def test_catches_estimated_accuracies_that_show(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_catches_estimated_accuracies_outside_the_sums(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(dpl.ELE, "declared", property(lambda self: tuple(self.accuracy.values())))
+    monkeypatch.setattr(
+        dpl.ELE,
+        "declared",
+        property(lambda self: tuple(self.accuracy.values()) if isinstance(self.accuracy, dict) else (self.accuracy,)),
+    )
     assert caught(monkeypatch, "estimated")
 
 
@@ -389,7 +454,7 @@ def test_catches_residuals_that_look_at_other_rows(monkeypatch: pytest.MonkeyPat
     own = residuals._own_residuals
 
     def shifted(data, predictor, x, z):
-        return own(data, predictor, x, z) - 3.0 * x.mean()
+        return own(data, predictor, x, z) - 10.0 * x.mean()
 
     monkeypatch.setattr(residuals, "_own_residuals", shifted)
     monkeypatch.setattr(residual_scale, "RESIDUAL_SCALE", 0.9)
@@ -475,9 +540,72 @@ def test_catches_forgotten_carriers(monkeypatch: pytest.MonkeyPatch, forgotten: 
     assert caught(monkeypatch, "carriers", tries=600)
 
 
-def test_catches_facts_about_groups_that_may_change(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("path", ["row meat", "second stage, scale alone", "second stage, weighed groups"])
+def test_catches_facts_about_groups_that_may_change(monkeypatch: pytest.MonkeyPatch, path: str) -> None:
     monkeypatch.setattr(LinkedRows, "blocks", property(lambda rows: rows.engine.blocks))
-    assert caught(monkeypatch, "regrouped", "row meat")
+    if "weighed" in path:
+        weigh = LinkedRows.with_weights
+
+        def unasked(rows, weighed):
+            fixed = weigh(dataclasses.replace(rows, fixed_blocks=True), weighed)
+            return dataclasses.replace(fixed, fixed_blocks=False)
+
+        monkeypatch.setattr(LinkedRows, "with_weights", unasked)
+    else:
+        monkeypatch.setattr(methods, "weigh_groups", lambda study, rows, _: (rows, second_stage.all_rows(study, rows)))
+    assert caught(monkeypatch, "regrouped", path)
+
+
+def test_weights_of_groups_that_may_change_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(LinkedRows, "blocks", property(lambda rows: rows.engine.blocks))
+    with pytest.raises(dpl.ReleaseError):
+        caught(monkeypatch, "regrouped", "second stage")
+
+
+def test_catches_a_size_of_residuals_that_was_not_paid(monkeypatch: pytest.MonkeyPatch) -> None:
+    def seen(private, spending, share, highest=0.97):
+        below = np.cumsum(private.counts) / private.rows
+        return float(private.edges[min(int(np.searchsorted(below, highest)), private.edges.size - 1)]), highest
+
+    monkeypatch.setattr(second_stage, "release_residual_size", seen)
+    assert caught(monkeypatch, "ele", "second stage")
+
+
+def test_catches_clips_that_follow_the_data(monkeypatch: pytest.MonkeyPatch) -> None:
+    residuals = LinkedRows.right_residuals
+
+    def fitted(rows, clip, meat=None):
+        seen = residuals(rows, clip, None).vector
+        return residuals(rows, dataclasses.replace(clip, limit=clip.limit * (1.0 + 1e-3 * float(seen[0]))), meat)
+
+    monkeypatch.setattr(LinkedRows, "right_residuals", fitted)
+    assert caught(monkeypatch, "ele", "second stage")
+
+
+@pytest.mark.parametrize("kind", ["exact", "ele", "table"])
+def test_files_that_need_no_forcing_replay(monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
+    """Several hundred rows on a line: the second stage is taken because it pays, and by what public and released values say."""
+    monkeypatch.undo()
+    rng = np.random.default_rng(11)
+    for seed in range(3):
+        pair, taken = make_pair(rng, kind, [200, 150, 40, 2, 1]), []
+        if kind == "ele":
+            pair = dataclasses.replace(pair, linkage=dpl.ELE(0.9, block="block"))
+        sides = [dict(pair.data), dict(pair.other)]
+        x = rng.uniform(0, 10, len(pair.data["x"]))
+        line = {"x": x, "y": 0.5 * x + rng.normal(0, 0.1, x.size)}
+        for side, name in itertools.product(sides, line):  # only the person's cells stay off the line
+            side[name] = np.where(pair.data[name] != pair.other[name], side[name], line[name])
+
+        def run(data, pair=pair, taken=taken):
+            release = dpl.fit(
+                data, "y ~ x", bounds=BOUNDS, linkage=pair.linkage, unit=pair.unit, epsilon=8.0, delta=DELTA
+            )
+            taken.append(took_second_stage(release))
+            return release
+
+        replay(monkeypatch, lambda: run(sides[0]), lambda: run(sides[1]), privacy_mu(8.0, DELTA), seed)
+        assert all(taken)
 
 
 def test_catches_perfect_link_noise_for_accuracy_one(monkeypatch: pytest.MonkeyPatch) -> None:

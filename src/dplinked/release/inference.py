@@ -71,7 +71,8 @@ class Inference:
         solution = self._solution
         middle = float(direction @ solution.beta) + offset
         if method == "wald":
-            reach = math.sqrt(quantile * float(direction @ solution.covariance @ direction))
+            variance = float(direction @ solution.covariance @ direction)  # rounding may leave it below 0
+            reach = math.sqrt(quantile * max(0.0, variance))
             return middle - reach, middle + reach
         largest = _FAR * float(np.abs(direction).sum()) * max(1.0, float(np.abs(solution.beta).max()))
         low, high = invert_test(self._evidence, solution, direction, quantile, largest)

@@ -271,6 +271,7 @@ class LinkedRows:
 
     def right_residuals(self, clip: ResidualClip, meat: MeatClip | None = None) -> ClippedResiduals:
         """The clipped residual equation of right links, and the squares of its contributions if `meat` asks for them."""
+        assert clip.intercept_weight > 0.0 or not self.design.intercept, "nothing would bound the intercept's entry"
         found = self.engine.right_residuals(clip, meat)
         largest = 0.0
         if meat is not None:
