@@ -72,7 +72,6 @@ PATHS = {
 IN_BLOCKS = ("ele", "ele-one", "table", "displaced")  # elsewhere there are no blocks, or one person can change them
 
 
-
 def is_possible(kind: str, path: str) -> bool:
     """Blocks are squared where there are some and everyone knows them; groups have weights where a table declares them."""
     if "weighed" in path:
