@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib
 import itertools
 import math
 from collections.abc import Callable
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import scipy.sparse as sp
 
@@ -26,6 +31,7 @@ from dplinked.privacy.quantities.right_residuals import (
 )
 from dplinked.privacy.spending import MEAT, Spending
 from dplinked.study.design import build_design
+from dplinked.sums import files as file_engine
 from dplinked.sums.engine import open_source
 from dplinked.sums.linked_rows import LinkedRows
 from dplinked.sums.numpy import circle, kernel
@@ -33,7 +39,7 @@ from dplinked.sums.numpy import right_residuals as by_numpy
 from dplinked.sums.numpy.circle import order_by_position, to_whole
 from dplinked.sums.partners import NEAR, PARTNERS, unlinking_terms
 from dplinked.sums.types import MeatClip, ResidualClip
-from neighbours import BOUNDS, FURTHER_KINDS, KINDS, LEVELS, Pair, ele_matrix, group_matrix, make_pair
+from neighbours import BOUNDS, FURTHER_KINDS, KINDS, LEVELS, Pair, group_matrix, make_pair
 from replay import Leak, replay
 
 Floats = np.ndarray
@@ -43,8 +49,9 @@ SIZES = ([17, 18, 1, 2, 3], [18, 17, 2], [1, 1, 2, 40])
 
 
 def open_rows(data: Any, linkage: Any, unit: Any, formula: str, typical: Any = None) -> LinkedRows:
-    bounds, levels = (LINE, None) if "w" not in data else (BOUNDS, LEVELS)
-    return open_source(data).linked_rows(build_design(formula, bounds, levels, typical), linkage, unit)
+    source = open_source(data)
+    bounds, levels = (LINE, None) if "w" not in source.columns else (BOUNDS, LEVELS)
+    return source.linked_rows(build_design(formula, bounds, levels, typical), linkage, unit)
 
 
 # --- unlinking ------------------------------------------------------------------------------------------
@@ -293,14 +300,17 @@ def check(
     typical: Any = None,
     change: Change = lambda rows: rows,
     norm: float = 0.3,
+    store: Callable[[Any], Any] = lambda data: data,
 ) -> float:
     """Distance of the neighbours in units of the noise, which has μ = 1; Leak if it is above that."""
     p = clip.beta.size
     meat = MeatClip(what.split()[0], np.linspace(1.0, 2.0, p), norm)
     sides = ((pair.data, pair.linkage), (pair.other, pair.other_linkage))
-    runs = [
-        lambda s=side: RELEASES[what](change(open_rows(*s, pair.unit, formula, typical)), clip, meat) for side in sides
-    ]
+
+    def run(data: Any, linkage: Any) -> Any:
+        return RELEASES[what](change(open_rows(store(data), linkage, pair.unit, formula, typical)), clip, meat)
+
+    runs = [partial(run, *side) for side in sides]
     return replay(monkeypatch, *runs, 1.0, show=str)
 
 
@@ -328,6 +338,44 @@ def test_no_neighbour_moves_a_release_further(monkeypatch: pytest.MonkeyPatch, w
             check(monkeypatch, what, pair, clip, formula, typical)
             done += 1
     assert done >= 3 or what == "block squares"
+
+
+@pytest.fixture(params=["NumPy", "parquet", "duckdb"])
+def store(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[Any], Any]:
+    """Data as another engine gets it. DuckDB draws the same random numbers for both neighbours, row by row."""
+    if request.param == "NumPy":
+        monkeypatch.setattr(kernel, "KERNEL", None)
+        return lambda data: data
+
+    def save(data: Any) -> Path:
+        pq.write_table(pa.table(data), tmp_path / "rows.parquet", row_group_size=7)
+        return tmp_path / "rows.parquet"
+
+    if request.param == "parquet":
+        monkeypatch.setattr(file_engine, "IN_MEMORY", 0)
+        monkeypatch.setattr(importlib.import_module("dplinked.data.parquet"), "PART", 8)
+        return save
+    pytest.importorskip("duckdb")
+    engine = importlib.import_module("dplinked.sums.sql.duckdb_engine").DuckDBEngine
+    run = engine.run
+
+    def seeded(self: Any, statement: str) -> Any:
+        for setting in ("set threads = 1", "select setseed(0.5)"):
+            run(self, setting)
+        return run(self, statement)
+
+    monkeypatch.setattr(engine, "run", seeded)
+    return lambda data: dpl.Query(f"select * from '{save(data)}'")
+
+
+@pytest.mark.parametrize("kind", ["ele", "displaced", "mover", "regrouped"])
+@pytest.mark.parametrize("what", ["equation", "row squares", "slopes"])
+def test_no_neighbour_moves_a_release_of_another_engine_further(
+    monkeypatch: pytest.MonkeyPatch, what: str, kind: str, store: Callable[[Any], Any]
+) -> None:
+    rng = np.random.default_rng([len(kind), len(what)])
+    for sizes in ([18, 17, 2, 1], [40, 3]):
+        check(monkeypatch, what, make_pair(rng, kind, sizes), draw_clip(rng, 2, True), "y ~ x", store=store)
 
 
 def weighed(rows: LinkedRows, weights: dict[int, float], accuracy: dict[int, float]) -> LinkedRows:
