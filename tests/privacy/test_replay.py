@@ -6,6 +6,7 @@ import dataclasses
 import importlib
 import itertools
 import warnings
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -70,7 +71,6 @@ PATHS = {
     },
 }
 IN_BLOCKS = ("ele", "ele-one", "table", "displaced")  # elsewhere there are no blocks, or one person can change them
-
 
 
 def is_possible(kind: str, path: str) -> bool:
@@ -604,7 +604,8 @@ def test_files_that_need_no_forcing_replay(monkeypatch: pytest.MonkeyPatch, kind
             taken.append(took_second_stage(release))
             return release
 
-        replay(monkeypatch, lambda: run(sides[0]), lambda: run(sides[1]), privacy_mu(8.0, DELTA), seed)
+        runs = [partial(run, side) for side in sides]
+        replay(monkeypatch, *runs, privacy_mu(8.0, DELTA), seed)
         assert all(taken)
 
 

@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib
 import itertools
 import math
 from collections.abc import Callable
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import scipy.sparse as sp
 
 import dplinked as dpl
 from dplinked.linkage import LinkageExposure
+from dplinked.privacy.noise_plan import NoisePlan
 from dplinked.privacy.quantities import right_residuals as quantity
 from dplinked.privacy.quantities.instrument import release_curvature, release_sums
 from dplinked.privacy.quantities.right_residuals import (
@@ -25,6 +31,7 @@ from dplinked.privacy.quantities.right_residuals import (
 )
 from dplinked.privacy.spending import MEAT, Spending
 from dplinked.study.design import build_design
+from dplinked.sums import files as file_engine
 from dplinked.sums.engine import open_source
 from dplinked.sums.linked_rows import LinkedRows
 from dplinked.sums.numpy import circle, kernel
@@ -32,7 +39,7 @@ from dplinked.sums.numpy import right_residuals as by_numpy
 from dplinked.sums.numpy.circle import order_by_position, to_whole
 from dplinked.sums.partners import NEAR, PARTNERS, unlinking_terms
 from dplinked.sums.types import MeatClip, ResidualClip
-from neighbours import BOUNDS, FURTHER_KINDS, KINDS, LEVELS, Pair, ele_matrix, group_matrix, make_pair
+from neighbours import BOUNDS, FURTHER_KINDS, KINDS, LEVELS, Pair, group_matrix, make_pair
 from replay import Leak, replay
 
 Floats = np.ndarray
@@ -42,8 +49,9 @@ SIZES = ([17, 18, 1, 2, 3], [18, 17, 2], [1, 1, 2, 40])
 
 
 def open_rows(data: Any, linkage: Any, unit: Any, formula: str, typical: Any = None) -> LinkedRows:
-    bounds, levels = (LINE, None) if "w" not in data else (BOUNDS, LEVELS)
-    return open_source(data).linked_rows(build_design(formula, bounds, levels, typical), linkage, unit)
+    source = open_source(data)
+    bounds, levels = (LINE, None) if "w" not in source.columns else (BOUNDS, LEVELS)
+    return source.linked_rows(build_design(formula, bounds, levels, typical), linkage, unit)
 
 
 # --- unlinking ------------------------------------------------------------------------------------------
@@ -292,14 +300,17 @@ def check(
     typical: Any = None,
     change: Change = lambda rows: rows,
     norm: float = 0.3,
+    store: Callable[[Any], Any] = lambda data: data,
 ) -> float:
     """Distance of the neighbours in units of the noise, which has μ = 1; Leak if it is above that."""
     p = clip.beta.size
     meat = MeatClip(what.split()[0], np.linspace(1.0, 2.0, p), norm)
     sides = ((pair.data, pair.linkage), (pair.other, pair.other_linkage))
-    runs = [
-        lambda s=side: RELEASES[what](change(open_rows(*s, pair.unit, formula, typical)), clip, meat) for side in sides
-    ]
+
+    def run(data: Any, linkage: Any) -> Any:
+        return RELEASES[what](change(open_rows(store(data), linkage, pair.unit, formula, typical)), clip, meat)
+
+    runs = [partial(run, *side) for side in sides]
     return replay(monkeypatch, *runs, 1.0, show=str)
 
 
@@ -327,6 +338,44 @@ def test_no_neighbour_moves_a_release_further(monkeypatch: pytest.MonkeyPatch, w
             check(monkeypatch, what, pair, clip, formula, typical)
             done += 1
     assert done >= 3 or what == "block squares"
+
+
+@pytest.fixture(params=["NumPy", "parquet", "duckdb"])
+def store(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[Any], Any]:
+    """Data as another engine gets it. DuckDB draws the same random numbers for both neighbours, row by row."""
+    if request.param == "NumPy":
+        monkeypatch.setattr(kernel, "KERNEL", None)
+        return lambda data: data
+
+    def save(data: Any) -> Path:
+        pq.write_table(pa.table(data), tmp_path / "rows.parquet", row_group_size=7)
+        return tmp_path / "rows.parquet"
+
+    if request.param == "parquet":
+        monkeypatch.setattr(file_engine, "IN_MEMORY", 0)
+        monkeypatch.setattr(importlib.import_module("dplinked.data.parquet"), "PART", 8)
+        return save
+    pytest.importorskip("duckdb")
+    engine = importlib.import_module("dplinked.sums.sql.duckdb_engine").DuckDBEngine
+    run = engine.run
+
+    def seeded(self: Any, statement: str) -> Any:
+        for setting in ("set threads = 1", "select setseed(0.5)"):
+            run(self, setting)
+        return run(self, statement)
+
+    monkeypatch.setattr(engine, "run", seeded)
+    return lambda data: dpl.Query(f"select * from '{save(data)}'")
+
+
+@pytest.mark.parametrize("kind", ["ele", "displaced", "mover", "regrouped"])
+@pytest.mark.parametrize("what", ["equation", "row squares", "slopes"])
+def test_no_neighbour_moves_a_release_of_another_engine_further(
+    monkeypatch: pytest.MonkeyPatch, what: str, kind: str, store: Callable[[Any], Any]
+) -> None:
+    rng = np.random.default_rng([len(kind), len(what)])
+    for sizes in ([18, 17, 2, 1], [40, 3]):
+        check(monkeypatch, what, make_pair(rng, kind, sizes), draw_clip(rng, 2, True), "y ~ x", store=store)
 
 
 def weighed(rows: LinkedRows, weights: dict[int, float], accuracy: dict[int, float]) -> LinkedRows:
@@ -391,18 +440,22 @@ def test_rows_reach_the_bound(monkeypatch: pytest.MonkeyPatch, gamma: float, m: 
     assert check(monkeypatch, "equation", pair, clip, "y ~ x") > 0.8
 
 
-@pytest.mark.parametrize("gamma", [0.5, 0.9])
-def test_squares_come_near_the_bound(monkeypatch: pytest.MonkeyPatch, gamma: float) -> None:
-    """A row whose square appears, one whose own response brings its square, and rows that lose that of their partner."""
+def squared_pair(gamma: float) -> Pair:
+    """Row 0 gets an instrument and with it a square; the response of another block brings its row a square, and takes from those whose partner it is."""
     m = 40
     x, y, b = np.full(2 * m, 1.0), np.zeros(2 * m), np.repeat([0, 1], m)
     x[0], y[0] = 0.0, 1.0
     other = {"x": x.copy(), "y": y.copy(), "b": b}
     other["x"][0], other["y"][m] = 1.0, 1.0
     linkage = dpl.ELE(gamma, block="b", other=gamma)
-    pair = Pair({"x": x, "y": y, "b": b}, other, linkage, linkage, dpl.PrivacyUnit())
+    return Pair({"x": x, "y": y, "b": b}, other, linkage, linkage, dpl.PrivacyUnit())
+
+
+@pytest.mark.parametrize("gamma", [0.5, 0.9])
+def test_squares_come_near_the_bound(monkeypatch: pytest.MonkeyPatch, gamma: float) -> None:
+    """The search reaches .45 of the bound at γ = .5, and .71 at .9."""
     clip = ResidualClip(np.zeros(1), 0.5, 0.0, 4.0)
-    assert check(monkeypatch, "row squares", pair, clip, "y ~ 0 + x", norm=0.5) > 0.4
+    assert check(monkeypatch, "row squares", squared_pair(gamma), clip, "y ~ 0 + x", norm=0.5) > 0.4
 
 
 def test_rows_reach_the_bound_of_weighed_groups(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -435,3 +488,132 @@ def test_responses_are_rounded_for_both_neighbours(monkeypatch: pytest.MonkeyPat
     linkage = dpl.ELE(0.9, block="b", other=0.9)
     pair = Pair(data, joined, linkage, linkage, dpl.PrivacyUnit(moves_block=True))
     check(monkeypatch, "equation", pair, clip, "y ~ x")
+
+
+# --- faults that must be caught -------------------------------------------------------------------------
+
+TURNED = turn(opposed_pair(0.8, 40))
+PLAIN = ResidualClip(np.zeros(1), 0.25, 0.0, 4.0)
+
+
+@pytest.mark.parametrize("what", ["equation", "row squares", "slopes"])
+def test_catches_half_the_noise(monkeypatch: pytest.MonkeyPatch, what: str) -> None:
+    scales = NoisePlan.scales
+    monkeypatch.setattr(NoisePlan, "scales", lambda plan: scales(plan) / 2.0)
+    pair = {"equation": TURNED, "row squares": squared_pair(0.9), "slopes": crossing_pair(1.0)}[what]
+    with pytest.raises(Leak):
+        check(monkeypatch, what, pair, PLAIN, "y ~ 0 + x", norm=0.25)
+
+
+def test_catches_residuals_around_another_row(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Row 1 stands where row 0 does, so that the person moves it too."""
+    monkeypatch.setattr(kernel, "KERNEL", None)
+    data, other = ({**side, "y": side["y"].copy()} for side in (TURNED.data, TURNED.other))
+    data["y"][1] = other["y"][1] = 0.0
+    pair, clip = dataclasses.replace(TURNED, data=data, other=other), dataclasses.replace(PLAIN, beta=np.array([0.4]))
+    assert check(monkeypatch, "equation", pair, clip, "y ~ 0 + x") > 0.9
+    found = by_numpy._row_clips
+
+    def rolled(data: Any, clip: ResidualClip, x: Floats) -> Any:
+        h, fitted, widths = found(data, clip, x)
+        return h, np.roll(fitted, 1), widths
+
+    monkeypatch.setattr(by_numpy, "_row_clips", rolled)
+    with pytest.raises(Leak):
+        check(monkeypatch, "equation", pair, clip, "y ~ 0 + x")
+
+
+def test_catches_an_intercept_that_is_not_scaled(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows with no instrument but the intercept's, whose residuals are clipped furthest out."""
+    data, other = ({**side, "x": np.zeros(80)} for side in (TURNED.data, TURNED.other))
+    pair, clip = dataclasses.replace(TURNED, data=data, other=other), ResidualClip(np.zeros(2), 0.05, 0.1, 4.0)
+    check(monkeypatch, "equation", pair, clip, "y ~ x")
+    made = LinkedRows.right_residuals
+    monkeypatch.setattr(
+        LinkedRows, "right_residuals", lambda *told: dataclasses.replace(made(*told), intercept_weight=1.0)
+    )
+    with pytest.raises(Leak):
+        check(monkeypatch, "equation", pair, clip, "y ~ x")
+
+
+def test_catches_clips_that_are_wider_than_they_say(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = LinkedRows.right_residuals
+
+    def wider(rows: LinkedRows, clip: ResidualClip, meat: MeatClip | None = None) -> Any:
+        found = made(rows, dataclasses.replace(clip, limit=1.1 * clip.limit), meat)
+        return dataclasses.replace(found, limit=clip.limit)
+
+    monkeypatch.setattr(LinkedRows, "right_residuals", wider)
+    with pytest.raises(Leak):
+        check(monkeypatch, "equation", TURNED, PLAIN, "y ~ 0 + x")
+
+
+def test_catches_weights_that_count_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+    linkage = dpl.ELE({0: 0.8, 1: 0.8}, block="b", other=0.8)
+    pair = dataclasses.replace(TURNED, linkage=linkage, other_linkage=linkage)
+
+    def squared(rows: LinkedRows) -> LinkedRows:
+        found = weighed(rows, {0: 0.7, 1: 0.7}, {0: 0.8, 1: 0.8})
+        told = tuple((weight**2, gamma) for weight, gamma in found.exposure.weighed)
+        return dataclasses.replace(found, exposure=dataclasses.replace(found.exposure, weighed=told))
+
+    with pytest.raises(Leak):
+        check(monkeypatch, "equation", pair, PLAIN, "y ~ 0 + x", change=squared)
+
+
+def test_catches_forgotten_partners(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A sensitivity of plain residuals, which a row with a response of another end exceeds."""
+    monkeypatch.setattr(quantity, "pair_weights", lambda exposure: (1.0, 1.0, 0.0))
+    with pytest.raises(Leak):
+        check(monkeypatch, "equation", turn(opposed_pair(0.5, 40)), PLAIN, "y ~ 0 + x")
+
+
+def crossing_pair(gamma: float, carriers: int = 1) -> Pair:
+    """One row goes to the middle of its bounds; all others stand at one end."""
+    data = {"x": np.ones(40), "y": np.zeros(40), "b": np.zeros(40)}
+    linkage = dpl.ELE(gamma, block="b", carriers=carriers)
+    other = {**data, "x": np.r_[0.0, data["x"][1:]]}
+    return Pair(data, other, linkage, linkage, dpl.PrivacyUnit())
+
+
+@pytest.mark.parametrize("carriers", [1, 3])
+def test_catches_links_in_the_slope(monkeypatch: pytest.MonkeyPatch, carriers: int) -> None:
+    """Rows by themselves have the sensitivity of an exact join, linked rows have more."""
+    pair = crossing_pair(0.5, carriers)
+    turned = dataclasses.replace(pair, other={**pair.other, "x": np.r_[-1.0, pair.data["x"][1:]]})
+    check(monkeypatch, "slopes", turned, PLAIN, "y ~ 0 + x")
+    monkeypatch.setattr(LinkedRows, "own_gram", own_gram_with_links)
+    with pytest.raises(Leak):
+        check(monkeypatch, "slopes", turned, PLAIN, "y ~ 0 + x")
+
+
+def own_gram_with_links(rows: LinkedRows) -> Any:
+    return dataclasses.replace(rows.instrument_sums(), exposure=dpl.Exact().exposure(dpl.PrivacyUnit()))
+
+
+@pytest.mark.parametrize("moves", [False, True])
+def test_catches_partners_in_an_order_of_cells(monkeypatch: pytest.MonkeyPatch, moves: bool) -> None:
+    """One response more changes everyone's partners, if their order follows from all of them."""
+    linkage = dpl.ELE(0.6, block="b", other=0.6)
+    rng = np.random.default_rng(13)
+    data = {"x": rng.choice([-1.0, 1.0], 9000), "y": rng.choice([-1.0, 1.0], 9000), "b": np.zeros(9000)}
+    other = {**data, "y": np.r_[-data["y"][0], data["y"][1:]]}
+    pair = Pair(data, other, linkage, linkage, dpl.PrivacyUnit(moves_block=moves))
+    check(monkeypatch, "equation", pair, PLAIN, "y ~ 0 + x")
+    place = circle._read_circle
+
+    def by_cells(prepared: Any) -> circle.Circle:
+        found = place(prepared)
+        mixed = np.random.default_rng(int(prepared.whole()[1].sum()) + 9000).permutation(found.values)
+        return dataclasses.replace(found, values=mixed)
+
+    monkeypatch.setattr(circle, "_read_circle", by_cells)
+    with pytest.raises(Leak):
+        check(monkeypatch, "equation", pair, PLAIN, "y ~ 0 + x")
+
+
+def test_catches_corrections_that_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without the responses of partners a mean is no longer that of right links."""
+    monkeypatch.setattr(by_numpy, "_meet_partners", lambda circle, strip, fitted, widths: np.zeros_like(fitted))
+    with pytest.raises(AssertionError):
+        test_linked_pairs_are_unlinked_exactly(monkeypatch, 3, 16, 0.5)
