@@ -48,7 +48,7 @@ from dplinked.privacy.quantities.instrument import (
     pool_by_precision,
     release_curvature,
 )
-from dplinked.privacy.quantities.meat import SCALE_ALONE, choose_route
+from dplinked.privacy.quantities.meat import SCALE_ALONE, MeatRoute, choose_route
 from dplinked.privacy.quantities.residual_scale import plan_residual_scale, release_residual_size, residual_edges
 from dplinked.privacy.quantities.right_residuals import (
     release_residual_meat,
@@ -153,7 +153,7 @@ def expect_second_stage(
     wide = rows.with_design(widen_instrument(design, sizes, choose_width(noise, groups.squares)))
     same = design.half_widths is None and wide.design.half_widths is None and rows.exposure.symmetric
     gram, bend = choose_gram_share(spending, start, wide.design, same, sizes, groups, rows.count)
-    share = spending.unspent(keep=_kept_for_meat(study) + 2.0 * CLIPPING + gram)
+    share = spending.unspent(keep=_kept_for_meat(study, rows, spending) + 2.0 * CLIPPING + gram)
     residuals = measure_residuals(groups, wide, spending, beta, explained, sizes, share)
     left = float(np.trace(estimate.covariance[int(design.intercept) :, int(design.intercept) :]))
     stage = SecondStage(beta, wide, groups, sizes, explained, residuals, bend**2 * left * _AFTER_ONE_STEP, gram, same)
@@ -182,8 +182,15 @@ def measure_residuals(
     )
 
 
-def _kept_for_meat(study: Study) -> float:
-    return MEAT if study.intervals else 0.0
+def _kept_for_meat(study: Study, rows: LinkedRows, spending: Spending) -> float:
+    """Share of the budget for the variance that intervals need; 0 where the residuals' size has to do, which public values decide."""
+    return MEAT if study.intervals and _route(rows, spending) is not SCALE_ALONE else 0.0
+
+
+def _route(rows: LinkedRows, spending: Spending) -> MeatRoute:
+    """Whose contributions to the equation are squared."""
+    largest = None if rows.blocks is None else rows.blocks.largest
+    return choose_route(len(rows.design.names), rows.exposure, largest, rows.count, spending.share(MEAT))
 
 
 def _pays(
@@ -226,7 +233,7 @@ def fit_residuals(
     """Two steps on the clipped residual equation of right links, around the coefficients of the first stage."""
     wide, groups, intercept = stage.rows, stage.groups, rows.design.intercept
     gram = release_slope(study, rows, spending, start, stage)
-    rest = spending.unspent(keep=_kept_for_meat(study) + CLIPPING)
+    rest = spending.unspent(keep=_kept_for_meat(study, wide, spending) + CLIPPING)
     residuals, beta, steps = stage.residuals, stage.beta, list[Step]()
     for part in (FIRST_STEP * rest, (1.0 - FIRST_STEP) * rest):
         if steps:
@@ -286,8 +293,7 @@ def choose_gram_share(
 
 def plan_meat_clip(groups: Groups, rows: LinkedRows, residuals: Residuals, spending: Spending) -> MeatClip | None:
     """Whose contributions to the equation are squared, and how far they are cut; None where the residuals' size has to do."""
-    p, blocks = len(rows.design.names), rows.blocks
-    route = choose_route(p, rows.exposure, None if blocks is None else blocks.largest, rows.count, spending.share(MEAT))
+    route = _route(rows, spending)
     if route is SCALE_ALONE:
         return None
     sizes = residuals.sizes
