@@ -117,16 +117,15 @@ def run_extreme(monkeypatch: pytest.MonkeyPatch, seed: int) -> bool:
 
 
 def test_extremes_end_in_a_release(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert sum(run_extreme(monkeypatch, seed) for seed in range(40)) > 25
+    assert sum(run_extreme(monkeypatch, seed) for seed in range(24)) > 16
 
 
 @pytest.mark.slow
 def test_many_extremes_end_in_a_release(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert sum(run_extreme(monkeypatch, seed) for seed in range(1000, 1300)) > 200
+    assert sum(run_extreme(monkeypatch, seed) for seed in range(1000, 1100)) > 70
 
 
 @pytest.mark.parametrize("limit", [1e-12, 1e-9, 1e-7, 1e-3, 1.0])
 def test_squares_of_clipped_residuals_do_not_cancel(limit: float) -> None:
     """Where nearly all residuals are beyond their clip, their mean square is the clip's."""
-    inside, outside = 0.0, limit**2
-    assert inside < clipped_square(limit, 1.0) <= outside * (1.0 + 1e-9)
+    assert 0.0 < clipped_square(limit, 1.0) <= limit**2 * (1.0 + 1e-9)
