@@ -91,7 +91,7 @@ def is_other(engine: str, kind: str, path: str) -> bool:
 
 def tries(path: str) -> int:
     """Pairs to try. The releases of the second stage are tried one by one in `test_right_residuals.py`."""
-    return 5 if path.startswith("second stage") else 25
+    return 5 if path.startswith(("second stage", "fall-back", "weighed")) else 25
 
 
 def in_memory(data: dict[str, Any], linkage: Any) -> tuple[Any, Any]:

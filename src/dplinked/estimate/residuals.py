@@ -54,9 +54,9 @@ def slope_kept(clip: Floats) -> Floats:
 def clipped_square(limit: float, deviation: float) -> float:
     """Mean square of ψ over normal residuals of a `deviation` that are clipped to ±`limit`."""
     near = NEAR * limit / deviation
-    inside = max(
-        0.0, 2.0 * _NORMAL.cdf(near) - 1.0 - 2.0 * near * _NORMAL.pdf(near)
-    )  # digits cancel where near is small
+    within = 2.0 * _NORMAL.cdf(near) - 1.0
+    inside = within - 2.0 * near * _NORMAL.pdf(near)
+    inside = min(max(0.0, inside), near**2 * within)  # its digits cancel where `near` is small
     return deviation**2 * inside + limit**2 * 2.0 * (1.0 - _NORMAL.cdf(near))
 
 
