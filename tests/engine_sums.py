@@ -30,7 +30,9 @@ def every_sum(found: Any) -> dict[str, np.ndarray]:
         result["facts"] = np.array([found.blocks.largest, found.blocks.dependence, found.blocks.contrast])
         weights = {key: 1.0 / (1 + i % 4) for i, key in enumerate(sorted(found.blocks.by_key, key=str))}
         found = found.with_weights(weights)
-        result |= second_stage("weighed own", found.own_rows(weighted=True), ["row"])
+        result["weighed rows"] = found.row_meat(predictor, np.linspace(1, 2, p), 0.5).matrix
+        result["weighed blocks"] = found.block_meat(predictor, np.linspace(1, 2, p), 0.5).matrix
+        result |= second_stage("weighed own", found.own_rows(weighted=True), [])
         if found.blocks.largest <= PARTNERS + 1:  # in larger blocks partners are drawn
             result |= second_stage("right", found, ["row", "block"])
     return result

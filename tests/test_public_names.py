@@ -168,12 +168,15 @@ def fitted_estimator() -> Any:
 # --- what must be -------------------------------------------------------------------------------------
 
 
+CHANGED_DEFAULTS = {("ranges", "declared")}  # "auto" in 0.2: private ranges where no typical range is declared
+
+
 def lost_parameters(old: list[list[Any]], new: list[list[Any]]) -> list[str]:
     """What callers of the old function would miss in the new one."""
     known = {name: (kind, default) for name, kind, default in new}
     faults = [f"{name} is gone" for name, _, _ in old if name not in known]
     for name, kind, default in old:
-        if name in known and default != known[name][1]:
+        if name in known and default != known[name][1] and (name, default) not in CHANGED_DEFAULTS:
             faults.append(f"{name} is {known[name][1]!r} by default, and was {default!r}")
         if name in known and kind == "POSITIONAL_OR_KEYWORD" and known[name][0] != kind:
             faults.append(f"{name} cannot be given in both ways")

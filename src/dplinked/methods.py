@@ -30,7 +30,7 @@ from dplinked.estimate.variance import (
     link_dependence,
     split_errors,
 )
-from dplinked.plan.expected import better_instrument
+from dplinked.plan.expected import better_instrument, first_share
 from dplinked.privacy.calibration import noise_multiplier, privacy_mu
 from dplinked.privacy.quantities.descent import release_descent
 from dplinked.privacy.quantities.instrument import ReleasedSums, pool_sums, release_curvature, release_sums
@@ -44,7 +44,7 @@ from dplinked.privacy.quantities.paper import (
 )
 from dplinked.privacy.quantities.ranges import BINS, plan_ranges, release_ranges
 from dplinked.privacy.quantities.residual_scale import plan_residual_scale, release_residual_scale, residual_edges
-from dplinked.privacy.spending import CURVATURE, FIRST_STAGE, MEAT, RANGES, RESIDUAL_SCALE, VARIANCE, Spending
+from dplinked.privacy.spending import CURVATURE, MEAT, RANGES, RESIDUAL_SCALE, VARIANCE, Spending
 from dplinked.release.build import build_release
 from dplinked.release.release import Release
 from dplinked.second_stage import (
@@ -117,16 +117,17 @@ def fit_sums(study: Study, rows: LinkedRows, spending: Spending) -> Release:
     """Sufficient statistics of the bounded instrument, and then a second stage on residuals where it pays (the default)."""
     rows, groups = weigh_groups(study, rows.with_design(aim_instrument(study, rows, spending)), spending)
     private, intercept = rows.instrument_sums(), rows.design.intercept
-    start = None
+    start, first = None, 0.0
     if may_take_second_stage(study, rows, groups, spending):
-        start = release_sums(private, spending, intervals=study.intervals, share=FIRST_STAGE)
-        stage = expect_second_stage(study, rows, groups, spending, start)
+        first = first_share(rows.design, rows.exposure, rows.count, spending.mu)
+        start = release_sums(private, spending, intervals=study.intervals, share=first)
+        stage = expect_second_stage(study, rows, groups, spending, start, first)
         if stage is not None:
             return fit_residuals(study, rows, spending, start, stage)
     rest = spending.unspent(VARIANCE if study.intervals else 0.0)
     sums = release_sums(private, spending, intervals=study.intervals)
     if start is not None:
-        sums = pool_sums(start, sums, FIRST_STAGE / (FIRST_STAGE + rest))
+        sums = pool_sums(start, sums, first / (first + rest))
     estimate = solve_sums(sums, intercept=intercept, prior_scale=prior_scale(rows.design), ridge=study.ridge)
     variance = release_variance(study, rows, groups, spending, sums, estimate.beta)
     errors = split_errors(rows.design, groups, estimate, sums, variance)

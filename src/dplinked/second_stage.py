@@ -22,6 +22,7 @@ from dplinked.estimate.residuals import (
     INTERCEPT_WEIGHT,
     Residuals,
     Step,
+    choose_width,
     column_sizes,
     combine_steps,
     derivative,
@@ -47,14 +48,14 @@ from dplinked.privacy.quantities.instrument import (
     pool_by_precision,
     release_curvature,
 )
-from dplinked.privacy.quantities.meat import SCALE_ALONE, choose_route
+from dplinked.privacy.quantities.meat import SCALE_ALONE, MeatRoute, choose_route
 from dplinked.privacy.quantities.residual_scale import plan_residual_scale, release_residual_size, residual_edges
 from dplinked.privacy.quantities.right_residuals import (
     release_residual_meat,
     release_right_residuals,
     right_residuals_sensitivity,
 )
-from dplinked.privacy.spending import CLIPPING, FIRST_STAGE, FIRST_STEP, GRAM, MEAT, VARIANCE, Spending
+from dplinked.privacy.spending import CLIPPING, FIRST_STEP, GRAM, MEAT, VARIANCE, Spending
 from dplinked.release.build import build_release
 from dplinked.release.release import Release
 from dplinked.study.design import Design
@@ -65,6 +66,9 @@ from dplinked.sums.partners import unlinking_terms
 from dplinked.sums.types import MeatClip, Predictor, ResidualClip
 
 Floats = NDArray[np.float64]
+
+_AFTER_ONE_STEP = 0.15  # share of the squared way that is left after the first step
+_AS_GOOD = 0.02  # how much larger an error, relative to it, is taken for the same: the second stage's line is closer to that of least squares
 
 
 def prior_scale(design: Design) -> float:
@@ -134,22 +138,26 @@ def may_take_second_stage(study: Study, rows: LinkedRows, groups: Groups, spendi
 
 
 def expect_second_stage(
-    study: Study, rows: LinkedRows, groups: Groups, spending: Spending, start: ReleasedSums
+    study: Study, rows: LinkedRows, groups: Groups, spending: Spending, start: ReleasedSums, first: float
 ) -> SecondStage | None:
-    """Measure the residuals around the first stage's coefficients; None if a second stage is not expected to be more precise."""
+    """Measure the residuals around the first stage's coefficients; None if a second stage is not expected to be more precise.
+
+    `first` is the share of the budget that the first stage had.
+    """
     design, accuracy = rows.design, groups.accuracy
     estimate = solve_sums(start, intercept=design.intercept, prior_scale=prior_scale(design))
     beta = estimate.beta
     sizes = column_sizes(design, start, column_spread(design), accuracy)
     explained = max(0.0, explained_variance(design, start, beta, accuracy, groups.total))
-    wide = rows.with_design(widen_instrument(design, sizes))
+    noise = right_residuals_sensitivity(1.0, rows.exposure) / spending.share(0.5)
+    wide = rows.with_design(widen_instrument(design, sizes, choose_width(noise, groups.squares)))
     same = design.half_widths is None and wide.design.half_widths is None and rows.exposure.symmetric
     gram, bend = choose_gram_share(spending, start, wide.design, same, sizes, groups, rows.count)
-    share = spending.unspent(keep=_kept_for_meat(study) + 2.0 * CLIPPING + gram)
+    share = spending.unspent(keep=_kept_for_meat(study, rows, spending) + 2.0 * CLIPPING + gram)
     residuals = measure_residuals(groups, wide, spending, beta, explained, sizes, share)
     left = float(np.trace(estimate.covariance[int(design.intercept) :, int(design.intercept) :]))
-    stage = SecondStage(beta, wide, groups, sizes, explained, residuals, bend**2 * left, gram, same)
-    return stage if _pays(study, rows, spending, start, stage, share) else None
+    stage = SecondStage(beta, wide, groups, sizes, explained, residuals, bend**2 * left * _AFTER_ONE_STEP, gram, same)
+    return stage if _pays(study, rows, spending, start, stage, share, first) else None
 
 
 def measure_residuals(
@@ -174,17 +182,30 @@ def measure_residuals(
     )
 
 
-def _kept_for_meat(study: Study) -> float:
-    return MEAT if study.intervals else 0.0
+def _kept_for_meat(study: Study, rows: LinkedRows, spending: Spending) -> float:
+    """Share of the budget for the variance that intervals need; 0 where the residuals' size has to do, which public values decide."""
+    return MEAT if study.intervals and _route(rows, spending) is not SCALE_ALONE else 0.0
+
+
+def _route(rows: LinkedRows, spending: Spending) -> MeatRoute:
+    """Whose contributions to the equation are squared."""
+    largest = None if rows.blocks is None else rows.blocks.largest
+    return choose_route(len(rows.design.names), rows.exposure, largest, rows.count, spending.share(MEAT))
 
 
 def _pays(
-    study: Study, rows: LinkedRows, spending: Spending, start: ReleasedSums, stage: SecondStage, share: float
+    study: Study,
+    rows: LinkedRows,
+    spending: Spending,
+    start: ReleasedSums,
+    stage: SecondStage,
+    share: float,
+    begun: float,
 ) -> bool:
     """Whether the second stage's slopes are expected to have smaller errors than those of the first, released again for the rest of the budget."""
     design, groups, first = rows.design, stage.groups, int(rows.design.intercept)
     residuals, wide, accuracy = stage.residuals, stage.rows.design, groups.accuracy
-    again = math.sqrt(FIRST_STAGE / (FIRST_STAGE + spending.unspent(VARIANCE if study.intervals else 0.0)))
+    again = math.sqrt(begun / (begun + spending.unspent(VARIANCE if study.intervals else 0.0)))
     noise = np.diag(noise_covariance(start, stage.beta))[first:] * again**2
     plain = design.half_widths is None
     signal = stage.sizes**2 if plain else instrument_signal(design)
@@ -196,7 +217,7 @@ def _pays(
     met = groups.squares * (ratios * residuals.spread(accuracy)) ** 2
     kept = groups.contrast * residuals.kept[2]
     two = np.sqrt(drawn**2 + met + stage.bent * kept**2) / (kept * groups.total * ratios * stage.sizes)
-    return bool(np.log(two).mean() < np.log(one).mean())
+    return bool(np.log(two).mean() < np.log(one).mean() + _AS_GOOD)
 
 
 def _contrast(study: Study, rows: LinkedRows) -> float:
@@ -212,7 +233,7 @@ def fit_residuals(
     """Two steps on the clipped residual equation of right links, around the coefficients of the first stage."""
     wide, groups, intercept = stage.rows, stage.groups, rows.design.intercept
     gram = release_slope(study, rows, spending, start, stage)
-    rest = spending.unspent(keep=_kept_for_meat(study) + CLIPPING)
+    rest = spending.unspent(keep=_kept_for_meat(study, wide, spending) + CLIPPING)
     residuals, beta, steps = stage.residuals, stage.beta, list[Step]()
     for part in (FIRST_STEP * rest, (1.0 - FIRST_STEP) * rest):
         if steps:
@@ -226,7 +247,8 @@ def fit_residuals(
         sums = combine_steps(steps, slope)
         estimate = solve_descent(sums, intercept, prior_scale(wide.design))
         beta = estimate.beta
-    sums = replace(sums, mixing=groups.accuracy * residuals.wrong / (groups.contrast * residuals.kept[2]))
+    mixing = groups.accuracy * residuals.wrong / (groups.contrast * residuals.kept[2])
+    sums = replace(sums, mixing=min(1.0, mixing))
     variance = None if not study.intervals else _residual_variance(study, groups, wide, spending, private, residuals)
     share = residuals.wrong_share(groups.accuracy)
     errors = split_errors(wide.design, groups, estimate, sums, variance, share)
@@ -271,8 +293,7 @@ def choose_gram_share(
 
 def plan_meat_clip(groups: Groups, rows: LinkedRows, residuals: Residuals, spending: Spending) -> MeatClip | None:
     """Whose contributions to the equation are squared, and how far they are cut; None where the residuals' size has to do."""
-    p, blocks = len(rows.design.names), rows.blocks
-    route = choose_route(p, rows.exposure, None if blocks is None else blocks.largest, rows.count, spending.share(MEAT))
+    route = _route(rows, spending)
     if route is SCALE_ALONE:
         return None
     sizes = residuals.sizes

@@ -261,7 +261,7 @@ def test_plans_agree_with_releases(bench: ModuleType, method: str, calibration: 
 
 
 @pytest.mark.parametrize(
-    "fault", [{"calibration": "paper"}, {"checked": None}, {"epsilon": 0.3}], ids=lambda fault: next(iter(fault))
+    "fault", [{"calibration": "paper"}, {"checked": None}, {"epsilon": 0.1}], ids=lambda fault: next(iter(fault))
 )
 def test_plans_of_something_else_do_not(bench: ModuleType, fault: dict[str, Any]) -> None:
     cell = cell_of(bench, "ssp", "tight", 50)

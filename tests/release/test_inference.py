@@ -192,7 +192,7 @@ def test_predictions(release: dpl.Release) -> None:
 
 
 def test_accuracy_error_widens_intervals(households, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Same noise, with and without the error of 50 checked links: √(se² + (β/γ)²γ(1-γ)/50) expected."""
+    """Same noise, with and without the error of 50 checked links: √(se² + (fβ/γ)²γ(1-γ)/50) expected, f the share that clipping leaves."""
     from dplinked.privacy import noise
 
     def fit(**known):
@@ -206,7 +206,9 @@ def test_accuracy_error_widens_intervals(households, monkeypatch: pytest.MonkeyP
         fit(source="public", **known)
         for known in ({}, {"checked": 50}, {"accuracy_error": math.sqrt(0.91 * 0.09 / 50)})
     )
-    expected = math.hypot(sure.std_err["income"], sure.coef["income"] * math.sqrt(0.09 / (0.91 * 50)))
+    mixing = sure.released.sums.mixing
+    assert 0.1 < mixing <= 1.0
+    expected = math.hypot(sure.std_err["income"], mixing * sure.coef["income"] * math.sqrt(0.09 / (0.91 * 50)))
     assert checked.std_err["income"] == pytest.approx(expected, rel=0.02)
     assert stated.std_err == pytest.approx(checked.std_err)
     low, high = checked.conf_int(method="wald")["income"]
@@ -233,9 +235,11 @@ def test_accuracy_variance_weighs_blocks_by_their_rows() -> None:
 
 
 def test_what_happens_if_the_accuracy_is_off(release: dpl.Release) -> None:
-    """Slopes move by γ/γ'; the fitted mean stays where it was."""
+    """Slopes move as γ/γ' does, by the share that clipping leaves of wrong links; the fitted mean stays where it was."""
     lower = release.with_accuracy(-0.02)
-    assert lower.coef["income"] == pytest.approx(release.coef["income"] * 0.91 / 0.89, rel=1e-9)
+    moved = 1.0 + (0.91 / 0.89 - 1.0) * release.released.sums.mixing
+    assert 1.0 < moved <= 0.91 / 0.89
+    assert lower.coef["income"] == pytest.approx(release.coef["income"] * moved, rel=1e-9)
     assert lower.conf_int()["income"][1] > release.conf_int()["income"][1]
     assert "If accuracy were off by" in release.summary()
 

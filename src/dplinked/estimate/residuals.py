@@ -22,20 +22,17 @@ from dplinked.sums.partners import NEAR
 Floats = NDArray[np.float64]
 
 INTERCEPT_WEIGHT = 0.85  # ι, relative to the size of an instrument
-_LARGE = 1.5  # deviations of ‖h‖² above its mean: a row of large norm, whose residuals are clipped at λ deviations
+_LARGE = 2.0  # deviations of ‖h‖² above its mean: a row of large norm, whose residuals are clipped at λ deviations
 _WORTH = 1.0  # noise of the equation, relative to its sampling error, up to which residuals are clipped further out
-_CLIPS = (
-    2.5,
-    4.0,
-)  # least clips, in deviations of residuals, where noise is _DROWNED[1] or _DROWNED[0] times the sampling error
 CLIPS = (
-    2.5,
+    2.0,
     4.0,
 )  # least clips, in deviations of residuals, where noise is _DROWNED[1] or _DROWNED[0] times the sampling error
 _DROWNED = (1.5, 5.0)
 _EXAMPLES = np.array([NormalDist().inv_cdf((i + 0.5) / 64) for i in range(64)])  # where ‖h‖² may lie
 CLEAR = 3.0  # times its noise's spectral size: how far the weakest direction of the slope should stand above it
-WIDE = 2.5  # times its root mean square: how far a column's instrument follows it
+_WIDE = 2.5  # times its root mean square: how far a column's instrument follows it at least
+_FAR_OUT = 3.5
 
 _NORMAL = NormalDist()
 
@@ -221,9 +218,18 @@ def told_gram(released: ReleasedSums, accuracy: float, contrast: float, intercep
     return replace(released, matrix=matrix * contrast, matrix_scale=scale * contrast)
 
 
-def widen_instrument(design: Design, sizes: Floats) -> Design:
-    """The design of the second stage, whose instruments follow their columns as far as WIDE times their size."""
-    wide = design.with_instrument((WIDE * sizes).tolist())
+def choose_width(noise: float, count: float) -> float:
+    """How many times its root mean square a column's instrument follows it, if the equation's noise is `noise` per unit of K.
+
+    The further it goes, the closer the line is to that of least squares, and the closer residuals of rows far out are clipped. So it goes as far as leaves these
+    rows a clip of _FAR_OUT deviations at a noise no larger than the sampling error.
+    """
+    return max(_WIDE, math.sqrt(count) / (_FAR_OUT * noise))
+
+
+def widen_instrument(design: Design, sizes: Floats, width: float) -> Design:
+    """The design of the second stage, whose instruments follow their columns as far as `width` times their size."""
+    wide = design.with_instrument((width * sizes).tolist())
     numeric = [group.start for group in design.groups if group.numeric]
     assert wide.half_widths is not None
     if all(wide.half_widths[k] == design.columns[k].peak for k in numeric):

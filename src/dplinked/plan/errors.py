@@ -12,10 +12,16 @@ from numpy.typing import NDArray
 from dplinked.errors import StudyError
 from dplinked.estimate.intervals import noise_covariance
 from dplinked.estimate.paper import is_usable
-from dplinked.estimate.residuals import expect_residuals, instrument_sizes, level_of_right_links, widen_instrument
+from dplinked.estimate.residuals import (
+    choose_width,
+    expect_residuals,
+    instrument_sizes,
+    level_of_right_links,
+    widen_instrument,
+)
 from dplinked.estimate.theorems import descent_variance, sums_variance
 from dplinked.linkage import EXACT, LinkageExposure
-from dplinked.plan.expected import better_instrument
+from dplinked.plan.expected import better_instrument, first_share
 from dplinked.plan.rows import ExpectedRows, Guess, cut_spread, expect_rows
 from dplinked.privacy.calibration import noise_multiplier, privacy_mu, round_down
 from dplinked.privacy.quantities.descent import descent_sensitivity
@@ -24,7 +30,7 @@ from dplinked.privacy.quantities.paper import paper_constants, paper_ngd_sensiti
 from dplinked.privacy.quantities.ranges import plan_ranges
 from dplinked.privacy.quantities.residual_scale import plan_residual_scale
 from dplinked.privacy.quantities.right_residuals import right_residuals_sensitivity
-from dplinked.privacy.spending import CLIPPING, CURVATURE, FIRST_STAGE, GRAM, MEAT, RANGES, VARIANCE
+from dplinked.privacy.spending import CLIPPING, CURVATURE, GRAM, MEAT, RANGES, VARIANCE
 from dplinked.study.descent import Descent
 from dplinked.study.design import Design
 from dplinked.study.instrument import MIDDLE, public_steps
@@ -139,8 +145,10 @@ def _second_stage(
     start = int(first.intercept)
     plain = expect_rows(setting.aimed, first, guess)
     sizes, explained = np.sqrt(plain.spread[start:]), float(plain.beta[start:] ** 2 @ plain.spread[start:])
-    wide = widen_instrument(first, sizes)
-    left = share + (VARIANCE - MEAT if study.intervals else 0.0) - FIRST_STAGE - 2.0 * CLIPPING - GRAM[0]
+    begin = first_share(first, exposure, count, mu)
+    half = right_residuals_sensitivity(1.0, exposure) / (mu * math.sqrt(0.5))
+    wide = widen_instrument(first, sizes, choose_width(half, count))
+    left = share + (VARIANCE - MEAT if study.intervals else 0.0) - begin - 2.0 * CLIPPING - GRAM[0]
     unit = right_residuals_sensitivity(1.0, exposure) / (mu * math.sqrt(left))
     deviation, ratios = math.sqrt(plain.sampling) * _EDGE, instrument_sizes(wide, sizes)
     residuals = expect_residuals(deviation, explained, ratios, first.intercept, unit, count, 4.0 * first.response.peak)
@@ -150,12 +158,12 @@ def _second_stage(
     drawn = np.full(h.size, unit * residuals.limit)
     drawn[:start] /= residuals.intercept_weight or 1.0
     curvature = plan_sums(wide, EXACT, count, mu * math.sqrt(GRAM[0]), matrix_only=True)
-    to_go = float(np.trace(one.privacy[start:, start:])) * (left / FIRST_STAGE + 1.0) * _AFTER_ONE_STEP
+    to_go = float(np.trace(one.privacy[start:, start:])) * (left / begin + 1.0) * _AFTER_ONE_STEP
     bent = (contrast * residuals.kept[2] * entry_noise(curvature).core) ** 2 * to_go
     privacy = gain @ np.diag(drawn**2 + bent) @ gain
     spread = count * gain @ np.diag((h * residuals.spread(accuracy)) ** 2) @ gain
     wrong = residuals.wrong_share(accuracy)
-    mixing = accuracy * residuals.wrong / (contrast * residuals.kept[2])
+    mixing = min(1.0, accuracy * residuals.wrong / (contrast * residuals.kept[2]))
     covariances = (_shift(spread * (1.0 - wrong), plain), _shift(spread * wrong, plain), _shift(privacy, plain))
     return ExpectedErrors(first, *covariances, mixing * one.moved)
 

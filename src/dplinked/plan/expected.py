@@ -10,10 +10,13 @@ from numpy.typing import NDArray
 from dplinked.linkage import LinkageExposure
 from dplinked.privacy.noise_plan import NoisePlan
 from dplinked.privacy.quantities.instrument import INTERCEPT_GUESS, SLOPE_GUESS, entry_noise, plan_sums
+from dplinked.privacy.spending import FIRST_STAGE
 from dplinked.study.design import Design
-from dplinked.study.instrument import choose_instrument, instrument_signal
+from dplinked.study.instrument import choose_instrument, column_spread, instrument_signal
 
 Floats = NDArray[np.float64]
+
+_CLOSE_ENOUGH = 0.1
 
 
 def expected_noise(design: Design, count: int, plan: NoisePlan) -> Floats:
@@ -25,6 +28,20 @@ def expected_noise(design: Design, count: int, plan: NoisePlan) -> Floats:
         return np.asarray(slopes, np.float64)
     own = math.hypot(noise.response_total, noise.row * SLOPE_GUESS) / count
     return np.concatenate([[own], slopes])
+
+
+def first_share(design: Design, exposure: LinkageExposure, count: int, mu: float) -> float:
+    """Share of a budget of μ for the sums from which a second stage starts: as small as leaves what they predict within a tenth of the response's bounds.
+
+    Steps of the second stage make what is left a small part of that.
+    """
+    spread = np.concatenate([np.ones(int(design.intercept)), column_spread(design)])
+    least, most = FIRST_STAGE
+    for share in np.geomspace(least, most, 6).tolist():
+        noise = expected_noise(design, count, plan_sums(design, exposure, count, mu * math.sqrt(share)))
+        if float((noise**2 * spread).sum()) <= _CLOSE_ENOUGH**2:
+            return float(share)
+    return most
 
 
 def better_instrument(aimed: Design, plain: Design, exposure: LinkageExposure, count: int, mu: float) -> Design:

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from dplinked.study.design import Column, Design, Group
-from dplinked.study.instrument import MIDDLE, instrument_signal, instrument_squares
+from dplinked.study.design import Design, Group
+from dplinked.study.instrument import MIDDLE, cell_moments, instrument_signal, instrument_squares
 
 Floats = NDArray[np.float64]
 
@@ -132,16 +132,9 @@ def _column_moments(aimed: Design, group: Group, k: int) -> tuple[float, float]:
     """Mean and variance of a column in its own units."""
     column = aimed.columns[k]
     if not group.numeric:
-        return _cell_moments(column, 1.0 / (group.stop - group.start + 1))
+        return cell_moments(column, 1.0 / (group.stop - group.start + 1))
     if aimed.half_widths is None:
         low, high = column.interval
         return (low + high) / 2.0, (high - low) ** 2 / 12.0
     width = min(aimed.half_widths[k] / MIDDLE, column.peak) * column.scale
     return column.shift, width**2 / 3.0
-
-
-def _cell_moments(column: Column, share: float) -> tuple[float, float]:
-    """Mean and variance of a column that is 0 outside a cell with a share of the rows."""
-    low, high = column.interval if column.numeric else (1.0, 1.0)
-    mean, square = share * (low + high) / 2.0, share * (low * low + low * high + high * high) / 3.0
-    return mean, square - mean**2

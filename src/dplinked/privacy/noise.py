@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -54,7 +55,9 @@ def draw_slack(entries: int, largest: float) -> float:
     return 2.0 * math.sqrt(entries) * (2.0**GRID + largest * 2.0**-52)
 
 
+@lru_cache(maxsize=64)
 def _unit_mechanism(size: int) -> Any:
+    """OpenDP's mechanism for so many values; it takes longer to make than to draw from."""
     import opendp.prelude as dp
 
     dp.enable_features("contrib")

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dplinked.study.descent import Descent
-from dplinked.study.design import Design
+from dplinked.study.design import Column, Design
 
 Floats = NDArray[np.float64]
 
@@ -26,7 +26,7 @@ def _moments(design: Design) -> tuple[Floats, Floats]:
             column = design.columns[k]
             if not group.numeric:
                 share = 1.0 / (group.stop - group.start + 1)
-                signal[k] = square[k] = share * (1.0 - share) / column.scale**2
+                signal[k] = square[k] = cell_moments(column, share)[1] / column.scale**2
             elif design.half_widths is None:
                 # uniform over the bounds; without an intercept, over the whole scaled interval
                 low, high = ((edge - column.shift) / column.scale for edge in column.interval)
@@ -38,6 +38,13 @@ def _moments(design: Design) -> tuple[Floats, Floats]:
                 signal[k] = (inside**3 / (3.0 * half) + (width**2 - inside**2) / 2.0) / width
                 square[k] = (inside**3 / (3.0 * half**2) + (width - inside)) / width
     return signal, square
+
+
+def cell_moments(column: Column, share: float) -> tuple[float, float]:
+    """Mean and variance of a column that is 0 outside a cell with a share of the rows."""
+    low, high = column.interval if column.numeric else (1.0, 1.0)
+    mean, square = share * (low + high) / 2.0, share * (low * low + low * high + high * high) / 3.0
+    return mean, square - mean**2
 
 
 def instrument_signal(design: Design) -> Floats:

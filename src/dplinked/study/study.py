@@ -25,7 +25,11 @@ from dplinked.study.toml import read_settings
 _METHODS = ("ssp", "ngd")
 _CALIBRATIONS = ("tight", "paper")
 _RANGES = ("auto", "declared", "private")
-_RANGES_IN_LEDGERS = {"auto": "declared", "declared": "none", "private": "private"}  # where nothing is said, as 0.1.0 wrote it
+_RANGES_IN_LEDGERS = {
+    "auto": "declared",
+    "declared": "none",
+    "private": "private",
+}  # where nothing is said, as 0.1.0 wrote it
 _SMALLEST, _LARGEST = 1e-30, 1e30
 
 

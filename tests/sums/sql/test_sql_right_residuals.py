@@ -12,6 +12,7 @@ import pytest
 import dplinked as dpl
 from dplinked.study.design import Design, build_design
 from dplinked.sums.engine import open_source
+from dplinked.sums.partners import clip_residuals
 from dplinked.sums.sql import right_residuals as stage
 from dplinked.sums.sql.dialect import SqlEngine
 from dplinked.sums.types import MeatClip, ResidualClip
@@ -64,7 +65,7 @@ def plain_formula(table: pa.Table, design: Design, C: np.ndarray, clip: Residual
     (h, x, z), first = read_rows(table, design), int(design.intercept)
     t = clip.beta @ x
     L = np.minimum(clip.widest, clip.limit / np.sqrt(clip.intercept_weight**2 + (h[first:] ** 2).sum(axis=0)))
-    return h * weights * (C * np.clip(z[None, :] - t[:, None], -L[:, None], L[:, None])).sum(axis=1)
+    return h * weights * (C * clip_residuals(z[None, :] - t[:, None], L[:, None])).sum(axis=1)
 
 
 def clip_for(design: Design, limit: float = 0.4, widest: float = 0.9) -> ResidualClip:
@@ -232,10 +233,11 @@ def test_weights_lie_between_0_and_1(engine: Open, weight: float) -> None:
 
 
 def test_no_residual_exceeds_its_clip(engine: Open) -> None:
-    """Responses far away from the line, and clips of a ten-billionth of their bounds: rounding adds nothing to the largest sum."""
-    n, clip = 64, ResidualClip(np.array([1e6 / 3, 0.1]), 1e-7, 1.0, 1e-7)
-    x = np.linspace(-1, 1, n)
-    table = pa.table({"x": x, "y": np.full(n, 1e9)})
-    design = build_design("y ~ x", {"y": (-1e9, 1e9), "x": (-1.0, 1.0)})
+    """Responses next to the line as doubles are, and a clip that is smaller still: rounding its ends must not let residuals in."""
+    n, line = 64, 1.0 / 3.0
+    step = np.nextafter(line, 1.0) - line
+    clip = ResidualClip(np.array([line, 0.0]), 1.0, 1.0, 0.6 / 0.7 * step)
+    table = pa.table({"x": np.linspace(-1, 1, n), "y": np.full(n, line + step)})
+    design = build_design("y ~ x", {"y": (-1.0, 1.0), "x": (-1.0, 1.0)})
     found = engine(table).open(design, dpl.Exact(), FIXED).right_residuals(clip).vector[0]
-    assert abs(found) <= clip.widths(np.vstack([x])).sum()
+    assert 0.99 * n * clip.widest < found <= (1.0 + 1e-9) * n * clip.widest

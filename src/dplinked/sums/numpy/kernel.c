@@ -494,3 +494,23 @@ FOR_ALL_MACHINES void dplinked_counts(int64_t rows, int64_t columns, const doubl
             counts[bin[i]]++;
     }
 }
+
+/* Rows by the place of each column on an even grid over its bounds (columns x bins); a column whose factor is 0 is left out. */
+FOR_ALL_MACHINES void dplinked_places(int64_t rows, int64_t columns, const double *const *cells, const Scaling *scaling, const double *lows,
+                                      const double *factors, int64_t bins, int64_t *counts, double *workspace)
+{
+    for (int64_t first = 0; first < rows; first += CHUNK) {
+        const int64_t n = rows - first < CHUNK ? rows - first : CHUNK;
+        for (int64_t j = 0; j < columns; j++) {
+            int64_t *restrict mine = counts + j * bins;
+            if (factors[j] == 0.0)
+                continue;
+            scale_cells(cells[j] + first, scaling + j, n, workspace);
+            for (int64_t i = 0; i < n; i++) {
+                const double place = (workspace[i] - lows[j]) * factors[j];
+                const int64_t bin = place < 0.0 ? 0 : place >= bins ? bins - 1 : (int64_t)place;
+                mine[bin]++;
+            }
+        }
+    }
+}

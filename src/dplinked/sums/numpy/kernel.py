@@ -50,6 +50,7 @@ def _load() -> Any:
         library.dplinked_slots.argtypes = [whole, pointer, whole, *[pointer] * 3]
         library.dplinked_store.argtypes = [whole, *[pointer] * 5]
         library.dplinked_residuals.argtypes = [whole, whole, ctypes.c_int, *[pointer] * 4, whole, *[pointer] * 12]
+        library.dplinked_places.argtypes = [whole, whole, *[pointer] * 4, whole, *[pointer] * 2]
         library.dplinked_counts.argtypes = [
             whole, whole, *[pointer] * 3, ctypes.c_double, ctypes.c_double, whole, *[pointer] * 3
         ]  # fmt: skip
@@ -216,6 +217,25 @@ class ResidualCounts:
         KERNEL.dplinked_counts(
             tile.count, self._columns.count, _pointers(cells), self._columns.scaling, _address(self._slopes), self._level,
             self._share, counts.size, _address(self._edges), _address(counts), self._columns.workspace,
+        )  # fmt: skip
+        return [counts]
+
+
+class ColumnCounts:
+    """Histograms of the numeric columns over their bounds, tile by tile; `grids` has the low end and the bins per unit of each column, 0 for others."""
+
+    def __init__(self, design: Design, grids: Floats, bins: int) -> None:
+        self._columns, self._bins = _Columns(design), bins
+        self._lows, self._factors = (np.array(ends, np.float64) for ends in grids.T)
+        self.totals: list[Floats] = []
+
+    def add(self, tile: Piece) -> list[NDArray[np.int64]]:
+        """Count the rows of a tile (columns×bins)."""
+        cells = self._columns.cells(tile)
+        counts = np.zeros((self._columns.count, self._bins), np.int64)
+        KERNEL.dplinked_places(
+            tile.count, self._columns.count, _pointers(cells), self._columns.scaling, _address(self._lows),
+            _address(self._factors), self._bins, _address(counts), self._columns.workspace,
         )  # fmt: skip
         return [counts]
 

@@ -102,13 +102,18 @@ def sum_parts(
         return sums, totals
 
     shares = cut_shares(parts)
-    with ThreadPoolExecutor(max_workers=len(shares)) as pool:
-        try:
-            results = list(pool.map(run, shares))
-        finally:
-            stopped.set()
+    results = [run(shares[0])] if len(shares) == 1 else _run_threads(run, shares, stopped)
     totals = Totals([array for _, arrays in results for array in arrays])
     return merge([sums for result, _ in results for sums in result]), totals
+
+
+def _run_threads(run: Callable[[Any], Any], shares: list[Any], stopped: Event) -> list[Any]:
+    """Run all shares, each in a thread; what stops one stops the others."""
+    with ThreadPoolExecutor(max_workers=len(shares)) as pool:
+        try:
+            return list(pool.map(run, shares))
+        finally:
+            stopped.set()
 
 
 def sum_strips(

@@ -154,7 +154,7 @@ class DuckDBEngine(SqlEngine):
 
     def added(self, values: str, term: str) -> str:
         """The sum of a term over the values q of a list."""
-        return f"list_reduce({values}, lambda s, q: s + {term}, {self.double(0.0)})"
+        return f"list_reduce({values}, lambda s, q: s + ({term}), {self.double(0.0)})"
 
     def open_pairs(self, pairs: Any) -> tuple[str, tuple[SqlColumn, ...], Kept | None]:
         """Source and columns of the pairs of a matching matrix, and the table that must be kept until they are read, if any."""

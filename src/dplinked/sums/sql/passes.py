@@ -226,6 +226,8 @@ class SqlPass:
             largest = self.design.response.peak + abs(level) + reach
         else:
             residual, largest = self._own_residual(predictor)
+        if isinstance(self.link_table, BlockTable) and self.link_table.weighed:
+            rows, residual = self.link_table.join_columns(rows, "v"), f"v * ({residual})"
         query = f"select cells.*, {residual} as r from ({rows}) cells"
         terms = []
         for h, weight in zip(self.columns.instruments, weights, strict=True):
@@ -255,7 +257,8 @@ class SqlPass:
         for one, two, three, weight in zip(s1, s2, sh, weights, strict=True):
             log = log2_ceiling(weight) + three.log + top + 2 + log2_ceiling(max(1, link_table.largest))
             by_v, by_f = (double(math.ldexp(weight, part + three.log - log)) for part in (log_v, log_f))
-            terms.append(Scaled(f"({by_v} * {one.sql} - {by_f} * (a * {two.sql} + o * {three.sql} * {sf.sql}))", log))
+            total = f"({by_v} * {one.sql} - {by_f} * (a * {two.sql} + o * {three.sql} * {sf.sql}))"
+            terms.append(Scaled(f"v * {total}" if link_table.weighed else total, log))
         return self._meat(link_table.total(rows, totals), terms, norm, link_table.blocks)
 
     def _one_block_meat(

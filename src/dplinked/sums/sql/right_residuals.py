@@ -4,10 +4,10 @@ See :mod:`dplinked.sums.partners`. Where every row keeps its block and blocks ar
 with the list of its block's responses. Elsewhere every row draws a random number, which depends on no cell, and the rows of a block stand in a circle
 in the order of these numbers. Windows are lines, not circles, so the first rows of a block come once more behind its last ones.
 
-A residual that is clipped to ±w around t is ``ψ(z) = (|z - (t - w)| - |z - (t + w)|)/2``, which engines compute faster than comparisons. With
-u = 2⁻⁵³, rounding adds at most ``u(|z| + 2|t| + 3w)`` to it; ``8u(|z| + |t|)``, the largest that there can be, is taken off from w beforehand, and the
-rest is less than what widths leave. So no residual exceeds its clip. The mean over partners adds up to 32 of them by fewer than 70 roundings, for
-which :func:`dplinked.sums.rounding.rounding_bound` has room.
+Residuals are clipped by comparing the response with the ends between which it is near the line t, ``t ± NEAR·w``. With u = 2⁻⁵³, rounding these ends
+and the residual adds at most ``4u(|z| + |t|)`` to a residual that is near; twice the largest that this can be is taken off from NEAR·w beforehand, so that
+none exceeds its clip w. The mean over partners adds up to 32 of them by fewer than 70 roundings, for which
+:func:`dplinked.sums.rounding.rounding_bound` has room.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
-from dplinked.sums.partners import PARTNERS
+from dplinked.sums.partners import NEAR, PARTNERS
 from dplinked.sums.rounding import UNIT_ROUNDOFF
 from dplinked.sums.sql.blocks import BlockTable, LinkTable, OneBlock, total_columns
 from dplinked.sums.sql.columns import DesignColumns
@@ -37,26 +37,25 @@ def right_residuals(
     columns: DesignColumns, link_table: LinkTable, count: int, clip: ResidualClip, meat: MeatClip | None = None
 ) -> PrivateResiduals:
     """The equation (p), and the squares of its contributions if `meat` asks for them, by one statement."""
-    engine, rows, largest = columns.engine, count, 1
-    query, terms = _row_terms(columns, link_table, count, clip)
     by_block = meat is not None and meat.route == "block"
     assert not (by_block and isinstance(link_table, PairTable))
+    if meat is not None and by_block and isinstance(link_table, OneBlock):
+        vector = right_residuals(columns, link_table, count, clip).vector
+        return PrivateResiduals(vector, square(meat.weights * vector, meat.norm))
+    engine, rows, largest = columns.engine, count, 1
+    query, terms = _row_terms(columns, link_table, count, clip)
     if by_block and isinstance(link_table, BlockTable):
         totals, (terms,) = total_columns(engine, link_table.largest, terms)
         query, rows, largest = link_table.total(query, totals), link_table.blocks, link_table.largest
-    sums, in_sql = ExactSums(engine, count), meat is not None and not (by_block and isinstance(link_table, OneBlock))
+    sums, p = ExactSums(engine, count), len(terms)
     for term in terms:
         sums.add(term)
-    if meat is not None and in_sql:
+    if meat is not None:
         weighted = [_times(engine, term, weight, largest) for term, weight in zip(terms, meat.weights, strict=True)]
         query, cut = shorten(engine, query, weighted, meat.norm, ", ".join(term.sql for term in terms))
         sums.add_matrix(cut, cut, symmetric=True)
     found = sums.fetch(query, rows, terms[0].sql)
-    vector = found.take(len(terms))
-    if meat is None:
-        return PrivateResiduals(vector)
-    squares = found.matrix(len(terms), len(terms), symmetric=True) if in_sql else None
-    return PrivateResiduals(vector, square(meat.weights * vector, meat.norm) if squares is None else squares)
+    return PrivateResiduals(found.take(p), None if meat is None else found.matrix(p, p, symmetric=True))
 
 
 def square(contribution: Floats, norm: float) -> Floats:
@@ -85,7 +84,7 @@ def _row_terms(
         case PairTable():
             query, most = _meet_pairs(columns, link_table, rows, math.ldexp(widest, -columns.z.log)), LARGEST_ROW
         case OneBlock(o=0.0, weight=weight):
-            query = f"select cells.*, {columns.engine.double(0.5)} * {_twice('z')} as u from ({rows}) cells"
+            query = f"select cells.*, {_clipped('z')} as u from ({rows}) cells"
         case OneBlock(weight=weight):
             query = _meet_circle(columns, _place_all(columns.engine, link_table, count, rows))
         case BlockTable(fixed=True, largest=largest) if largest <= WHOLE:
@@ -103,7 +102,7 @@ def _row_terms(
 
 
 def _clipped_rows(columns: DesignColumns, key: str | None, clip: ResidualClip) -> str:
-    """Query of the key, z, the instruments, and the ends low and high between which responses are not clipped, ``t - w`` and ``t + w``.
+    """Query of the key, z, the instruments, the line t, the clip w, and the ends low and high between which residuals are not clipped.
 
     These are in units of z. As in :meth:`ResidualClip.widths`, w is ``limit/‖(ι, h)‖``, but at most `widest`.
     """
@@ -117,26 +116,25 @@ def _clipped_rows(columns: DesignColumns, key: str | None, clip: ResidualClip) -
     level = math.ldexp(float(clip.beta[: int(columns.design.intercept)].sum()), -unit)
     fitted, reach = columns.fitted(clip.beta, [x.log - unit for x in columns.x])
     rounding = 8.0 * UNIT_ROUNDOFF * (1.0 + abs(level) + math.ldexp(reach, -unit))
-    w = f"greatest({width} - {double(rounding)}, {double(0.0)})"
-    rows = (
-        f"select cells.*, {double(level)} + {fitted} as t, {w} as w from ({columns.rows(key, instruments=True)}) cells"
-    )
-    return f"select cells.*, t - w as low, t + w as high from ({rows}) cells"
+    rows = f"select cells.*, {double(level)} + {fitted} as t, {width} as w from ({columns.rows(key, instruments=True)}) cells"
+    near = f"greatest({double(NEAR)} * w - {double(rounding)}, {double(0.0)})"
+    ends = f"select cells.*, {near} as near from ({rows}) cells"
+    return f"select cells.*, t - near as low, t + near as high from ({ends}) cells"
 
 
 # --- what rows meet -------------------------------------------------------------------------------------
 
 
-def _twice(response: str) -> str:
-    """Twice the clipped residual of a row with a response."""
-    return f"(abs({response} - low) - abs({response} - high))"
+def _clipped(response: str) -> str:
+    """ψ, the clipped residual of a row with a response."""
+    return f"case when {response} < low then - w when {response} > high then w else {response} - t end"
 
 
 def _brackets(engine: SqlEngine, rows: str, met: str, partners: str, weighed: bool = False) -> str:
-    """Rows with their brackets, ``(1-o) ψ(z_i) - (1-γ) mean ψ(z_l)``, from twice the sum over partners."""
-    one, half = engine.double(1.0), engine.double(0.5)
-    bracket = f"{half} * (({one} - o) * {_twice('z')} - ({one} - (a + o)) * ({met}) / {partners})"
-    return f"select cells.*, {f'v * {bracket}' if weighed else bracket} as u from ({rows}) cells"
+    """Rows with their brackets, ``(1-o) ψ(z_i) - (1-γ) mean ψ(z_l)``, from the sum over partners."""
+    one = engine.double(1.0)
+    bracket = f"({one} - o) * ({_clipped('z')}) - ({one} - (a + o)) * ({met}) / {partners}"
+    return f"select cells.*, {f'v * ({bracket})' if weighed else bracket} as u from ({rows}) cells"
 
 
 def _meet_block(columns: DesignColumns, table: BlockTable, rows: str) -> str:
@@ -148,7 +146,7 @@ def _meet_block(columns: DesignColumns, table: BlockTable, rows: str) -> str:
         f"select cells.*, b.zs, b.m, b.a, b.o, b.v from ({placed}) cells join ({lists}) b "
         f"on cells.{key} {table.same} b.{key}"
     )
-    met = f"{engine.added('zs', _twice('q'))} - {_twice('z')}"
+    met = f"{engine.added('zs', _clipped('q'))} - ({_clipped('z')})"
     return _brackets(engine, joined, met, "greatest(m - 1, 1)", table.weighed)
 
 
@@ -176,8 +174,10 @@ def _meet_circle(columns: DesignColumns, placed: str, weighed: bool = False) -> 
     line = f"select cells.*, place + turn as spot from ({placed}) cells cross join ({turns}) turns where {again}"
     nexts = "".join(f", lead(z, {lag}) over line as z{lag}" for lag in lags)
     lined = f"select cells.*{nexts} from ({line}) cells window line as (partition by circle order by spot)"
-    few = " + ".join(f"case when m > {lag} then coalesce({_twice(f'z{lag}')}, {zero}) else {zero} end" for lag in lags)
-    many = " + ".join(_twice(f"z{lag}") for lag in lags)
+    few = " + ".join(
+        f"case when m > {lag} then coalesce({_clipped(f'z{lag}')}, {zero}) else {zero} end" for lag in lags
+    )
+    many = " + ".join(f"({_clipped(f'z{lag}')})" for lag in lags)
     met = f"case when m > {PARTNERS} then coalesce({many}, {few}) else {few} end"
     real = f"select cells.* from ({lined}) cells where spot < {one}"
     return _brackets(engine, real, met, f"least({PARTNERS}, greatest(m - 1, 1))", weighed)
@@ -186,9 +186,9 @@ def _meet_circle(columns: DesignColumns, placed: str, weighed: bool = False) -> 
 def _meet_pairs(columns: DesignColumns, table: PairTable, rows: str, widest: float) -> str:
     """Rows with their brackets under an explicit matrix, ``Σ_l C_il ψ_i(z_l)``; no clip is larger than `widest`."""
     engine, log = columns.engine, log2_ceiling(widest)
-    term = f"{engine.double(math.ldexp(0.5 / LARGEST_ROW, -log))} * c * {_twice('y')}"
+    term = f"{engine.double(math.ldexp(1.0 / LARGEST_ROW, -log))} * c * ({_clipped('y')})"
     pairs = (
-        f"select p.i, p.c, cells.low, cells.high, partners.z as y from {table.unlink(engine).name} p "
+        f"select p.i, p.c, cells.t, cells.w, cells.low, cells.high, partners.z as y from {table.unlink(engine).name} p "
         f"join ({rows}) cells on p.i = cells.k join ({columns.rows(table.key)}) partners on p.j = partners.k"
     )
     total = f"{engine.double(math.ldexp(LARGEST_ROW, log))} * ({exact_total(engine, term, 1)})"

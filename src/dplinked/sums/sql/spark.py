@@ -138,7 +138,7 @@ class SparkEngine(SqlEngine):
 
     def added(self, values: str, term: str) -> str:
         """The sum of a term over the values q of a list."""
-        return f"aggregate({values}, {self.double(0.0)}, (s, q) -> s + {term})"
+        return f"aggregate({values}, {self.double(0.0)}, (s, q) -> s + ({term}))"
 
     def as_text(self, column: SqlColumn) -> str:
         """A cell of any type as a text; bytes in hexadecimal."""

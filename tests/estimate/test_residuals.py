@@ -1,0 +1,82 @@
+"""What the second stage expects of residuals and groups, against simulation."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from dplinked.estimate.groups import Groups, choose_weights
+from dplinked.estimate.residuals import (
+    choose_clip,
+    choose_width,
+    clipped_square,
+    expect_residuals,
+    right_deviation,
+    slope_kept,
+)
+from dplinked.sums.partners import clip_residuals
+
+DRAWS = np.random.default_rng(0).normal(size=200_000)
+
+
+@pytest.mark.parametrize("clip", [1.0, 2.0, 4.0])
+def test_slope_and_square_of_clipped_residuals_are_those_of_normal_ones(clip: float) -> None:
+    widths = np.full(DRAWS.size, clip)
+    step = 0.05
+    slope = (clip_residuals(DRAWS + step, widths) - clip_residuals(DRAWS - step, widths)).mean() / (2 * step)
+    assert slope == pytest.approx(float(slope_kept(np.array(clip))), rel=0.02)
+    assert clipped_square(3.0 * clip, 3.0) == pytest.approx(9.0 * (clip_residuals(DRAWS, widths) ** 2).mean(), rel=0.02)
+
+
+@pytest.mark.parametrize(("accuracy", "explained"), [(1.0, 3.0), (0.9, 5.0), (0.6, 5.0), (0.6, 0.1)])
+def test_the_deviation_of_right_links_is_found_among_wrong_ones(accuracy: float, explained: float) -> None:
+    right = np.arange(DRAWS.size) < accuracy * DRAWS.size
+    residuals = np.abs(np.where(right, 0.7 * DRAWS, np.sqrt(0.49 + 2 * explained) * DRAWS))
+    level = 0.95 * accuracy + 0.3 * (1 - accuracy)
+    found = right_deviation(float(np.quantile(residuals, level)), level, accuracy, explained)
+    assert found == pytest.approx(0.7, rel=0.02)
+
+
+def test_released_values_however_odd_give_a_deviation() -> None:
+    for size in (1e-30, 1.0, 2.0):
+        for level in (0.3, 0.9999):
+            for explained in (-1.0, 0.0, 1e30):
+                assert 0.0 < right_deviation(size, level, 0.5, explained) < np.inf
+
+
+def test_clips_widen_with_the_number_of_rows_and_close_where_noise_drowns_the_rest() -> None:
+    clips = [choose_clip(noise) for noise in (3.0, 1.0, 0.3, 0.1, 0.01)]
+    assert clips == sorted(clips)
+    assert clips[0] == pytest.approx(2.0)
+    assert 2.1 < clips[1] < clips[2]
+    assert clips[-1] == pytest.approx(100.0)
+    assert choose_width(30.0, 1e4) == 2.5
+    assert choose_width(1e-3, 1e4) > 1e3
+
+
+def test_no_row_contributes_more_than_the_limit() -> None:
+    found = expect_residuals(0.1, 1.0, np.array([0.3, 0.5]), True, 20.0, 1e4, 4.0)
+    assert found.limit == pytest.approx(found.clip * 0.1 * found.norm)
+    assert all(0.9 < kept < 1.1 for kept in found.kept)
+    assert found.wrong < found.kept[2]
+    assert 0.0 < found.wrong_share(0.9) < found.wrong_share(0.6) < 1.0
+
+
+def error(groups: Groups, weights: np.ndarray, noise: float) -> float:
+    variance = groups.accuracies + 8 * (1 - groups.accuracies)
+    signal = (weights * groups.contrasts * groups.sizes).sum()
+    return ((weights**2 * variance * groups.sizes).sum() + noise**2) / signal**2
+
+
+@pytest.mark.parametrize("noise", [0.0, 30.0, 1e4])
+def test_a_bad_group_never_makes_the_expected_error_larger(noise: float) -> None:
+    """Its weight falls with its accuracy, and rises with the noise."""
+    sizes = np.array([10_000.0, 40_000.0])
+    for accuracy in (0.001, 0.1, 0.5, 0.89):
+        both = Groups(("a", "b"), sizes, np.array([0.9, accuracy]), np.ones(2))
+        weights = choose_weights(both, noise)
+        assert weights.max() == 1.0
+        alone = error(both, np.array([1.0, 1e-9]), noise)
+        assert error(both, weights, noise) <= 1.01 * min(alone, error(both, np.ones(2), noise))
+    lighter = Groups(("a", "b"), sizes, np.array([0.9, 0.3]), np.ones(2))
+    assert choose_weights(lighter, 0.0)[1] < choose_weights(lighter, 1e5)[1] == 1.0
