@@ -531,7 +531,7 @@ def test_progress_tells_parts(tmp_path: Path) -> None:
     study = dpl.Study(formula="y ~ x", bounds=BOUNDS, epsilon=8.0, delta=1e-5, linkage=dpl.ELE(0.8, block="k"))
     dpl.fit_study(study, one_file(make_table(), tmp_path), progress=progress)
     titles = list(dict.fromkeys(title for title, _, _ in seen))
-    assert titles[:3] == ["Counting blocks", "Summing", "Measuring residuals"]
+    assert titles[:4] == ["Counting blocks", "Counting", "Summing", "Measuring residuals"]
     for title in titles:
         counted = [(done, total) for found, done, total in seen if found == title]
         assert max(counted) == (counted[0][1],) * 2
