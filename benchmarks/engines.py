@@ -758,7 +758,7 @@ def time_spark(path: Path, rounds: int) -> Iterator[dict[str, float]]:
 
 # --- the command line -------------------------------------------------------------------------------
 
-BARS = ("Counting blocks", "Summing", "Measuring residuals", "Variance")
+BARS = ("Counting blocks", "Counting", "Summing", "Measuring residuals", "Collecting responses", "Second stage")
 STUDY = """\
 [data]
 path = {path}

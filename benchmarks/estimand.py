@@ -167,7 +167,9 @@ def main() -> int:
     options = parser.parse_args()
     add_curves()
     survey = options.survey.resolve() if options.survey else None
-    curves = list(CURVES)[-1:] if options.quick else list(CURVES)
+    curves = list(CURVES)
+    if options.quick:  # a curve on which the default keeps to its line, or one on which a typical range does not
+        curves = curves[-1:] if options.control else curves[:1]
     if survey:
         situations.add_survey(survey)
         curves.append("survey, wide")
