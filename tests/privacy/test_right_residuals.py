@@ -369,7 +369,9 @@ def store(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mo
 
 
 @pytest.mark.parametrize("kind", ["ele", "displaced", "mover", "regrouped"])
-@pytest.mark.parametrize("what", ["equation", "row squares", "slopes"])
+@pytest.mark.parametrize(
+    "what", ["equation", *(pytest.param(what, marks=pytest.mark.slow) for what in ("row squares", "slopes"))]
+)
 def test_no_neighbour_moves_a_release_of_another_engine_further(
     monkeypatch: pytest.MonkeyPatch, what: str, kind: str, store: Callable[[Any], Any]
 ) -> None:
