@@ -138,7 +138,7 @@ def test_noise_standard_errors_are_right(households: pd.DataFrame) -> None:
     releases = [dpl.fit(households, "consumption ~ income + C(region)", **run) for _ in range(150)]
     for name in releases[0].coef:
         spread = np.std([release.coef[name] for release in releases])
-        stated = np.median([release.std_err[name] for release in releases])
+        stated = np.median([release.error_parts[name]["privacy"] for release in releases])
         assert spread / stated == pytest.approx(1.0, abs=0.25), name
 
 
