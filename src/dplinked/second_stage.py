@@ -296,8 +296,7 @@ def plan_meat_clip(groups: Groups, rows: LinkedRows, residuals: Residuals, spend
     route = _route(rows, spending)
     if route is SCALE_ALONE:
         return None
-    sizes = residuals.sizes
-    weights = 1.0 / np.concatenate([np.ones(int(rows.design.intercept)), sizes])
+    weights = residuals.meat_weights(rows.design.intercept)
     return MeatClip(route.name, weights, route.clip * residuals.spread(groups.accuracy))
 
 
@@ -307,7 +306,7 @@ def _residual_variance(
     """The variance of the second stage's equation."""
     p, clip = len(rows.design.names), private.meat_clip
     spread = residuals.spread(groups.accuracy)
-    weights = 1.0 / np.concatenate([np.ones(int(rows.design.intercept)), residuals.sizes])
+    weights = residuals.meat_weights(rows.design.intercept)
     route, noise = SCALE_ALONE.name, 0.0
     meat = groups.squares * spread**2 * np.eye(p)
     if clip is not None:

@@ -24,10 +24,8 @@ Floats = NDArray[np.float64]
 INTERCEPT_WEIGHT = 0.85  # ι, relative to the size of an instrument
 _LARGE = 2.0  # deviations of ‖h‖² above its mean: a row of large norm, whose residuals are clipped at λ deviations
 _WORTH = 1.0  # noise of the equation, relative to its sampling error, up to which residuals are clipped further out
-CLIPS = (
-    2.0,
-    4.0,
-)  # least clips, in deviations of residuals, where noise is _DROWNED[1] or _DROWNED[0] times the sampling error
+# Least clips, in deviations of residuals, where noise is _DROWNED[1] or _DROWNED[0] times the sampling error.
+CLIPS = (2.0, 4.0)
 _DROWNED = (1.5, 5.0)
 _EXAMPLES = np.array([NormalDist().inv_cdf((i + 0.5) / 64) for i in range(64)])  # where ‖h‖² may lie
 CLEAR = 3.0  # times its noise's spectral size: how far the weakest direction of the slope should stand above it
@@ -107,15 +105,21 @@ class Residuals:
 
     def spread(self, accuracy: float) -> float:
         """Root mean square of a row's clipped residual, right links and wrong ones together."""
-        width = self.clip * self.deviation
-        wrong = clipped_square(width, math.sqrt(self.deviation**2 + 2.0 * max(0.0, self.explained)))
-        return math.sqrt(accuracy * clipped_square(width, self.deviation) + (1.0 - accuracy) * wrong)
+        right = clipped_square(self.clip * self.deviation, self.deviation)
+        return math.sqrt(accuracy * right + (1.0 - accuracy) * self._wrong_square())
 
     def wrong_share(self, accuracy: float) -> float:
         """Share of the variance of clipped residuals that wrong links cause."""
-        width = self.clip * self.deviation
-        wrong = clipped_square(width, math.sqrt(self.deviation**2 + 2.0 * max(0.0, self.explained)))
-        return (1.0 - accuracy) * wrong / self.spread(accuracy) ** 2
+        return (1.0 - accuracy) * self._wrong_square() / self.spread(accuracy) ** 2
+
+    def _wrong_square(self) -> float:
+        """Mean square of a wrong link's clipped residual."""
+        deviation = math.sqrt(self.deviation**2 + 2.0 * max(0.0, self.explained))
+        return clipped_square(self.clip * self.deviation, deviation)
+
+    def meat_weights(self, intercept: bool) -> Floats:
+        """Weights that bring instruments to mean square one (p)."""
+        return 1.0 / np.concatenate([np.ones(int(intercept)), self.sizes])
 
     @property
     def limit(self) -> float:
