@@ -147,7 +147,7 @@ def expect_second_stage(
     design, accuracy = rows.design, groups.accuracy
     estimate = solve_sums(start, intercept=design.intercept, prior_scale=prior_scale(design))
     beta = estimate.beta
-    sizes = column_sizes(design, start, column_spread(design), accuracy)
+    sizes = column_sizes(design, start, column_spread(design), accuracy, groups.total)
     explained = max(0.0, explained_variance(design, start, beta, accuracy, groups.total))
     noise = right_residuals_sensitivity(1.0, rows.exposure) / spending.share(0.5)
     wide = rows.with_design(widen_instrument(design, sizes, choose_width(noise, groups.squares)))

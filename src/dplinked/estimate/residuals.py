@@ -203,13 +203,11 @@ def combine_steps(steps: list[Step], slope: ReleasedSums) -> ReleasedSums:
     )
 
 
-def column_sizes(design: Design, released: ReleasedSums, spread: Floats, accuracy: float) -> Floats:
-    """Root mean square of each column (d): what its typical range implies or, without one, what the released matrix tells."""
+def column_sizes(design: Design, released: ReleasedSums, spread: Floats, accuracy: float, weight: float) -> Floats:
+    """Root mean square of each column (d): what its typical range implies or, without one, what the released matrix tells; rows weigh `weight` together."""
     if design.half_widths is not None or not released.symmetric:
         return np.sqrt(spread)
-    first = int(design.intercept)
-    n = float(released.matrix[0, 0]) if first else 1.0
-    found = np.diag(released.matrix)[first:] / (n * accuracy)
+    found = np.diag(released.matrix)[int(design.intercept) :] / (weight * accuracy)
     return np.sqrt(np.clip(found, spread / 100.0, spread * 3.0))
 
 
