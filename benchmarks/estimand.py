@@ -29,8 +29,7 @@ from rich.progress import track
 from scipy import stats
 
 import situations
-from machine import describe_machine
-from sections import write_results
+from sections import report_head, write_results
 from sharper import Runs, fit_runs
 from situations import LAWS, Floats, People, Situation, numbered, numbered_law
 
@@ -127,14 +126,7 @@ def judge(rows: list[dict[str, Any]], judged: str) -> list[str]:
 def write_report(rows: list[dict[str, Any]], missed: list[str], notes: list[str]) -> str:
     """The readable report."""
     lines = [
-        "# Which line is estimated",
-        "",
-        describe_machine("dplinked", "numpy", "scipy"),
-        "",
-        " ".join(__doc__.split("\n\n")[-1].split()),
-        "",
-        *[f"- {note}" for note in notes],
-        "",
+        *report_head("Which line is estimated", __doc__, notes),
         "| curve | links | middle | slope of the line | mean estimate | off | off / spread | coverage of 95 % | unbounded | length |",
         "|---|---|---|---:|---:|---:|---:|---:|---:|---:|",
     ]

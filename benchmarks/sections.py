@@ -12,6 +12,21 @@ from typing import Any
 from machine import describe_machine
 
 
+def report_head(title: str, about: str, notes: Sequence[str]) -> list[str]:
+    """The first lines of a readable report: title, machine, the last paragraph of the benchmark's docstring, and notes."""
+    machine = describe_machine("dplinked", "numpy", "scipy")
+    return [
+        f"# {title}",
+        "",
+        machine,
+        "",
+        " ".join(about.split("\n\n")[-1].split()),
+        "",
+        *[f"- {note}" for note in notes],
+        "",
+    ]
+
+
 @dataclass
 class Report:
     """Lines of one section, and the criteria it missed."""

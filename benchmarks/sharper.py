@@ -40,8 +40,7 @@ from numpy.typing import NDArray
 from rich.progress import track
 
 import situations
-from machine import describe_machine
-from sections import write_results
+from sections import report_head, write_results
 from situations import ESTIMATE_ALONE, SITUATIONS, SURVEY_SITUATIONS, WITH_RANDOM, WITHOUT_RANDOM, Situation
 
 Floats = NDArray[np.float64]
@@ -329,14 +328,7 @@ def write_report(
         )
 
     lines = [
-        "# Sharper at the same privacy",
-        "",
-        describe_machine("dplinked", "numpy", "scipy"),
-        "",
-        " ".join(__doc__.split("\n\n")[-1].split()),
-        "",
-        *[f"- {note}" for note in notes],
-        "",
+        *report_head("Sharper at the same privacy", __doc__, notes),
         "Pairs are then / now; errors are multiples of the one without privacy.",
         "",
         "| cell | n | d | ε | RMSE | median error | ratio of RMSE | coverage of 95 % | unbounded | length | seconds |",
