@@ -64,6 +64,7 @@ class MeatRoute:
     clip: float
 
 
+_NOISY = 0.12  # noise, relative to the meat, up to which contributions are clipped further out
 SCALE_ALONE = MeatRoute("scale", 0.0)  # nothing more is released: the residuals' size has to do
 
 
@@ -72,18 +73,18 @@ def choose_route(p: int, exposure: LinkageExposure, largest_block: int | None, c
 
     Instruments are weighted to mean square one, so that the meat's diagonal is about ``n·τ²``. Block meat is right at every
     block size but needs many blocks; row meat does not see that links within a block hang together; where both drown in
-    noise, so does the sampling error, and the residuals' size is enough. Clipping is as wide as a twentieth of relative
-    noise allows.
+    noise, so does the sampling error, and the residuals' size is enough. Clipping is as wide as
+    an eighth of relative noise allows: closer, the largest contributions of skewed columns under strong signals were cut, and intervals too short.
     """
     signal = mu * count
     if largest_block is not None and exposure.matrix_change == 0.0 and not exposure.exact:
         unit = block_meat_sensitivity(1.0, exposure) * largest_block * p / signal
         least = 3.0 + 4.0 / math.sqrt(largest_block)
         if unit * least**2 <= 0.2:
-            return MeatRoute("block", min(14.0, max(least, math.sqrt(0.05 / unit))) * math.sqrt(largest_block * p))
+            return MeatRoute("block", min(14.0, max(least, math.sqrt(_NOISY / unit))) * math.sqrt(largest_block * p))
     unit = row_meat_sensitivity(1.0, exposure) * p / signal
     if unit * 16.0 <= 0.25:
-        return MeatRoute("row", min(14.0, max(4.0, math.sqrt(0.05 / unit))) * math.sqrt(p))
+        return MeatRoute("row", min(14.0, max(4.0, math.sqrt(_NOISY / unit))) * math.sqrt(p))
     return SCALE_ALONE
 
 
