@@ -84,8 +84,9 @@ def fit(
         ``"private"`` finds the middles within the bounds, for 3 % of the budget; ``"declared"`` takes what is declared; ``"auto"`` looks for them if no
         regressor's typical range is declared.
     errors
-        ``"symmetric"`` declares that errors are as often as far above the line as below, wherever on it. The second stage then clips residuals where that is most precise.
-        If they are skewed and larger in some rows than in others, slopes are bent by several per cent, so ``"any"`` clips them further out.
+        ``"symmetric"`` declares that errors are as often as far above the line as below, wherever on it, and the larger the rarer. The second stage then clips
+        residuals where that is most precise. If they are skewed and larger in some rows than in others, slopes are bent by several per cent, so ``"any"`` clips them
+        further out.
     fill
         Public value for null and non-finite cells; by default the middle of the bounds.
     descent

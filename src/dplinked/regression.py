@@ -343,7 +343,7 @@ def _rename(release: Release, names: Mapping[str, str]) -> Release:
     scaling = release.scaling
     columns = tuple(replace(column, name=names[column.name]) for column in scaling.columns)
     formula = "y ~ " + " + ".join(terms if scaling.intercept else ["0", *terms])
-    declared = {part: relabel(getattr(release.declared, part)) for part in ("bounds", "levels", "fill")}
+    declared: dict[str, Any] = {part: relabel(getattr(release.declared, part)) for part in ("bounds", "levels", "fill")}
     for part in declared.values():
         if scaling.response.name in part:
             part["y"] = part.pop(scaling.response.name)
