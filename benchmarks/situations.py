@@ -56,7 +56,7 @@ class Law:
 
 @dataclass(frozen=True)
 class Situation:
-    """One cell. `width` widens the response's bounds; `settings` are further arguments of the fit."""
+    """One cell. `width` widens the response's bounds; `settings` are further arguments of the fit, and `new` those that an earlier version does not have."""
 
     name: str
     law: str
@@ -65,6 +65,7 @@ class Situation:
     epsilon: float = 1.0
     width: float = 1.0
     settings: Mapping[str, Any] = field(default_factory=dict)
+    new: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -341,7 +342,9 @@ def true_slopes(law: str, population: int = POPULATION) -> Floats:
 
 TIGHT, WIDE = 1.0, 4.0
 SETTING1 = {"unit": dpl.PrivacyUnit(linkage_change=1.0), "delta": 10_000**-1.1}
-ESTIMATE_ALONE = "setting 1, estimate alone"  # as 0.1.0 was measured: a typical range, no intervals
+ALONE = {**SETTING1, "typical": {"x0": (-0.6, 0.6)}, "intervals": False}  # as 0.1.0 was measured
+ESTIMATE_ALONE, SYMMETRIC_ALONE = "setting 1, estimate alone", "setting 1, symmetric errors, estimate alone"
+SYMMETRIC = {"errors": "symmetric"}
 WITH_RANDOM, WITHOUT_RANDOM = "a nearly random state", "without that state"
 
 SITUATIONS = [
@@ -366,9 +369,9 @@ SITUATIONS = [
     Situation("weak signal, tight bounds", "weak"),
     Situation("a rare level", "rare level"),
     Situation("setting 1", "setting 1", 10_000, settings=SETTING1),
-    Situation(
-        ESTIMATE_ALONE, "setting 1", 10_000, settings={**SETTING1, "typical": {"x0": (-0.6, 0.6)}, "intervals": False}
-    ),
+    Situation(ESTIMATE_ALONE, "setting 1", 10_000, settings=ALONE),
+    Situation(SYMMETRIC_ALONE, "setting 1", 10_000, settings=ALONE, new=SYMMETRIC),
+    Situation("d = 5, blocks of 25, symmetric errors", "d = 5", new=SYMMETRIC),
 ]  # fmt: skip
 
 SURVEY_SITUATIONS = [

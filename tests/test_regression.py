@@ -219,6 +219,7 @@ def test_without_noise_equals_least_squares(rows, fit_intercept):
         {"method": "ngd", "descent": dpl.Descent(iterations=20)},
         {"calibration": "paper", "epsilon": 1.0},
         {"ranges": "private"},
+        {"errors": "symmetric"},
         {"unit": PrivacyUnit(moves_block=True, displaced_links=1)},
         {"typical": {"x0": (2, 8)}},
     ],

@@ -38,6 +38,7 @@ def fit(
     calibration: str = "tight",
     typical: Mapping[str, Sequence[float]] | None = None,
     ranges: str = "auto",
+    errors: str = "any",
     fill: Mapping[str, float] | None = None,
     descent: Descent | None = None,
     response_bound: float | None = None,
@@ -82,6 +83,10 @@ def fit(
     ranges
         ``"private"`` finds the middles within the bounds, for 3 % of the budget; ``"declared"`` takes what is declared; ``"auto"`` looks for them if no
         regressor's typical range is declared.
+    errors
+        ``"symmetric"`` declares that errors are as often as far above the line as below, wherever on it, and the larger the rarer. The second stage then clips
+        residuals where that is most precise. If they are skewed and larger in some rows than in others, slopes are bent by several per cent, so ``"any"`` clips them
+        further out.
     fill
         Public value for null and non-finite cells; by default the middle of the bounds.
     descent
@@ -127,6 +132,7 @@ def fit(
         calibration=calibration,
         typical={} if typical is None else typical,
         ranges=ranges,
+        errors=errors,
         fill={} if fill is None else fill,
         descent=descent,
         response_bound=response_bound,

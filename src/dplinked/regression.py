@@ -30,7 +30,6 @@ from dplinked.errors import DplinkedError, StudyError, plain_faults, raise_alone
 from dplinked.fitting import fit_study
 from dplinked.linkage import UNSTATED, Linkage, PrivacyUnit
 from dplinked.records import shown_setting
-from dplinked.release.contents import Declared
 from dplinked.release.release import Release
 from dplinked.study.descent import Descent
 from dplinked.study.study import Study
@@ -58,7 +57,7 @@ class LinkedRegression(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         What one individual can change besides their own x and y; see :class:`PrivacyUnit`.
     fit_intercept
         Whether the model has an intercept.
-    method, calibration, ranges, descent, ridge, large_epsilon, intervals
+    method, calibration, ranges, errors, descent, ridge, large_epsilon, intervals
         As in :func:`dplinked.fit`.
     response_bound, row_norm
         R and c of the paper's algorithms, for ``calibration="paper"``; by default what the bounds imply. A row holds a one for the
@@ -112,6 +111,7 @@ class LinkedRegression(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         calibration: str = "tight",
         typical: Mapping[Any, Sequence[float]] | Sequence[float] | None = None,
         ranges: str = "auto",
+        errors: str = "any",
         descent: Descent | None = None,
         response_bound: float | None = None,
         row_norm: float | None = None,
@@ -130,6 +130,7 @@ class LinkedRegression(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         self.calibration = calibration
         self.typical = typical
         self.ranges = ranges
+        self.errors = errors
         self.descent = descent
         self.response_bound = response_bound
         self.row_norm = row_norm
@@ -231,6 +232,7 @@ class LinkedRegression(RegressorMixin, BaseEstimator):  # type: ignore[misc]
             "method",
             "calibration",
             "ranges",
+            "errors",
             "descent",
             "response_bound",
             "row_norm",
@@ -341,14 +343,14 @@ def _rename(release: Release, names: Mapping[str, str]) -> Release:
     scaling = release.scaling
     columns = tuple(replace(column, name=names[column.name]) for column in scaling.columns)
     formula = "y ~ " + " + ".join(terms if scaling.intercept else ["0", *terms])
-    declared = {part: relabel(getattr(release.declared, part)) for part in ("bounds", "levels", "fill")}
+    declared: dict[str, Any] = {part: relabel(getattr(release.declared, part)) for part in ("bounds", "levels", "fill")}
     for part in declared.values():
         if scaling.response.name in part:
             part["y"] = part.pop(scaling.response.name)
     return replace(
         release,
         formula=formula,
-        declared=Declared(formula, **declared),
+        declared=replace(release.declared, formula=formula, **declared),
         error_parts=relabel(release.error_parts),
         coef=relabel(release.coef),
         std_err=relabel(release.std_err),

@@ -154,13 +154,14 @@ def expect_second_stage(
     same = design.half_widths is None and wide.design.half_widths is None and rows.exposure.symmetric
     gram, bend = choose_gram_share(spending, start, wide.design, same, sizes, groups, rows.count)
     share = spending.unspent(keep=_kept_for_meat(study, rows, spending) + 2.0 * CLIPPING + gram)
-    residuals = measure_residuals(groups, wide, spending, beta, explained, sizes, share)
+    residuals = measure_residuals(study, groups, wide, spending, beta, explained, sizes, share)
     left = float(np.trace(estimate.covariance[int(design.intercept) :, int(design.intercept) :]))
     stage = SecondStage(beta, wide, groups, sizes, explained, residuals, bend**2 * left * _AFTER_ONE_STEP, gram, same)
     return stage if _pays(study, rows, spending, start, stage, share, first) else None
 
 
 def measure_residuals(
+    study: Study,
     groups: Groups,
     rows: LinkedRows,
     spending: Spending,
@@ -177,9 +178,8 @@ def measure_residuals(
     deviation = right_deviation(size, level, accuracy, explained)
     unit = right_residuals_sensitivity(1.0, exposure) / spending.share(share)
     largest = 4.0 * design.response.peak
-    return expect_residuals(
-        deviation, explained, instrument_sizes(design, sizes), design.intercept, unit, groups.squares, largest
-    )
+    ratios, symmetric = instrument_sizes(design, sizes), study.errors == "symmetric"
+    return expect_residuals(deviation, explained, ratios, design.intercept, unit, groups.squares, largest, symmetric)
 
 
 def _kept_for_meat(study: Study, rows: LinkedRows, spending: Spending) -> float:
@@ -237,7 +237,7 @@ def fit_residuals(
     residuals, beta, steps = stage.residuals, stage.beta, list[Step]()
     for part in (FIRST_STEP * rest, (1.0 - FIRST_STEP) * rest):
         if steps:
-            residuals = measure_residuals(groups, wide, spending, beta, stage.explained, stage.sizes, part)
+            residuals = measure_residuals(study, groups, wide, spending, beta, stage.explained, stage.sizes, part)
         slope = derivative(gram, residuals, intercept)
         clip = ResidualClip(beta, residuals.limit, residuals.intercept_weight, 4.0 * wide.design.response.peak)
         meat = plan_meat_clip(groups, wide, residuals, spending) if steps and study.intervals else None

@@ -48,12 +48,18 @@ def slope(plan: dpl.Plan) -> Any:
     return next(row for row in plan.rows if row.name == "x")
 
 
+def test_a_plan_foresees_what_symmetric_errors_allow() -> None:
+    plans = [plan_one(errors=errors) for errors in ("any", "symmetric")]
+    assert slope(plans[1]).total < 0.95 * slope(plans[0]).total
+    assert ["errors symmetric around the line" in plan.assumptions for plan in plans] == [False, True]
+
+
 # --- the figures ---------------------------------------------------------------------------------------
 
 
 def test_a_plan_takes_what_a_fit_takes() -> None:
     planned, fitted = (inspect.signature(function).parameters for function in (dpl.plan, dpl.fit))
-    for name in ("method", "calibration", "descent", "response_bound", "row_norm", "intervals"):
+    for name in ("method", "calibration", "errors", "descent", "response_bound", "row_norm", "intervals"):
         assert planned[name].default == fitted[name].default
         assert planned[name].annotation == fitted[name].annotation
 

@@ -443,7 +443,7 @@ def positions() -> dict[str, tuple[Callable[..., Any], dict[str, Any]]]:
         "typical": {"x": (0.2, 0.8)},
     }
     study = {
-        **common, "method": "ssp", "calibration": "tight", "ranges": "declared", "fill": {"x": 0.5}, "descent": None, "response_bound": None, "row_norm": None,
+        **common, "method": "ssp", "calibration": "tight", "ranges": "declared", "errors": "any", "fill": {"x": 0.5}, "descent": None, "response_bound": None, "row_norm": None,
         "ridge": None, "large_epsilon": False, "intervals": False, "ledger": None, "population": None,
     }  # fmt: skip
 
@@ -455,9 +455,9 @@ def positions() -> dict[str, tuple[Callable[..., Any], dict[str, Any]]]:
     def made(cls: Any) -> Callable[..., Any]:
         return lambda **arguments: repr(cls(**arguments))
 
-    shaped = ("method", "calibration", "descent", "response_bound", "row_norm", "intervals")
+    shaped = ("method", "calibration", "errors", "descent", "response_bound", "row_norm", "intervals")
     shared = (
-        "epsilon", "delta", "linkage", "method", "calibration", "ranges", "descent", "response_bound", "row_norm", "ridge", "large_epsilon", "intervals",
+        "epsilon", "delta", "linkage", "method", "calibration", "ranges", "errors", "descent", "response_bound", "row_norm", "ridge", "large_epsilon", "intervals",
     )  # fmt: skip
     return {
         "fit": (dpl.fit, {"data": numbers, **study, "release_id": None}),

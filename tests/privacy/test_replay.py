@@ -57,6 +57,7 @@ PATHS = {
     "second stage, block meat": {},
     "second stage, scale alone": {},
     "second stage, weighed groups": {},
+    "second stage, symmetric errors": {"errors": "symmetric"},
     "second stage, declared ranges": {"typical": {"x": (2.0, 4.0)}, "ranges": "declared"},
     "ngd": {"method": "ngd", "intervals": False},
     "ngd with intervals": {"method": "ngd"},

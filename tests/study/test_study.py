@@ -132,6 +132,28 @@ def test_carriers_are_declared_shown_and_promised(tmp_path) -> None:
         dpl.Study(**{**NAMED, "linkage": dpl.ELE(0.9, source="released", paid=0.1, displaced_links=0, carriers=2)})
 
 
+def test_symmetric_errors_are_declared_and_told(tmp_path) -> None:
+    """In study files, to the ledger, whose earlier requests stay what they were, and by the release."""
+    plain, any_, symmetric = (
+        dpl.Study.from_text(STUDY.replace("[bounds]", f"{line}\n[bounds]"), tmp_path)
+        for line in ("", 'errors = "any"', 'errors = "symmetric"')
+    )
+    assert plain.request([]) == any_.request([])
+    assert "errors" not in plain.request([])
+    assert symmetric.request([])["errors"] == "symmetric"
+    rng = np.random.default_rng(1)
+    x = rng.uniform(0, 1, 4000)
+    rows = {"x": x, "y": 0.2 + 0.6 * x + 0.05 * rng.standard_normal(x.size)}
+    for study, said in ((plain, False), (symmetric, True)):
+        release = dpl.fit_study(study, rows)
+        assert "right residuals" in [part.name for part in release.released.parts]
+        told = (release.summary(), release.to_html(), release.to_markdown())
+        assert [" ".join(text.split()).count("declared symmetric") > 0 for text in told] == [said] * 3
+        assert dpl.Release.from_json(release.to_json()) == release
+        assert release.declared.errors == study.errors
+        assert release.submodel("y ~ 1").declared.errors == study.errors
+
+
 def test_a_release_says_how_many_rows_carry_a_response() -> None:
     rows = {"y": [0.1, 0.9] * 40, "x": [0.2, 0.8] * 40}
     settings = {name: value for name, value in NAMED.items() if name not in ("linkage", "formula")}

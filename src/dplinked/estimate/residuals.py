@@ -58,6 +58,10 @@ def clipped_square(limit: float, deviation: float) -> float:
     return deviation**2 * inside + limit**2 * 2.0 * (1.0 - _NORMAL.cdf(near))
 
 
+_TRIED = np.geomspace(1.0, 8.0, 100)  # clips of symmetric residuals
+_SQUARES = np.array([clipped_square(clip, 1.0) for clip in _TRIED])
+
+
 def right_deviation(size: float, level: float, accuracy: float, explained: float) -> float:
     """Deviation of the residuals of right links, if a share `level` of all rows has absolute residuals up to `size`.
 
@@ -128,7 +132,14 @@ class Residuals:
 
 
 def expect_residuals(
-    deviation: float, explained: float, ratios: Floats, intercept: bool, noise: float, count: float, largest: float
+    deviation: float,
+    explained: float,
+    ratios: Floats,
+    intercept: bool,
+    noise: float,
+    count: float,
+    largest: float,
+    symmetric: bool,
 ) -> Residuals:
     """Choose how far residuals are clipped, and expect what that keeps.
 
@@ -140,12 +151,14 @@ def expect_residuals(
         Standard deviation of the equation's noise, per unit of K.
     largest
         Beyond this nothing is clipped: no residual is larger.
+    symmetric
+        Whether errors are declared symmetric around the line.
     """
     square, spread = float((ratios**2).sum()), math.sqrt(2.0 * float((ratios**4).sum()))  # mean and deviation of ‖h‖²
     typical = math.sqrt(square / max(1, ratios.size)) if ratios.size else 1.0
     iota = INTERCEPT_WEIGHT * typical * intercept
     norm = math.sqrt(iota**2 + min(float(ratios.size), square + _LARGE * spread))
-    clip = min(choose_clip(noise * norm / (math.sqrt(count) * typical)), largest / deviation)
+    clip = min(choose_clip(noise * norm / (math.sqrt(count) * typical), symmetric), largest / deviation)
     squares = np.clip(square + spread * _EXAMPLES, 0.05 * square, ratios.size) if ratios.size else np.zeros(1)
     widths = clip * norm / np.sqrt(iota**2 + squares)
     weights = squares / squares.sum() if ratios.size else np.ones(1)
@@ -155,12 +168,15 @@ def expect_residuals(
     return Residuals(deviation, clip, norm, iota, (mean, math.sqrt(mean * core), core), wrong, explained, ratios)
 
 
-def choose_clip(noise: float) -> float:
+def choose_clip(noise: float, symmetric: bool) -> float:
     """λ, if the equation's noise is λ·`noise` times its sampling error.
 
     Skewed residuals whose size follows a regressor lose more on one side, which bends the slope. So the clip is as wide as it can be at little cost; it comes
-    closer only where noise drowns sampling error, and with it what clipping does.
+    closer only where noise drowns sampling error, and with it what clipping does. Symmetric residuals lose as much on both sides: their clip is where normal
+    ones make the slope's error smallest.
     """
+    if symmetric:
+        return float(_TRIED[np.argmin((_SQUARES + (noise * _TRIED) ** 2) / slope_kept(_TRIED) ** 2)])
     close, far = CLIPS
     least, most = (math.log(ratio) for ratio in _DROWNED)
     drowned = min(1.0, max(0.0, (math.log(far * noise) - least) / (most - least)))

@@ -29,8 +29,12 @@ def describe_assumptions(study: Study, guess: Guess) -> str:
     """Say what was guessed, and where the figures come from."""
     return (
         "Assumes columns spread evenly over their typical ranges (else bounds) and uncorrelated, "
-        f"R² = {guess.r_squared:g}{_describe_links(study, guess)}. {_FIGURES[study.method, study.calibration]}"
+        f"R² = {guess.r_squared:g}{_describe_errors(study)}{_describe_links(study, guess)}. {_FIGURES[study.method, study.calibration]}"
     )
+
+
+def _describe_errors(study: Study) -> str:
+    return ", errors symmetric around the line" if study.errors == "symmetric" else ""
 
 
 def _describe_links(study: Study, guess: Guess) -> str:

@@ -28,12 +28,13 @@ class Privacy:
 
 @dataclass(frozen=True)
 class Declared(ReadableByKey):
-    """The model as it was declared: its formula, the bounds and levels of its columns, and what null cells became."""
+    """The model as it was declared: its formula, the bounds and levels of its columns, what null cells became, and which errors responses may have."""
 
     formula: str
     bounds: dict[str, tuple[float, float]]
     levels: dict[str, tuple[str | None, ...]]
     fill: dict[str, float]
+    errors: str = "any"
 
 
 @dataclass(frozen=True, eq=False)

@@ -25,6 +25,11 @@ RESIDUAL_LINE = (
     "The line is close to the one that least squares would find on perfectly linked rows, clipped to their bounds: large residuals, and rows far out in a column, "
     "count for less. Where the truth is curved or errors are skewed, the two differ."
 )
+SYMMETRIC_LINE = (
+    "Errors were declared symmetric around the line, and the larger the rarer, so residuals are clipped close to it. If they are, the line is close to the one that least "
+    "squares would find on perfectly linked rows, clipped to their bounds. If they are skewed, and larger in some rows than in others, slopes are bent by several per cent, "
+    "which intervals do not cover."
+)
 AIMED_LINE = "The line follows the middle of the columns. It is the one of least squares on perfectly linked rows where the truth is a line, and another where it is curved."
 _ROUTES = {
     "block": "block totals",
@@ -113,7 +118,7 @@ def say_line(result: Result) -> list[str]:
     if result.calibration != "tight":
         return []
     if any(part.name == RIGHT_RESIDUALS for part in result.released.parts):
-        return [RESIDUAL_LINE]
+        return [SYMMETRIC_LINE if result.declared.errors == "symmetric" else RESIDUAL_LINE]
     return [LEAST_SQUARES_LINE if result.scaling.half_widths is None else AIMED_LINE]
 
 

@@ -25,6 +25,7 @@ from dplinked.study.toml import read_settings
 _METHODS = ("ssp", "ngd")
 _CALIBRATIONS = ("tight", "paper")
 _RANGES = ("auto", "declared", "private")
+_ERRORS = ("any", "symmetric")
 _RANGES_IN_LEDGERS = {
     "auto": "declared",
     "declared": "none",
@@ -59,6 +60,7 @@ class Study(PlainlyShown):
     ledger: str | Path | None = field(default=None, repr=False)  # it may hold a password
     population: str | None = None
     ledger_key: str | Path | None = field(default=None, repr=False)
+    errors: str = "any"
 
     @plain_faults
     def __post_init__(self) -> None:
@@ -71,7 +73,8 @@ class Study(PlainlyShown):
             object.__setattr__(self, name, float(getattr(self, name)))
         if not self.large_epsilon:
             check_size(self.epsilon)
-        for name, allowed in (("method", _METHODS), ("calibration", _CALIBRATIONS), ("ranges", _RANGES)):
+        choices = {"method": _METHODS, "calibration": _CALIBRATIONS, "ranges": _RANGES, "errors": _ERRORS}
+        for name, allowed in choices.items():
             if getattr(self, name) not in allowed:
                 raise StudyError(f"{name} must be one of {list(allowed)}, not {shown(getattr(self, name))}.")
         if not isinstance(self.linkage, (Exact, ELE, Matching)):
@@ -111,7 +114,7 @@ class Study(PlainlyShown):
                 raise StudyError(
                     f"{name} must be a mapping from columns' names, like {name}={{'income': …}}, not {shown(getattr(self, name))}."
                 )
-        for name in ("method", "calibration", "ranges", "population"):
+        for name in ("method", "calibration", "ranges", "errors", "population"):
             if not isinstance(getattr(self, name), str) and (name != "population" or self.population is not None):
                 raise StudyError(f"{name} must be a text, not {shown(getattr(self, name))}.")
         if self.ledger is not None and not isinstance(self.ledger, (str, PathLike)):
@@ -140,6 +143,10 @@ class Study(PlainlyShown):
             raise StudyError(
                 "ranges='private' aims the bounded instrument: use it with method='ssp', calibration='tight'."
             )
+        if self.errors == "symmetric" and (self.calibration == "paper" or self.method == "ngd"):
+            raise StudyError(
+                "errors='symmetric' says how far residuals may be clipped, which method='ssp' with calibration='tight' does: use these, or leave it out."
+            )
 
     @property
     def searches_ranges(self) -> bool:
@@ -161,6 +168,8 @@ class Study(PlainlyShown):
         skipped = ("data", "ledger", "population", "ledger_key", "linkage")
         settings = {name: getattr(self, name) for name in self.__dataclass_fields__ if name not in skipped}
         settings["ranges"] = _RANGES_IN_LEDGERS[self.ranges]
+        if self.errors == "any":  # as before there was a choice
+            del settings["errors"]
         return {**settings, "linkage": self.linkage.identity(), "data": list(fingerprints)}
 
     def check_count(self, count: int) -> None:

@@ -31,7 +31,7 @@ _LINKAGES: dict[str, tuple[str, ...]] = {
 }
 SECTIONS: dict[str, tuple[str, ...]] = {
     "data": ("path", "query", "attach", "spark"),
-    "model": ("formula", "method", "calibration", "ranges", "ridge", "intervals"),
+    "model": ("formula", "method", "calibration", "ranges", "errors", "ridge", "intervals"),
     "bounds": (),
     "levels": (),
     "typical": (),

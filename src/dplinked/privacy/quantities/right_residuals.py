@@ -25,6 +25,7 @@ from dplinked.sums.rounding import rounding_slack
 Floats = NDArray[np.float64]
 
 RIGHT_RESIDUALS = "right residuals"
+_REGROUPED = 2.0  # how much more weights change than Q, if rows are grouped anew; for 16 partners or more
 
 
 def pair_weights(exposure: LinkageExposure) -> tuple[float, float, float]:
@@ -52,18 +53,41 @@ def weight_change(exposure: LinkageExposure) -> float:
     ``2(1-γ)`` in all. Their o grows by ``(1-γ)/((m-1)(m-2))`` each, ``(1-γ)/(m-2)`` in all, at most 1-γ; in a block of two the other row's own weight grows by
     1-γ and its partner's is gone, ``2(1-γ)`` together. So at most ``3(1-γ)``, and joining is leaving in reverse: ``6(1-γ)``.
 
-    *Any other change of Q, by M in l1.* Go from the blocks before to their parts that stay together, and from there to the blocks after. A block of m rows falls
-    into parts, the largest of a rows. Pairs of a row and its partner that are torn have an end outside of the largest part: at most ``c·min(2(m-a), m)``. Each
-    moves a weight of ``(1-γ)/c`` to another partner: ``2(1-γ)·min(2(m-a), m)`` in all. All torn pairs are at least ``m·min(m-a, m/2)``, and Q loses ``(1-γ)/(m-1)``
-    on each, so the weights change at most four times as much as Q loses there; joining likewise, four times what Q gains on new pairs. A change of accuracies
-    weighs |Δγ| a row, which Q's own entries pay for, and o changes as an entry of the row off the diagonal does. Together at most 5M.
+    *Any other change of Q, by M in l1: at most 2M.* Let row i be in a block B of m rows before and in B' of m' after, with ``w = 1-γ`` and ``w' = 1-γ'`` (0 in a block of
+    one), and let A be the a rows of both. Write ``x = 1 - a/m``, ``y = 1 - a/m'`` and ``Δ = |w - w'|``; where the order matters, w is the larger. M_i and D_i are what row i changes
+    of Q and of the weights, and V_i is the l1 distance of the means over its partners before and after. Then
+
+    1. ``M_i = Δ + (a-1)|o - o'| + (m-a)o + (m'-a)o'``, where ``w = (m-1)o`` and ``w' = (m'-1)o'``. So ``M_i ≥ 2(Δ + w'y)`` and ``M_i ≥ 2wx``, and if o is the larger,
+       ``|o - o'| ≤ M_i/(2(m-1))``.
+    2. ``D_i ≤ |o - o'| + Δ + V_i min(w, w')``.
+    3. *In a circle of n > c rows*, a of which are in A, let k_i be how many of the next c rows are in A too. Over the rows of A, ``a + 2Σk_i`` is the sum of
+       ``1_A(i)1_A(i+s)`` over all i and ``|s| ≤ c``, a quadratic form whose eigenvalues are those of Dirichlet's kernel: ``2c+1`` for the constant part of 1_A, whose square is
+       a²/n, and at least ``-δ(2c+1)`` for the rest. Hence the mean of ``1 - k_i/c`` over A is at most ``R(1 - a/n)``, ``R = (1 + 1/(2c))(1 + δ)``. The
+       kernel is ``sin(u)/sin(v)``, v = u/(2c+1) up to π/2. With ``sin(u)/u ≥ -.2173`` and ``sin(v) ≥ v(1 - v²/6)`` up to u = 2π, and ``sin(v) ≥ sin(2π/(2c+1))`` beyond,
+       ``δ < .219`` for c ≥ 16; so ``R < 1.26``.
+    4. The sum of ``a(1 - a/m)(2a/m - 1)`` over the parts of a block is not above 0: if one has more than half of the rows, a share α, every other share β is at most 1-α, and
+       ``β(1-β)(1-2β) ≥ βα(2α-1)``. So it is enough that D_i, on average over the rows of A, is at most ``2M_i`` plus ``(R/2)wx(1-2x)`` if m > c+1, and plus ``(R/2)w'y(1-2y)`` if m' > c+1.
+
+    *Both blocks have at most c+1 rows.* Off the diagonal the weights are Q's entries: ``D_i ≤ M_i + |o - o'| ≤ 1.5M_i``.
+
+    *Both have more.* The next c rows of B ∪ B' that are in A are partners before and after, all of them in the order of their random numbers, and
+    ``a/(m + m' - a) ≥ (1-x)(1-y)``. So V_i is at most ``2R(x+y-xy)`` on average. With ``μ = max(Δ + w'y, wx)``, ``w = w' + Δ`` and ``e = x - y``,
+
+        3μ + (wx(1-2x) + w'y(1-2y))/2 - Δ - 2w'(x+y-xy) = 1.5|Δ(1-x) - w'e| + Δ(1/2 + 2x - x²) - w'e²,
+
+    which is not below 0: the first term is at least ``|e||Δ(1-x) - w'e|``, and ``e ≤ x``. Times R, D_i is at most ``1.5R·M_i + M_i/(2(c+1))`` and the terms of 4: below ``1.92M_i``.
+
+    *B has at most c+1 rows, B' more* (or the reverse). All others of B are partners, so of c partners in B' those in A stay: V_i is at most ``2·min(1, Ry)`` on average. If ``y ≤ 1/2``,
+    both blocks have at least a ≥ c/2 + 1 rows, and ``D_i ≤ M_i/2 + R·M_i + M_i/c < 1.83M_i``. Else ``D_i ≤ M_i/2 + Δ + 2min(w, w')·min(1, Ry)``, and with the term of 4 on this side
+    it is at most ``M_i/2 + M_i(min(1/y, R) + (R/4)(2y-1))``, because ``M_i ≥ 2(Δ + w'y)`` if w' is the smaller and, as ``Ry ≥ 1/2``, ``Δ + 2w·min(1, Ry) ≤ 2w'·min(1, Ry)`` if it is the
+    larger. The bracket is largest at ``y = 1/R``, and D_i below ``(1 + .75R)M_i < 1.95M_i``.
 
     *An explicit Q.* ``(I-Q)^j - (I-Q')^j`` is a sum of j products with one factor Q' - Q between powers of I-Q and of I-Q', and an entrywise l1 norm grows by at
     most the largest column sum of what stands on the left and the largest row sum of what stands on the right.
     """
     M = exposure.matrix_change
     if exposure.symmetric:
-        return exposure.moved_change + 5.0 * (M - exposure.moved_change)
+        return exposure.moved_change + _REGROUPED * (M - exposure.moved_change)
     r, s, k = *_spread(exposure), _terms(exposure)
     return M * sum(s**i * r ** (j - 1 - i) for j in range(1, k) for i in range(j))
 
