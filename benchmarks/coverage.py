@@ -24,7 +24,7 @@ import math
 import os
 import sys
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -60,6 +60,7 @@ class Cell:
     errors: str = (
         "normal"  # or "multiplicative" or "skewed": as large as the line is, or as x is away from its lower bound
     )
+    declares: str = "any"  # what is declared about errors
     calibration: str = "tight"
     sigma: float = 1.0  # with the paper's calibration: standard deviation of the errors
     radius: float = 2.0  # with the paper's calibration: C of Algorithm 1
@@ -104,7 +105,11 @@ def _cells() -> list[Cell]:
         for errors in ("multiplicative", "skewed"):
             cells.append(Cell(f"{errors}-n{n}", n=n, errors=errors))
             cells.append(Cell(f"{errors}-n{n}-e8", n=n, errors=errors, epsilon=8.0))
-    cells.append(Cell("multiplicative-lognormal", n=20_000, x="lognormal", errors="multiplicative", reported=True))
+    long_tail = Cell("multiplicative-lognormal", n=20_000, x="lognormal", errors="multiplicative", reported=True)
+    cells += [
+        long_tail,
+        replace(long_tail, name="multiplicative-lognormal-declared", declares="skewed", reported=False),
+    ]
     return [*cells, *(_paper_cell(method, **own) for method in ("ssp", "ngd") for own in _PAPER)]
 
 
@@ -224,6 +229,7 @@ def draw(cell: Cell, rng: np.random.Generator) -> tuple[dict[str, Any], dict[str
         "delta": 1e-6,
         "method": cell.method,
         "ranges": "private" if cell.generous else "declared",
+        "errors": cell.declares,
     }
     if not cell.generous and cell.x == "lognormal":
         arguments["typical"] = {f"x{k}": (0.5, 2.0) for k in range(d)}

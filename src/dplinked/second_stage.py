@@ -178,8 +178,8 @@ def measure_residuals(
     deviation = right_deviation(size, level, accuracy, explained)
     unit = right_residuals_sensitivity(1.0, exposure) / spending.share(share)
     largest = 4.0 * design.response.peak
-    ratios, symmetric = instrument_sizes(design, sizes), study.errors == "symmetric"
-    return expect_residuals(deviation, explained, ratios, design.intercept, unit, groups.squares, largest, symmetric)
+    ratios = instrument_sizes(design, sizes)
+    return expect_residuals(deviation, explained, ratios, design.intercept, unit, groups.squares, largest, study.errors)
 
 
 def _kept_for_meat(study: Study, rows: LinkedRows, spending: Spending) -> float:

@@ -47,7 +47,7 @@ def test_released_values_however_odd_give_a_deviation() -> None:
 
 
 def test_clips_widen_with_the_number_of_rows_and_close_where_noise_drowns_the_rest() -> None:
-    clips = [choose_clip(noise, symmetric=False) for noise in (3.0, 1.0, 0.3, 0.1, 0.01)]
+    clips = [choose_clip(noise, errors="any") for noise in (3.0, 1.0, 0.3, 0.1, 0.01)]
     assert clips == sorted(clips)
     assert clips[0] == pytest.approx(2.0)
     assert 2.1 < clips[1] < clips[2]
@@ -61,19 +61,25 @@ def slope_error(clip: float, noise: float) -> float:
     return math.sqrt(clipped_square(clip, 1.0) + (noise * clip) ** 2) / float(slope_kept(np.array(clip)))
 
 
+def test_skewed_residuals_are_clipped_far_out_whatever_the_noise() -> None:
+    for noise in (3.0, 1.0, 0.3):
+        assert choose_clip(noise, errors="skewed") == 10.0 > 2.0 * choose_clip(noise, errors="any")
+    assert choose_clip(0.01, errors="skewed") == choose_clip(0.01, errors="any") == pytest.approx(100.0)
+
+
 def test_symmetric_residuals_are_clipped_where_the_error_is_smallest() -> None:
     for noise, most in ((3.0, 1.0), (0.3, 2.0), (0.03, 4.5), (1e-6, 8.0)):
-        clip = choose_clip(noise, symmetric=True)
+        clip = choose_clip(noise, errors="symmetric")
         assert 1.0 <= clip <= most + 1e-9
-        others = [choose_clip(noise, symmetric=False), *np.linspace(1.0, 9.0, 41)]
+        others = [choose_clip(noise, errors="any"), *np.linspace(1.0, 9.0, 41)]
         assert slope_error(clip, noise) <= 1.002 * min(slope_error(other, noise) for other in others)
-    assert slope_error(choose_clip(0.3, symmetric=True), 0.3) < 0.9 * slope_error(
-        choose_clip(0.3, symmetric=False), 0.3
+    assert slope_error(choose_clip(0.3, errors="symmetric"), 0.3) < 0.9 * slope_error(
+        choose_clip(0.3, errors="any"), 0.3
     )
 
 
 def test_no_row_contributes_more_than_the_limit() -> None:
-    found = expect_residuals(0.1, 1.0, np.array([0.3, 0.5]), True, 20.0, 1e4, 4.0, symmetric=False)
+    found = expect_residuals(0.1, 1.0, np.array([0.3, 0.5]), True, 20.0, 1e4, 4.0, errors="any")
     assert found.limit == pytest.approx(found.clip * 0.1 * found.norm)
     assert all(0.9 < kept < 1.1 for kept in found.kept)
     assert found.wrong < found.kept[2]

@@ -26,6 +26,7 @@ _LARGE = 2.0  # deviations of ‖h‖² above its mean: a row of large norm, who
 _WORTH = 1.0  # noise of the equation, relative to its sampling error, up to which residuals are clipped further out
 # Least clips, in deviations of residuals, where noise is _DROWNED[1] or _DROWNED[0] times the sampling error.
 CLIPS = (2.0, 4.0)
+SKEWED_CLIP = 10.0  # the least where errors are declared skewed
 _DROWNED = (1.5, 5.0)
 _EXAMPLES = np.array([NormalDist().inv_cdf((i + 0.5) / 64) for i in range(64)])  # where ‖h‖² may lie
 CLEAR = 3.0  # times its noise's spectral size: how far the weakest direction of the slope should stand above it
@@ -139,7 +140,7 @@ def expect_residuals(
     noise: float,
     count: float,
     largest: float,
-    symmetric: bool,
+    errors: str,
 ) -> Residuals:
     """Choose how far residuals are clipped, and expect what that keeps.
 
@@ -151,14 +152,14 @@ def expect_residuals(
         Standard deviation of the equation's noise, per unit of K.
     largest
         Beyond this nothing is clipped: no residual is larger.
-    symmetric
-        Whether errors are declared symmetric around the line.
+    errors
+        What is declared about errors; see :func:`dplinked.fit`.
     """
     square, spread = float((ratios**2).sum()), math.sqrt(2.0 * float((ratios**4).sum()))  # mean and deviation of ‖h‖²
     typical = math.sqrt(square / max(1, ratios.size)) if ratios.size else 1.0
     iota = INTERCEPT_WEIGHT * typical * intercept
     norm = math.sqrt(iota**2 + min(float(ratios.size), square + _LARGE * spread))
-    clip = min(choose_clip(noise * norm / (math.sqrt(count) * typical), symmetric), largest / deviation)
+    clip = min(choose_clip(noise * norm / (math.sqrt(count) * typical), errors), largest / deviation)
     squares = np.clip(square + spread * _EXAMPLES, 0.05 * square, ratios.size) if ratios.size else np.zeros(1)
     widths = clip * norm / np.sqrt(iota**2 + squares)
     weights = squares / squares.sum() if ratios.size else np.ones(1)
@@ -168,14 +169,16 @@ def expect_residuals(
     return Residuals(deviation, clip, norm, iota, (mean, math.sqrt(mean * core), core), wrong, explained, ratios)
 
 
-def choose_clip(noise: float, symmetric: bool) -> float:
+def choose_clip(noise: float, errors: str = "any") -> float:
     """λ, if the equation's noise is λ·`noise` times its sampling error.
 
     Skewed residuals whose size follows a regressor lose more on one side, which bends the slope. So the clip is as wide as it can be at little cost; it comes
-    closer only where noise drowns sampling error, and with it what clipping does. Symmetric residuals lose as much on both sides: their clip is where normal
-    ones make the slope's error smallest.
+    closer only where noise drowns sampling error, and with it what clipping does; not at all where errors are declared skewed. Symmetric residuals lose as much on both sides:
+    their clip is where normal ones make the slope's error smallest.
     """
-    if symmetric:
+    if errors == "skewed":
+        return max(SKEWED_CLIP, _WORTH / noise)
+    if errors == "symmetric":
         return float(_TRIED[np.argmin((_SQUARES + (noise * _TRIED) ** 2) / slope_kept(_TRIED) ** 2)])
     close, far = CLIPS
     least, most = (math.log(ratio) for ratio in _DROWNED)

@@ -34,7 +34,9 @@ def describe_assumptions(study: Study, guess: Guess) -> str:
 
 
 def _describe_errors(study: Study) -> str:
-    return ", errors symmetric around the line" if study.errors == "symmetric" else ""
+    return {"symmetric": ", errors symmetric around the line", "skewed": ", errors that may be skewed"}.get(
+        study.errors, ""
+    )
 
 
 def _describe_links(study: Study, guess: Guess) -> str:

@@ -329,7 +329,7 @@ def _declarations(result: Result) -> list[Part]:
     levels = [[name, ", ".join(map(str, found))] for name, found in declared.levels.items()]
     return [
         "Cells beyond their bounds were clipped to them. None of this was read from the data.",
-        *(["Errors were declared symmetric around the line."] if declared.errors == "symmetric" else []),
+        *([] if declared.errors == "any" else [f"Errors were declared {declared.errors} around the line."]),
         *([Table(["column", "lowest", "highest"], bounds, "Declared bounds")] if bounds else []),
         *([Table(["column", "levels, the reference first"], levels, "Declared levels")] if levels else []),
     ]

@@ -30,7 +30,12 @@ SYMMETRIC_LINE = (
     "squares would find on perfectly linked rows, clipped to their bounds. If they are skewed, and larger in some rows than in others, slopes are bent by several per cent, "
     "which intervals do not cover."
 )
+SKEWED_LINE = (
+    "Errors were declared skewed, so residuals are clipped far from the line, which is close to the one that least squares would find on perfectly linked rows, clipped to "
+    "their bounds: rows far out in a column count for less. Where the truth is curved, the two differ."
+)
 AIMED_LINE = "The line follows the middle of the columns. It is the one of least squares on perfectly linked rows where the truth is a line, and another where it is curved."
+STAGE_LINES = {"any": RESIDUAL_LINE, "symmetric": SYMMETRIC_LINE, "skewed": SKEWED_LINE}
 _ROUTES = {
     "block": "block totals",
     "row": "single rows",
@@ -118,7 +123,7 @@ def say_line(result: Result) -> list[str]:
     if result.calibration != "tight":
         return []
     if any(part.name == RIGHT_RESIDUALS for part in result.released.parts):
-        return [SYMMETRIC_LINE if result.declared.errors == "symmetric" else RESIDUAL_LINE]
+        return [STAGE_LINES[result.declared.errors]]
     return [LEAST_SQUARES_LINE if result.scaling.half_widths is None else AIMED_LINE]
 
 

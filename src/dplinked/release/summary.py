@@ -10,8 +10,7 @@ from dplinked.privacy.calibration import round_down, round_up
 from dplinked.release.coefficients import PARTS, coefficient_rows
 from dplinked.release.notes import (
     NOISE_ALONE,
-    RESIDUAL_LINE,
-    SYMMETRIC_LINE,
+    STAGE_LINES,
     hidden_names,
     say_accuracy,
     say_descent,
@@ -170,7 +169,7 @@ def _notes(result: Result) -> list[str]:
         *(say_unbounded([name]) for name in unbounded_names(coefficient_rows(result))),
         *say_accuracy(result),
         *(say_route(result) or [NOISE_ALONE]),
-        *(line for line in say_line(result) if line in (RESIDUAL_LINE, SYMMETRIC_LINE)),
+        *(line for line in say_line(result) if line in STAGE_LINES.values()),
         *(say_hidden([name]) for name in hidden_names(result)),
     ]
 

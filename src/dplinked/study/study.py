@@ -25,7 +25,7 @@ from dplinked.study.toml import read_settings
 _METHODS = ("ssp", "ngd")
 _CALIBRATIONS = ("tight", "paper")
 _RANGES = ("auto", "declared", "private")
-_ERRORS = ("any", "symmetric")
+_ERRORS = ("any", "symmetric", "skewed")
 _RANGES_IN_LEDGERS = {
     "auto": "declared",
     "declared": "none",
@@ -143,9 +143,9 @@ class Study(PlainlyShown):
             raise StudyError(
                 "ranges='private' aims the bounded instrument: use it with method='ssp', calibration='tight'."
             )
-        if self.errors == "symmetric" and (self.calibration == "paper" or self.method == "ngd"):
+        if self.errors != "any" and (self.calibration == "paper" or self.method == "ngd"):
             raise StudyError(
-                "errors='symmetric' says how far residuals may be clipped, which method='ssp' with calibration='tight' does: use these, or leave it out."
+                "errors='symmetric' and 'skewed' say how far residuals may be clipped, which method='ssp' with calibration='tight' does: use these, or leave it out."
             )
 
     @property
