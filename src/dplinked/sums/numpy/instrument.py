@@ -34,7 +34,7 @@ def instrument_sums(data: PreparedRows) -> PrivateSums:
     blocks, weight = data.blocks, None
     if blocks is not None and totals.arrays and d:
         o = blocks.o if blocks.weights is None else blocks.weights * blocks.o
-        core = core + totals.product(slice(-d, None), slice(d), o)
+        core = core + totals.product(slice(0 if symmetric else d, d if symmetric else 2 * d), slice(d), o)
     if blocks is not None and blocks.weights is not None:
         weight = blocks.total_weight
     core = symmetrise(core) if symmetric else core

@@ -44,7 +44,9 @@ def _sum_rows(data: PreparedRows, clip: ResidualClip, meat: MeatClip | None) -> 
     circle = make_circle(data) if linked else None
     order = None if circle is None else circle.order
     if kernel.KERNEL is not None:
-        begin = partial(kernel.ResidualSums, data.design, clip, meat, data.blocks, circle, data.large)
+        first = int(data.design.intercept)
+        line = clip.beta[first:], float(clip.beta[:first].sum())
+        begin = partial(kernel.ResidualSums, data.design, line, clip, meat, data.blocks, circle, data.large)
         (vector, squares), totals = sum_tiles(data, begin, _TITLE, order)
         return [vector, squares + np.triu(squares, 1).T], totals
 
