@@ -154,7 +154,7 @@ def expect_second_stage(
     same = design.half_widths is None and wide.design.half_widths is None and rows.exposure.symmetric
     gram, bend = choose_gram_share(spending, start, wide.design, same, sizes, groups, rows.count)
     share = spending.unspent(keep=_kept_for_meat(study, rows, spending) + 2.0 * CLIPPING + gram)
-    residuals = measure_residuals(groups, wide, spending, beta, explained, sizes, share)
+    residuals = measure_residuals(groups, wide, spending, beta, explained, sizes, share, ahead=True)
     left = float(np.trace(estimate.covariance[int(design.intercept) :, int(design.intercept) :]))
     stage = SecondStage(beta, wide, groups, sizes, explained, residuals, bend**2 * left * _AFTER_ONE_STEP, gram, same)
     return stage if _pays(study, rows, spending, start, stage, share, first) else None
@@ -168,11 +168,16 @@ def measure_residuals(
     explained: float,
     sizes: Floats,
     share: float,
+    *,
+    ahead: bool = False,
 ) -> Residuals:
-    """Measure residuals around released coefficients, and choose how far the equation clips them; it will get a `share` of the budget."""
+    """Measure residuals around released coefficients, and choose how far the equation clips them; it will get a `share` of the budget.
+
+    `ahead` says that rows will be summed by themselves next.
+    """
     design, exposure, accuracy = rows.design, rows.exposure, groups.plain_accuracy
     around = Predictor(beta, np.zeros(len(design.columns)), 1.0)
-    counts = rows.residual_counts(around, residual_edges(design.response.peak))
+    counts = rows.residual_counts(around, residual_edges(design.response.peak), ahead)
     size, level = release_residual_size(counts, spending, CLIPPING, level_of_right_links(accuracy))
     deviation = right_deviation(size, level, accuracy, explained)
     unit = right_residuals_sensitivity(1.0, exposure) / spending.share(share)

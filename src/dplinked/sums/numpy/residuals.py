@@ -16,24 +16,28 @@ from dplinked.sums.types import MeatClip, Predictor, PrivateCounts, PrivateMeat
 
 Floats = NDArray[np.float64]
 
-_VARIANCE = "Variance"
+MEASURING, _VARIANCE = "Measuring residuals", "Variance"
 
 
 def residual_counts(data: PreparedRows, predictor: Predictor, edges: Floats) -> PrivateCounts:
     """Histogram of the absolute residuals that rows have on their own, between increasing public edges; the last bin is open."""
-    data, title = data.without_links(), "Measuring residuals"
+    data = data.without_links()
     if kernel.KERNEL is not None:
-        slopes, level = _own_line(data, predictor)
-        begin = partial(kernel.ResidualCounts, data.design, slopes, level, predictor.accuracy, edges)
-        (counts,), _ = sum_tiles(data, begin, title)
+        (counts,), _ = sum_tiles(data, lambda: begin_counts(data, predictor, edges), MEASURING)
         return PrivateCounts(counts[None, :])
 
     def work(strip: Strip) -> tuple[Sums, None]:
         residual = np.abs(_own_residuals(data, predictor, strip.x, strip.z))
         return [np.bincount(np.searchsorted(edges, residual), minlength=edges.size + 1)[: edges.size + 1]], None
 
-    (counts,), _ = sum_strips(data, work, 0, title)
+    (counts,), _ = sum_strips(data, work, 0, MEASURING)
     return PrivateCounts(counts[None, :])
+
+
+def begin_counts(data: PreparedRows, predictor: Predictor, edges: Floats) -> kernel.ResidualCounts:
+    """What a thread counts tiles with."""
+    slopes, level = _own_line(data, predictor)
+    return kernel.ResidualCounts(data.design, slopes, level, predictor.accuracy, edges)
 
 
 def row_meat(data: PreparedRows, predictor: Predictor, weights: Floats, norm: float) -> PrivateMeat:
