@@ -13,6 +13,7 @@
 #define NEARBY 0.7         /* of a residual's clip, as partners.py has it */
 #define PARTNERS 16        /* of a row in blocks of more rows than that, as partners.py has it */
 #define NEAR 512           /* responses of a block, and of the partners after its last, that are at hand at once */
+#define LANES 8            /* whole numbers that are shuffled at once */
 #define ROUNDS 4           /* of a permutation, as circle.py has it */
 #define ROOM (1.0 + 1e-12) /* for the last digits of a norm */
 
@@ -207,9 +208,11 @@ INLINE uint64_t scatter(uint64_t place)
     return mixed ^ (mixed >> 31);
 }
 
-/* Places of ranks in a permutation of 0 ... size - 1, another one for each key, as circle.py has it; written over the ranks. */
+/* Places of ranks in a permutation of 0 ... size - 1, another one for each key, as circle.py has it; written over the ranks. Ranks up to the
+ * next multiple of LANES are sent along, so that no row is left for itself. */
 INLINE void shuffle_all(uint32_t *restrict ranks, int64_t count, uint32_t size, uint64_t key)
 {
+    const int64_t all = (count + LANES - 1) / LANES * LANES;
     uint32_t flip[ROUNDS], factor[ROUNDS];
     int bits = 1;
     while ((size - 1) >> bits)
@@ -221,17 +224,21 @@ INLINE void shuffle_all(uint32_t *restrict ranks, int64_t count, uint32_t size, 
         factor[round] = (uint32_t)(key >> 8) | 1;
         key = key >> 16 | key << 48;
     }
-    for (int64_t i = 0; i < count; i++)
-        for (int round = 0; round < ROUNDS; round++) {
-            ranks[i] = (ranks[i] ^ flip[round]) * factor[round] & mask;
-            ranks[i] ^= ranks[i] >> down;
-        }
-    for (int64_t i = 0; i < count; i++)
-        while (ranks[i] >= size)
+    for (int64_t i = count; i < all; i++)
+        ranks[i] = 0;
+    for (uint32_t again = 0, outside = 1; outside; again = 1) {
+        outside = 0;
+        for (int64_t i = 0; i < all; i++) {
+            uint32_t place = ranks[i];
             for (int round = 0; round < ROUNDS; round++) {
-                ranks[i] = (ranks[i] ^ flip[round]) * factor[round] & mask;
-                ranks[i] ^= ranks[i] >> down;
+                place = (place ^ flip[round]) * factor[round] & mask;
+                place ^= place >> down;
             }
+            place = again && ranks[i] < size ? ranks[i] : place;
+            outside |= place >= size;
+            ranks[i] = place;
+        }
+    }
 }
 
 /* Sum of clipped residuals around a line. */
@@ -508,6 +515,8 @@ FOR_ALL_MACHINES void dplinked_counts(int64_t rows, int64_t columns, const doubl
 FOR_ALL_MACHINES void dplinked_places(int64_t rows, int64_t columns, const double *const *cells, const Scaling *scaling, const double *lows,
                                       const double *factors, int64_t bins, int64_t *counts, double *workspace)
 {
+    const double last = bins - 1;
+    int32_t bin[CHUNK];
     for (int64_t first = 0; first < rows; first += CHUNK) {
         const int64_t n = rows - first < CHUNK ? rows - first : CHUNK;
         for (int64_t j = 0; j < columns; j++) {
@@ -516,10 +525,12 @@ FOR_ALL_MACHINES void dplinked_places(int64_t rows, int64_t columns, const doubl
                 continue;
             scale_cells(cells[j] + first, scaling + j, n, workspace);
             for (int64_t i = 0; i < n; i++) {
-                const double place = (workspace[i] - lows[j]) * factors[j];
-                const int64_t bin = place < 0.0 ? 0 : place >= bins ? bins - 1 : (int64_t)place;
-                mine[bin]++;
+                double place = (workspace[i] - lows[j]) * factors[j];
+                place = place < 0.0 ? 0.0 : place;
+                bin[i] = (int32_t)(place > last ? last : place);
             }
+            for (int64_t i = 0; i < n; i++)
+                mine[bin[i]]++;
         }
     }
 }
