@@ -68,7 +68,11 @@ from dplinked.sums.types import MeatClip, Predictor, ResidualClip
 Floats = NDArray[np.float64]
 
 _AFTER_ONE_STEP = 0.15  # share of the squared way that is left after the first step
-_NEAR = (6.0, 0.02, 0.01)  # least clip in deviations, most of their variance by a wrong start, most of the equation's by a wrong slope: one step does
+_NEAR = (
+    6.0,
+    0.02,
+    0.01,
+)  # least clip in deviations, most of their variance by a wrong start, most of the equation's by a wrong slope: one step does
 _AS_GOOD = 0.02  # how much larger an error, relative to it, is taken for the same: the second stage's line is closer to that of least squares
 
 

@@ -460,6 +460,7 @@ def test_catches_residuals_that_look_at_other_rows(monkeypatch: pytest.MonkeyPat
     def shifted(data, predictor, x, z):
         return own(data, predictor, x, z) - 10.0 * x.mean()
 
+    monkeypatch.setattr(kernel, "KERNEL", None)
     monkeypatch.setattr(residuals, "_own_residuals", shifted)
     monkeypatch.setattr(residual_scale, "RESIDUAL_SCALE", 0.9)
     monkeypatch.setattr(methods, "VARIANCE", 0.95)
