@@ -86,7 +86,10 @@ def test_small_control(benchmark: str, found: str, tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_small_engines(tmp_path: Path) -> None:
-    sections, out = ["contract", "parquet", "blocks", "wide", "matching", "rivals", "cli"], tmp_path / "engines.md"
+    sections, out = (
+        ["contract", "parquet", "fit", "blocks", "wide", "matching", "rivals", "cli"],
+        tmp_path / "engines.md",
+    )
     done = subprocess.run(
         [sys.executable, str(ROOT / "benchmarks" / "engines.py"), *sections, "--rows", "5000", "--rounds", "2", "--out", str(out)],
         capture_output=True, text=True, cwd=tmp_path, check=False,
@@ -97,7 +100,14 @@ def test_small_engines(tmp_path: Path) -> None:
     deviation = re.search(r"Largest relative deviation: (\S+) \(at most 1e-10 allowed\)", report)
     assert deviation is not None
     assert float(deviation[1]) <= 1e-10
-    for line in ("| 5,000 |", "| 10 large blocks |", "| 20 columns |", "| ours, Parquet |", "| `dplinked fit` |"):
+    for line in (
+        "| 5,000 |",
+        "| two stages, 5,000 rows |",
+        "| 10 large blocks |",
+        "| 20 columns |",
+        "| ours, Parquet |",
+        "| `dplinked fit` |",
+    ):
         assert line in report
 
 

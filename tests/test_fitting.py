@@ -17,6 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import dplinked as dpl
+from dplinked import second_stage
 from dplinked.privacy import noise
 from dplinked.simulate import linked_households, mislink
 
@@ -524,3 +525,25 @@ def test_no_random_numbers_outside_noise_and_simulation() -> None:
         assert not re.search(r"np\.random|numpy\.random|import random|from random|default_rng|secrets|urandom", text), (
             path
         )
+
+
+@pytest.mark.usefixtures("no_noise")
+def test_one_step_does_where_residuals_are_not_clipped(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Many rows for the budget: one step and two steps tell the same; few rows take two."""
+
+    def fitted(count: int) -> tuple[int, dpl.Release]:
+        rng = np.random.default_rng(5)
+        x = rng.uniform(-1.0, 1.0, count)
+        data = {"x": x, "y": 2.0 * x + 0.5 * rng.standard_normal(count), "block": np.arange(count) // 20}
+        bounds = {"x": (-1.0, 1.0), "y": (-16.0, 16.0)}
+        linkage = dpl.ELE(0.9, block="block")
+        release = dpl.fit(data, "y ~ x", bounds=bounds, linkage=linkage, epsilon=8.0, delta=1e-6)
+        return [part.name for part in release.released.parts].count("right residuals"), release
+
+    monkeypatch.setattr(second_stage, "_pays", lambda *public: True)
+    (few, _), (steps, one) = fitted(1_000), fitted(40_000)
+    monkeypatch.setattr(second_stage, "_is_near", lambda *public: False)
+    forced, two = fitted(40_000)
+    assert (few, steps, forced) == (2, 1, 2)
+    assert abs(one.coef["x"] - two.coef["x"]) < 0.05 * one.std_err["x"]
+    assert one.std_err["x"] == pytest.approx(two.std_err["x"], rel=0.1)  # the one clips a little further out

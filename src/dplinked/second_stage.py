@@ -68,6 +68,11 @@ from dplinked.sums.types import MeatClip, Predictor, ResidualClip
 Floats = NDArray[np.float64]
 
 _AFTER_ONE_STEP = 0.15  # share of the squared way that is left after the first step
+_NEAR = (
+    6.0,
+    0.02,
+    0.01,
+)  # least clip in deviations, most of their variance by a wrong start, most of the equation's by a wrong slope: one step does
 _AS_GOOD = 0.02  # how much larger an error, relative to it, is taken for the same: the second stage's line is closer to that of least squares
 
 
@@ -114,6 +119,9 @@ class SecondStage:
         Share of the budget for that slope.
     same
         Whether both stages have the regressors themselves as instruments.
+    near
+        Whether one step does. Where hardly any residual is clipped, the equation is a line whose slope is released, and a second step from
+        elsewhere would tell the same.
     """
 
     beta: Floats
@@ -125,6 +133,7 @@ class SecondStage:
     bent: float
     gram: float
     same: bool
+    near: bool
 
 
 def may_take_second_stage(study: Study, rows: LinkedRows, groups: Groups, spending: Spending) -> bool:
@@ -154,10 +163,20 @@ def expect_second_stage(
     same = design.half_widths is None and wide.design.half_widths is None and rows.exposure.symmetric
     gram, bend = choose_gram_share(spending, start, wide.design, same, sizes, groups, rows.count)
     share = spending.unspent(keep=_kept_for_meat(study, rows, spending) + 2.0 * CLIPPING + gram)
-    residuals = measure_residuals(study, groups, wide, spending, beta, explained, sizes, share)
-    left = float(np.trace(estimate.covariance[int(design.intercept) :, int(design.intercept) :]))
-    stage = SecondStage(beta, wide, groups, sizes, explained, residuals, bend**2 * left * _AFTER_ONE_STEP, gram, same)
+    residuals = measure_residuals(study, groups, wide, spending, beta, explained, sizes, share, ahead=True)
+    left = np.diag(estimate.covariance)[int(design.intercept) :]
+    bent = bend**2 * float(left.sum())
+    near = _is_near(groups, residuals, float(sizes**2 @ left), bent)
+    bent *= 1.0 if near else _AFTER_ONE_STEP
+    stage = SecondStage(beta, wide, groups, sizes, explained, residuals, bent, gram, same, near)
     return stage if _pays(study, rows, spending, start, stage, share, first) else None
+
+
+def _is_near(groups: Groups, residuals: Residuals, off: float, bent: float) -> bool:
+    """Whether one step does, from what noise of the start adds to the variance of residuals (`off`) and noise of the slope to that of the equation."""
+    clip, start, slope = _NEAR
+    met = groups.squares * (float(residuals.sizes.min()) * residuals.spread(groups.accuracy)) ** 2
+    return residuals.clip >= clip and off <= start * residuals.deviation**2 and bent <= slope * met
 
 
 def measure_residuals(
@@ -169,11 +188,16 @@ def measure_residuals(
     explained: float,
     sizes: Floats,
     share: float,
+    *,
+    ahead: bool = False,
 ) -> Residuals:
-    """Measure residuals around released coefficients, and choose how far the equation clips them; it will get a `share` of the budget."""
+    """Measure residuals around released coefficients, and choose how far the equation clips them; it will get a `share` of the budget.
+
+    `ahead` says that rows will be summed by themselves next.
+    """
     design, exposure, accuracy = rows.design, rows.exposure, groups.plain_accuracy
     around = Predictor(beta, np.zeros(len(design.columns)), 1.0)
-    counts = rows.residual_counts(around, residual_edges(design.response.peak))
+    counts = rows.residual_counts(around, residual_edges(design.response.peak), ahead)
     size, level = release_residual_size(counts, spending, CLIPPING, level_of_right_links(accuracy))
     deviation = right_deviation(size, level, accuracy, explained)
     unit = right_residuals_sensitivity(1.0, exposure) / spending.share(share)
@@ -230,17 +254,19 @@ def _contrast(study: Study, rows: LinkedRows) -> float:
 def fit_residuals(
     study: Study, rows: LinkedRows, spending: Spending, start: ReleasedSums, stage: SecondStage
 ) -> Release:
-    """Two steps on the clipped residual equation of right links, around the coefficients of the first stage."""
+    """Two steps on the clipped residual equation of right links, around the coefficients of the first stage; one where these are near."""
     wide, groups, intercept = stage.rows, stage.groups, rows.design.intercept
     gram = release_slope(study, rows, spending, start, stage)
-    rest = spending.unspent(keep=_kept_for_meat(study, wide, spending) + CLIPPING)
+    rest = spending.unspent(keep=_kept_for_meat(study, wide, spending) + (0.0 if stage.near else CLIPPING))
     residuals, beta, steps = stage.residuals, stage.beta, list[Step]()
-    for part in (FIRST_STEP * rest, (1.0 - FIRST_STEP) * rest):
+    parts = [rest] if stage.near else [FIRST_STEP * rest, (1.0 - FIRST_STEP) * rest]
+    for part in parts:
         if steps:
             residuals = measure_residuals(study, groups, wide, spending, beta, stage.explained, stage.sizes, part)
         slope = derivative(gram, residuals, intercept)
         clip = ResidualClip(beta, residuals.limit, residuals.intercept_weight, 4.0 * wide.design.response.peak)
-        meat = plan_meat_clip(groups, wide, residuals, spending) if steps and study.intervals else None
+        is_last = len(steps) + 1 == len(parts)
+        meat = plan_meat_clip(groups, wide, residuals, spending) if is_last and study.intervals else None
         private = wide.right_residuals(clip, meat)
         vector, scale = release_right_residuals(private, spending, spending.take(part))
         steps.append(Step(beta, vector, scale, residuals.kept[2]))

@@ -258,25 +258,31 @@ class _Counters:
 
     def __init__(self, count: int) -> None:
         self._rows = count
-        self.low, self.counts = 0, np.zeros(0, np.int64)
+        self.low, self._stop, self._grown = 0, 0, np.zeros(0, np.int64)
+
+    @property
+    def counts(self) -> NDArray[np.int64]:
+        """Rows of each integer from the smallest to the largest."""
+        return self._grown[: self._stop - self.low]
 
     def add(self, piece: _Counted) -> bool:
         """Add a piece's counts; returns False, and adds nothing, if its integers lie too far from the others."""
-        if not self.counts.size:
+        if not self._grown.size:
             self.low = piece.low
-        low, high = self.low, self.low + self.counts.size
+        low, high = self.low, self.low + self._grown.size
         size = piece.counts.size if piece.steps is None else int(piece.steps[-1]) + 1
         first, last = min(piece.low, low), max(piece.low + size, high)
         if not is_dense(first, last - 1, self._rows):
             return False
         if first < low or last > high:
             if first == low:  # keys that come in ascending order: leave room for those to come
-                last = max(last, min(low + 2 * self.counts.size, low + self._rows))
+                last = max(last, min(low + 2 * self._grown.size, low + self._rows))
             grown = np.zeros(last - first, np.int64)
-            grown[low - first : high - first] = self.counts
-            self.low, self.counts = first, grown
+            grown[low - first : high - first] = self._grown
+            self.low, self._grown = first, grown
         start = piece.low - self.low
-        self.counts[slice(start, start + size) if piece.steps is None else start + piece.steps] += piece.counts
+        self._grown[slice(start, start + size) if piece.steps is None else start + piece.steps] += piece.counts
+        self._stop = max(self._stop, piece.low + size)
         return True
 
 

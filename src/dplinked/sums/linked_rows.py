@@ -167,8 +167,11 @@ class Pass(Protocol):
     def column_counts(self, bins: int) -> PrivateCounts:
         """Histogram of each numeric column over its bounds."""
 
-    def residual_counts(self, predictor: Predictor, edges: Floats) -> PrivateCounts:
-        """Histogram of absolute residuals between public edges."""
+    def residual_counts(self, predictor: Predictor, edges: Floats, ahead: bool = False) -> PrivateCounts:
+        """Histogram of absolute residuals between public edges.
+
+        `ahead` says that `own_rows` will be summed and then `right_residuals`: what they need may be found on the same way through the rows.
+        """
 
     def row_meat(self, predictor: Predictor, weights: Floats, norm: float) -> PrivateMeat:
         """Sum of squared contributions of rows, scaled to a norm."""
@@ -237,9 +240,9 @@ class LinkedRows:
         """Histogram of each numeric column over its bounds."""
         return ColumnCounts(self.engine.column_counts(bins).counts, self.count)
 
-    def residual_counts(self, predictor: Predictor, edges: Floats) -> ResidualCounts:
-        """Histogram of absolute residuals between increasing public edges."""
-        found = self.engine.residual_counts(predictor, edges)
+    def residual_counts(self, predictor: Predictor, edges: Floats, ahead: bool = False) -> ResidualCounts:
+        """Histogram of absolute residuals between increasing public edges; `ahead` says that the second stage's passes will follow."""
+        found = self.engine.residual_counts(predictor, edges, ahead)
         return ResidualCounts(found.counts[0], self.count, edges, self.exposure)
 
     def meat(self, route: str, predictor: Predictor, weights: Floats, norm: float) -> ClippedMeat:

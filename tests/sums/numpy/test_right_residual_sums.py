@@ -405,3 +405,43 @@ def test_rows_that_change_their_blocks_meanwhile_are_refused(
     monkeypatch.setattr(prepare.Blocks, "codes", lambda *found: np.zeros_like(true_codes(*found)))
     with pytest.raises(ReleaseError, match="changed while"):
         right_residuals(data, clip_for(data.design))
+
+
+@pytest.mark.usefixtures("both_ways")
+@pytest.mark.parametrize("linkage", [dpl.Exact(), dpl.ELE(0.8), "blocks", "moves"])
+def test_what_is_found_ahead_is_what_passes_of_their_own_find(linkage: Any) -> None:
+    """Residuals, rows by themselves and circles in one pass, after a pass that counted the rows of blocks; or each in a pass of its own."""
+    data, table = make_data([1, 2, 17, 18, 40, 65])
+    design = build_design("y ~ x + w", BOUNDS, typical={"x": (-0.5, 0.5)})
+    unit = dpl.PrivacyUnit(moves_block=True) if linkage == "moves" else FIXED
+    if isinstance(linkage, str):
+        linkage = dpl.ELE({str(b): gamma for b, gamma in table.items()}, block="block", other=0.6)
+    around, edges, found = Predictor(np.array([0.1, 0.2, -0.1]), np.zeros(2), 1.0), np.array([0.1, 0.4, 0.8]), []
+    for ahead in (True, False):
+        engine = TablePass(prepared(data, design, linkage, unit))
+        if unit.fixes_blocks:
+            engine = engine.with_weights({"1": 0.5, "3": 0.25})
+        if ahead:
+            engine.instrument_sums()
+        counts, own = engine.residual_counts(around, edges, ahead).counts, engine.own_rows(unit.fixes_blocks)
+        compiled = ahead and kernel.KERNEL is not None
+        assert (own.known is not None) == compiled
+        assert (design.response in engine.data.kept) == (compiled and unit.fixes_blocks and engine.data.has_partners)
+        sums, rest = own.instrument_sums(), engine.right_residuals(clip_for(design), MeatClip("row", np.ones(3), 0.3))
+        found.append([counts, sums.matrix, sums.vector, rest.vector, rest.meat])
+    for one, other in zip(*found, strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+@pytest.mark.usefixtures("both_ways")
+def test_sums_found_ahead_are_those_of_the_same_rows_only() -> None:
+    data, _ = make_data([2, 17, 40])
+    design, other = (build_design("y ~ x", BOUNDS, typical=typical) for typical in ({}, {"x": (-0.5, 0.5)}))
+    engine = TablePass(prepared(data, design, dpl.ELE({"0": 0.7, "1": 0.9, "2": 0.8}, block="block"), FIXED))
+    engine.residual_counts(Predictor(np.array([0.1, 0.2]), np.zeros(1), 1.0), np.array([0.1]), True)
+    for changed in (
+        engine.own_rows(False),
+        engine.with_design(other).own_rows(True),
+        engine.with_weights({"1": 0.5}).own_rows(True),
+    ):
+        assert changed.known is None

@@ -24,7 +24,9 @@ from dplinked.sums.numpy.counts import column_counts
 from dplinked.sums.numpy.instrument import instrument_sums
 from dplinked.sums.numpy.paper import paper_sums, scale_rows
 from dplinked.sums.numpy.prepare import Blocks, Piece, PreparedRows, prepare_rows
+from dplinked.sums.numpy.tables import TablePass
 from dplinked.sums.rounding import rounding_bound
+from dplinked.sums.types import Predictor
 from neighbours import ele_matrix
 
 BOUNDS = {"y": (-3.0, 3.0), "x": (-1.0, 1.0), "w": (0.0, 2.0)}
@@ -240,6 +242,34 @@ def test_the_kernel_does_what_numpy_does(data: st.DataObject) -> None:
     bound = 4 * rounding_bound(n, 10.0)
     np.testing.assert_allclose(one.matrix, two.matrix, rtol=0, atol=bound)
     np.testing.assert_allclose(one.vector, two.vector, rtol=0, atol=bound)
+
+
+@pytest.mark.skipif(kernel.KERNEL is None, reason="kernel.c was not compiled")
+@pytest.mark.parametrize("formula", ["y ~ x + w", "y ~ 0 + w"])
+@pytest.mark.parametrize("sorted_keys", [True, False])
+def test_squares_by_the_kernel_are_numpys(monkeypatch: pytest.MonkeyPatch, formula: str, sorted_keys: bool) -> None:
+    """Contributions of rows and of blocks, some of them cut, of groups that weigh less than others too."""
+    n, rng = 700, np.random.default_rng(3)
+    cells = {
+        name: np.where(rng.random(n) < 0.2, rng.choice(WILD, n), rng.uniform(-2, 3, n)) for name in ("x", "w", "y")
+    }
+    cells["k"] = rng.integers(0, 30, n)
+    cells["k"] = np.sort(cells["k"]) if sorted_keys else cells["k"]
+    named = {name: bounds for name, bounds in BOUNDS.items() if name in formula}
+    design = build_design(formula, named, None, {"w": (0.2, 0.6)})
+    p = len(design.names)
+    around = Predictor(np.linspace(0.1, 0.5, p), np.linspace(-0.1, 0.2, len(design.columns)), 0.8)
+    linkage, found = dpl.ELE({str(k): 0.5 + k / 60 for k in range(30)}, block="k"), []
+    for compiled in (kernel._load(), None):
+        monkeypatch.setattr(kernel, "KERNEL", compiled)
+        plain = TablePass(prepared(cells, design, linkage))
+        for weighed in (plain, plain.with_weights({"3": 0.2, "7": 0.6})):
+            for squares, norm in ((weighed.row_meat, 0.7), (weighed.block_meat, 5.0)):
+                found.append(squares(around, np.linspace(1.0, 2.0, p), norm).matrix)
+    for one, other in zip(found[:4], found[4:], strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-11, atol=1e-12)
+    assert not np.allclose(found[0], found[2])
+    assert not np.allclose(found[1], found[3])
 
 
 @pytest.mark.skipif(kernel.KERNEL is None, reason="kernel.c was not compiled")

@@ -28,6 +28,7 @@ _MOST_ROWS = 2**31  # of a block, whose ranks are kept in 32 bits
 _MOST_COUNTERS = 8  # per row of a piece; where blocks lie further apart, only those that occur are counted
 _ROUNDS = 4
 _TITLE = "Collecting responses"
+SHARES = "rows of each block in the share of each thread"  # where a pass that counts them on its way keeps them
 
 
 @dataclass(frozen=True, repr=False)
@@ -62,31 +63,51 @@ def to_whole(z: Floats, middle: float, unit: float) -> Floats:
 
 def make_circle(data: PreparedRows) -> Circle:
     """Read the responses and put them into circles; they are kept for later passes."""
-    response = data.design.response
-    if response not in data.kept:
-        data.kept[response] = _read_circle(data)
-    circle: Circle = data.kept[response]
+    if data.design.response not in data.kept:
+        keep_circle(data, _read_circle(data))
+    circle: Circle = data.kept[data.design.response]
     return circle
 
 
+def keep_circle(data: PreparedRows, circle: Circle) -> None:
+    """Keep a circle that has all responses for later passes."""
+    data.kept[data.design.response] = circle
+
+
 def _read_circle(data: PreparedRows) -> Circle:
+    circle = empty_circle(data)
+    alone = responses_alone(data)
+
+    def store(piece: Piece) -> Sums:
+        store_responses(alone, piece, circle)
+        return []
+
+    sum_parts(alone, lambda: (store, []), _TITLE, circle.order)
+    return circle
+
+
+def empty_circle(data: PreparedRows) -> Circle:
+    """A circle that waits for the responses of all rows."""
     assert data.blocks is not None
     response, starts = data.design.response, np.concatenate([[0], np.cumsum(data.blocks.sizes)])
     low, high = ((bound - response.shift) / response.scale for bound in response.interval)
-    middle, unit = (low + high) / 2.0, (high - low) / 2.0 / _LARGEST
     order = ByRank(data, starts) if data.fixed_blocks else ByPosition(data, starts)
-    alone, values = _choose_columns(data, data.design.response_variables), np.zeros(data.rows.count, np.int32)
+    values = np.zeros(data.rows.count, np.int32)
+    return Circle(values, starts, (low + high) / 2.0, (high - low) / 2.0 / _LARGEST, order)
 
-    def store(piece: Piece) -> Sums:
-        if kernel.KERNEL is not None:
-            kernel.store_responses(alone.design, piece, middle, unit, values)
-        else:
-            for strip in alone.strips(piece):
-                values[strip.slots] = to_whole(strip.z, middle, unit)
-        return []
 
-    sum_parts(alone, lambda: (store, []), _TITLE, order)
-    return Circle(values, starts, middle, unit, order)
+def store_responses(alone: PreparedRows, piece: Piece, circle: Circle) -> None:
+    """Write the responses of rows into their slots; `alone` has no columns but the response's."""
+    if kernel.KERNEL is not None:
+        kernel.store_responses(alone.design, piece, circle.middle, circle.unit, circle.values)
+        return
+    for strip in alone.strips(piece):
+        circle.values[strip.slots] = to_whole(strip.z, circle.middle, circle.unit)
+
+
+def responses_alone(data: PreparedRows) -> PreparedRows:
+    """The same rows, of which responses and keys alone are read."""
+    return _choose_columns(data, data.design.response_variables)
 
 
 def _choose_columns(data: PreparedRows, names: Collection[str]) -> PreparedRows:
@@ -98,7 +119,7 @@ def _choose_columns(data: PreparedRows, names: Collection[str]) -> PreparedRows:
 def _keys_alone(data: PreparedRows) -> PreparedRows:
     """The same rows, of which keys alone are read; or, if all rows are one block, responses alone, which tell how many there are."""
     assert data.blocks is not None
-    return _choose_columns(data, () if data.blocks.keys is not None else data.design.response_variables)
+    return responses_alone(data) if data.blocks.keys is None else _choose_columns(data, ())
 
 
 # --- by rank, where blocks are fixed --------------------------------------------------------------------
@@ -114,7 +135,7 @@ class ByRank:
             )
         self._starts, self._seen = starts, dict[int, Seen]()
         shares, before = cut_shares(data.rows.parts), np.zeros(starts.size - 1, np.uint32)
-        counted = _count_shares(data) if len(shares) > 1 else [before]
+        counted = data.kept.get(SHARES) or (_count_shares(data) if len(shares) > 1 else [before])
         for share, counts in zip(shares, counted, strict=True):
             self._seen[share[0]], before = before, before + counts
 

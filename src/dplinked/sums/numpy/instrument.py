@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from dplinked.sums.border import add_border, symmetrise
 from dplinked.sums.numpy import kernel
+from dplinked.sums.numpy.circle import SHARES
 from dplinked.sums.numpy.prepare import PreparedRows, Strip, cut_strips
 from dplinked.sums.numpy.reduce import Sums, Totals, merge, sum_strips, sum_tiles
 from dplinked.sums.types import PrivateSums
@@ -22,28 +23,36 @@ Floats = NDArray[np.float64]
 
 def instrument_sums(data: PreparedRows) -> PrivateSums:
     """``h'QX`` and ``h'z`` with the design's instruments h; the intercept comes first."""
-    design, d = data.design, len(data.design.columns)
+    design = data.design
     if data.matching is not None:
         return _matched_sums(data)
-    symmetric = design.half_widths is None
     if kernel.KERNEL is not None:
-        begin = partial(kernel.InstrumentSums, design, data.blocks, data.large)
-        (core, b, sum_h, sum_x, sum_z), totals = sum_tiles(data, begin, "Summing")
+        sums, totals = sum_tiles(data, partial(kernel.InstrumentSums, design, data.blocks, data.large), "Summing")
+        if totals.arrays:
+            counted = totals.arrays[:: 1 + data.large]  # the arrays in between have what rounding lost
+            data.kept[SHARES] = [array[-1].astype(np.uint32) for array in counted]
     else:
-        (core, b, sum_h, sum_x, sum_z), totals = _sum_strips(data, symmetric)
-    blocks, weight = data.blocks, None
+        sums, totals = _sum_strips(data)
+    return complete_sums(data, sums, totals)
+
+
+def complete_sums(data: PreparedRows, sums: Sums, totals: Totals) -> PrivateSums:
+    """What links within blocks add to the sums of rows, and the border of the intercept."""
+    design, d, (core, b, sum_h, sum_x, sum_z) = data.design, len(data.design.columns), sums
+    blocks, weight, symmetric = data.blocks, None, data.design.half_widths is None
     if blocks is not None and totals.arrays and d:
         o = blocks.o if blocks.weights is None else blocks.weights * blocks.o
-        core = core + totals.product(slice(-d, None), slice(d), o)
+        core = core + totals.product(slice(0 if symmetric else d, d if symmetric else 2 * d), slice(d), o)
     if blocks is not None and blocks.weights is not None:
         weight = blocks.total_weight
     core = symmetrise(core) if symmetric else core
     return add_border(design, data.rows.count, core, b, sum_h, sum_x, float(sum_z), weight)
 
 
-def _sum_strips(data: PreparedRows, symmetric: bool) -> tuple[Sums, Totals]:
+def _sum_strips(data: PreparedRows) -> tuple[Sums, Totals]:
     """Sum all rows by NumPy, strip by strip, where there is no kernel; the totals are those of regressors and, if they differ, of instruments."""
     design, d, blocks = data.design, len(data.design.columns), data.blocks
+    symmetric = design.half_widths is None
 
     def work(strip: Strip) -> tuple[list[Floats], Floats | None]:
         x, z = strip.x, strip.z

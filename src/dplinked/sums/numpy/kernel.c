@@ -13,6 +13,7 @@
 #define NEARBY 0.7         /* of a residual's clip, as partners.py has it */
 #define PARTNERS 16        /* of a row in blocks of more rows than that, as partners.py has it */
 #define NEAR 512           /* responses of a block, and of the partners after its last, that are at hand at once */
+#define LANES 8            /* whole numbers that are shuffled at once */
 #define ROUNDS 4           /* of a permutation, as circle.py has it */
 #define ROOM (1.0 + 1e-12) /* for the last digits of a norm */
 
@@ -36,10 +37,10 @@ typedef struct {
 } Clip;
 
 /* Totals of blocks (blocks x width); what rounding lost of them, or NULL; and `run`, the sum of the latest rows of `block`, which is not
- * added to its totals yet. */
+ * added to its totals yet. If rows are `counted`, the last total of a block is the number of its rows. */
 typedef struct {
     double *totals, *lost, *run;
-    int64_t width, block;
+    int64_t width, block, counted;
 } Totals;
 
 INLINE void scale_cells(const double *restrict cells, const Scaling *s, int64_t rows, double *restrict x)
@@ -160,8 +161,10 @@ INLINE void add_run(Totals *t, int64_t block, const double *restrict totalled, i
         for (int64_t j = 0; j < t->width; j++)
             t->run[j] = 0.0;
     }
-    for (int64_t j = 0; j < t->width; j++)
+    for (int64_t j = 0; j < t->width - t->counted; j++)
         t->run[j] += rows == 1 ? totalled[j * STRIDE] : add_up(totalled + j * STRIDE, rows);
+    if (t->counted)
+        t->run[t->width - 1] += rows;
 }
 
 INLINE void add_blocks(Totals *t, const int32_t *codes, const double *totalled, int64_t rows)
@@ -205,9 +208,11 @@ INLINE uint64_t scatter(uint64_t place)
     return mixed ^ (mixed >> 31);
 }
 
-/* Places of ranks in a permutation of 0 ... size - 1, another one for each key, as circle.py has it; written over the ranks. */
+/* Places of ranks in a permutation of 0 ... size - 1, another one for each key, as circle.py has it; written over the ranks. Ranks up to the
+ * next multiple of LANES are sent along, so that no row is left for itself. */
 INLINE void shuffle_all(uint32_t *restrict ranks, int64_t count, uint32_t size, uint64_t key)
 {
+    const int64_t all = (count + LANES - 1) / LANES * LANES;
     uint32_t flip[ROUNDS], factor[ROUNDS];
     int bits = 1;
     while ((size - 1) >> bits)
@@ -219,17 +224,21 @@ INLINE void shuffle_all(uint32_t *restrict ranks, int64_t count, uint32_t size, 
         factor[round] = (uint32_t)(key >> 8) | 1;
         key = key >> 16 | key << 48;
     }
-    for (int64_t i = 0; i < count; i++)
-        for (int round = 0; round < ROUNDS; round++) {
-            ranks[i] = (ranks[i] ^ flip[round]) * factor[round] & mask;
-            ranks[i] ^= ranks[i] >> down;
-        }
-    for (int64_t i = 0; i < count; i++)
-        while (ranks[i] >= size)
+    for (int64_t i = count; i < all; i++)
+        ranks[i] = 0;
+    for (uint32_t again = 0, outside = 1; outside; again = 1) {
+        outside = 0;
+        for (int64_t i = 0; i < all; i++) {
+            uint32_t place = ranks[i];
             for (int round = 0; round < ROUNDS; round++) {
-                ranks[i] = (ranks[i] ^ flip[round]) * factor[round] & mask;
-                ranks[i] ^= ranks[i] >> down;
+                place = (place ^ flip[round]) * factor[round] & mask;
+                place ^= place >> down;
             }
+            place = again && ranks[i] < size ? ranks[i] : place;
+            outside |= place >= size;
+            ranks[i] = place;
+        }
+    }
 }
 
 /* Sum of clipped residuals around a line. */
@@ -304,7 +313,7 @@ int64_t dplinked_partners(void) { return PARTNERS; }
 double dplinked_nearby(void) { return NEARBY; }
 
 /* Numbers that a pass over so many columns works with. */
-int64_t dplinked_workspace(int64_t columns) { return (3 * columns + 2) * STRIDE + 2 * columns + 1; }
+int64_t dplinked_workspace(int64_t columns) { return (3 * columns + 3) * STRIDE + 2 * columns + 3; }
 
 /* `a` has the weights of products, those of blocks in `weights` included; these weigh the other sums. Returns 0 where a code is no block's
  * number, else 1. */
@@ -316,7 +325,7 @@ FOR_ALL_MACHINES int dplinked_sum(int64_t rows, int64_t columns, const double *c
     double *x = workspace, *h = clipped ? x + d * STRIDE : x, *weighted = x + 2 * d * STRIDE, *z = weighted + d * STRIDE;
     double weight[CHUNK];
     double *b = sums + d * d, *sum_h = b + d, *sum_x = sum_h + d, *sum_z = sum_x + d;
-    Totals t = {totals, lost, z + STRIDE, clipped ? 2 * d : d, -1};
+    Totals t = {totals, lost, z + STRIDE, (clipped ? 2 * d : d) + 1, -1, 1};
     for (int64_t first = 0; first < rows; first += CHUNK) {
         const int64_t n = rows - first < CHUNK ? rows - first : CHUNK;
         const int32_t *code = codes ? codes + first : 0;
@@ -395,17 +404,20 @@ FOR_ALL_MACHINES void dplinked_store(int64_t rows, const double *const *cells, c
     }
 }
 
-/* Residuals around a line, clipped, times instruments; `squared` are weights of the contributions if rows are squared, `totals` are there if
- * blocks are totalled. Returns 0 where a code is no block's number or a slot is another block's, else 1. */
-FOR_ALL_MACHINES int dplinked_residuals(int64_t rows, int64_t columns, int intercept, const double *const *cells, const Scaling *scaling,
+/* Residuals around a line, clipped unless the limit is infinite, times instruments; `squared` are weights of the contributions if rows are
+ * squared, `totals` are there if blocks are totalled. If the line is `mixed`, slopes count for the block's `a` only, and totals go on with those
+ * of instruments and of slopes'x, by which what is missing of the line can be told. Returns 0 where a code is no block's number or a slot is
+ * another block's, else 1. */
+FOR_ALL_MACHINES int dplinked_residuals(int64_t rows, int64_t columns, int intercept, int mixed, const double *const *cells, const Scaling *scaling,
                                         const double *slopes, const Clip *c, int64_t blocks, const int32_t *codes, const double *a,
                                         const double *o, const double *weights, const int64_t *starts, const int64_t *slots,
                                         const int32_t *values, const double *squared, double *totals, double *lost, double *sums,
                                         double *workspace)
 {
     const int64_t d = columns, p = d + intercept;
-    double *x = workspace, *h = x + d * STRIDE, *u = h + p * STRIDE, z[CHUNK], line[CHUNK], width[CHUNK], lengths[CHUNK];
-    Totals t = {totals, lost, u + p * STRIDE, p, -1};
+    double *x = workspace, *u = x + d * STRIDE, *h = u + p * STRIDE, *line = h + p * STRIDE, z[CHUNK], width[CHUNK], lengths[CHUNK];
+    const int clipped = c->limit <= DBL_MAX;
+    Totals t = {totals, lost, line + STRIDE, mixed ? 2 * p + 1 : p, -1, 0};
     for (int64_t i = 0; i < CHUNK; i++)
         h[i] = 1.0; /* the intercept's; without one, written over */
     for (int64_t first = 0; first < rows; first += CHUNK) {
@@ -423,12 +435,16 @@ FOR_ALL_MACHINES int dplinked_residuals(int64_t rows, int64_t columns, int inter
             for (int64_t i = 0; i < n; i++)
                 width[i] += hj[i] * hj[i];
         }
-        divide_by_lengths(width, c->limit, c->limit / c->widest, n);
-        fit_line(x, slopes, c->level, d, n, line);
+        fit_line(x, slopes, mixed ? 0.0 : c->level, d, n, line);
         scale_cells(cells[d] + first, scaling + d, n, z);
-        for (int64_t i = 0; i < n; i++)
+        for (int64_t i = 0; mixed && i < n; i++)
+            z[i] -= c->level + a[code[i]] * line[i];
+        for (int64_t i = 0; !mixed && i < n; i++)
             z[i] = (values ? c->middle + c->unit * to_whole(z[i], c) : z[i]) - line[i];
-        clip_all(z, width, n);
+        if (clipped) {
+            divide_by_lengths(width, c->limit, c->limit / c->widest, n);
+            clip_all(z, width, n);
+        }
         for (int64_t start = 0, stop; values && start < n; start = stop) {
             const int64_t block = code[start], where = starts[block], size = starts[block + 1] - where;
             for (stop = start + 1; stop < n && code[stop] == block;)
@@ -499,6 +515,8 @@ FOR_ALL_MACHINES void dplinked_counts(int64_t rows, int64_t columns, const doubl
 FOR_ALL_MACHINES void dplinked_places(int64_t rows, int64_t columns, const double *const *cells, const Scaling *scaling, const double *lows,
                                       const double *factors, int64_t bins, int64_t *counts, double *workspace)
 {
+    const double last = bins - 1;
+    int32_t bin[CHUNK];
     for (int64_t first = 0; first < rows; first += CHUNK) {
         const int64_t n = rows - first < CHUNK ? rows - first : CHUNK;
         for (int64_t j = 0; j < columns; j++) {
@@ -507,10 +525,12 @@ FOR_ALL_MACHINES void dplinked_places(int64_t rows, int64_t columns, const doubl
                 continue;
             scale_cells(cells[j] + first, scaling + j, n, workspace);
             for (int64_t i = 0; i < n; i++) {
-                const double place = (workspace[i] - lows[j]) * factors[j];
-                const int64_t bin = place < 0.0 ? 0 : place >= bins ? bins - 1 : (int64_t)place;
-                mine[bin]++;
+                double place = (workspace[i] - lows[j]) * factors[j];
+                place = place < 0.0 ? 0.0 : place;
+                bin[i] = (int32_t)(place > last ? last : place);
             }
+            for (int64_t i = 0; i < n; i++)
+                mine[bin[i]]++;
         }
     }
 }

@@ -49,7 +49,9 @@ def _load() -> Any:
         library.dplinked_sum.argtypes = [whole, whole, pointer, pointer, ctypes.c_int, whole, *[pointer] * 7]
         library.dplinked_slots.argtypes = [whole, pointer, whole, *[pointer] * 3]
         library.dplinked_store.argtypes = [whole, *[pointer] * 5]
-        library.dplinked_residuals.argtypes = [whole, whole, ctypes.c_int, *[pointer] * 4, whole, *[pointer] * 12]
+        library.dplinked_residuals.argtypes = [
+            whole, whole, ctypes.c_int, ctypes.c_int, *[pointer] * 4, whole, *[pointer] * 12
+        ]  # fmt: skip
         library.dplinked_places.argtypes = [whole, whole, *[pointer] * 4, whole, *[pointer] * 2]
         library.dplinked_counts.argtypes = [
             whole, whole, *[pointer] * 3, ctypes.c_double, ctypes.c_double, whole, *[pointer] * 3
@@ -116,12 +118,12 @@ class InstrumentSums:
             self._a = np.require(
                 blocks.a if self._weights is None else blocks.a * self._weights, np.float64, ["C", "A"]
             )
-        width = self._columns.count * (2 if self._clipped else 1)
+        width = self._columns.count * (2 if self._clipped else 1) + 1
         self._arrays = _totals(self._a.size, width, blocks is not None and bool(blocks.o.any()), compensated)
 
     @property
     def totals(self) -> list[Floats]:
-        """Arrays (width×blocks) whose sum is the totals of regressors and then, if they differ, of instruments."""
+        """Arrays (width×blocks) whose sum is the totals of regressors, then, if they differ, of instruments, and the number of rows."""
         return [array.T for array in self._arrays]
 
     def add(self, tile: Piece) -> list[Floats]:
@@ -142,46 +144,52 @@ class InstrumentSums:
 
 
 class ResidualSums:
-    """The clipped residuals of one thread, times instruments; totals of blocks grow from tile to tile where `meat` asks for blocks.
+    """The residuals of one thread, times instruments; totals of blocks grow from tile to tile where `meat` asks for blocks.
 
     Parameters
     ----------
     design
         The scaling and the instrument.
+    line
+        Slopes and level of the line that residuals are taken around.
     clip, meat
-        What residuals are taken around and clipped to, and what is squared.
+        What residuals are clipped to, if they are, and what is squared.
     blocks
         The blocks, if there are any.
     circle
         The responses of partners, if rows have partners.
     compensated
         Whether totals keep what rounding loses (Neumaier), in a second array.
+    mixed
+        Whether slopes count for the block's a only; then totals of instruments and of ``x'slopes`` come after those of terms.
     """
 
     def __init__(
         self,
         design: Design,
-        clip: ResidualClip,
+        line: tuple[Floats, float],
+        clip: ResidualClip | None,
         meat: MeatClip | None,
         blocks: Blocks | None,
         circle: Circle | None,
         compensated: bool,
+        mixed: bool = False,
     ) -> None:
-        self._columns, self._meat, self._blocks, self._circle = _Columns(design), meat, blocks, circle
-        first = int(design.intercept)
-        self._slopes = np.array(clip.beta[first:])
+        self._columns, self._blocks, self._circle, self._mixed = _Columns(design), blocks, circle, mixed
+        slopes, level = line
+        self._slopes = np.array(slopes, np.float64)
         scale = (0.0, 1.0) if circle is None else (circle.middle, circle.unit)
         norm = 0.0 if meat is None else meat.norm
-        level = float(clip.beta[:first].sum())
-        self._clip = np.array([level, clip.limit, clip.intercept_weight, clip.widest, norm, *scale])
+        clips = (math.inf, 0.0, 1.0) if clip is None else (clip.limit, clip.intercept_weight, clip.widest)
+        self._clip = np.array([level, *clips, norm, *scale])
         by_row = meat is not None and meat.route == "row"
         self._squared = np.array(meat.weights, np.float64) if meat is not None and by_row else None
-        size = 1 if blocks is None else blocks.sizes.size
-        self._arrays = _totals(size, self._columns.count + first, meat is not None and not by_row, compensated)
+        size, p = 1 if blocks is None else blocks.sizes.size, len(design.names)
+        self._arrays = _totals(size, 2 * p + 1 if mixed else p, meat is not None and not by_row, compensated)
 
     @property
     def totals(self) -> list[Floats]:
-        """Arrays (p×blocks) whose sum is the totals of the rows' terms."""
+        """Arrays (width×blocks) whose sum is the totals of the rows' terms, and what `mixed` adds to them."""
         return [array.T for array in self._arrays]
 
     def add(self, tile: Piece) -> list[Floats]:
@@ -193,7 +201,7 @@ class ResidualSums:
         a, o, weights = (None, None, None) if blocks is None else (blocks.a, blocks.o, blocks.weights)
         starts, slots, values = (None, None, None) if circle is None else (circle.starts, tile.slots, circle.values)
         done = KERNEL.dplinked_residuals(
-            tile.count, d, intercept, _pointers(cells), self._columns.scaling, _address(self._slopes), _address(self._clip),
+            tile.count, d, intercept, self._mixed, _pointers(cells), self._columns.scaling, _address(self._slopes), _address(self._clip),
             1 if blocks is None else blocks.sizes.size, _address(codes), _address(a), _address(o), _address(weights),
             _address(starts), _address(slots), _address(values), _address(self._squared), *_addresses(self._arrays),
             _address(sums), self._columns.workspace,

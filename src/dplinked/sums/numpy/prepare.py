@@ -188,6 +188,16 @@ class PreparedRows:
         """The same rows, each with its own response. Keys of blocks are not read."""
         return replace(self, blocks=None, matching=None)
 
+    def own_rows(self, weighted: bool) -> PreparedRows:
+        """The same rows, each with its own response, weighed by the weight and the contrast of their groups if they are to be."""
+        blocks = self.blocks.alone() if weighted and self.blocks is not None else None
+        return replace(self.without_links(), blocks=blocks)
+
+    @property
+    def has_partners(self) -> bool:
+        """Whether rows meet the responses of partners. Circles round responses, so it must be the same for neighbours: it hangs on public blocks only."""
+        return self.blocks is not None and (not self.fixed_blocks or bool(self.blocks.o.any()))
+
     def pieces(self, part: int) -> Iterator[Piece]:
         """The rows of one part, as they are read."""
         design, blocks = self.design, self.blocks

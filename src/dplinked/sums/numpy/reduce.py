@@ -53,12 +53,13 @@ class Totals:
     arrays: list[NDArray[Any]]
 
     def cut(self) -> Iterator[tuple[slice, Floats]]:
-        """Totals of a few thousand blocks at a time."""
-        for blocks in cut_strips(self.arrays[0].shape[1]):
-            found = self.arrays[0][:, blocks].copy()
-            for others in self.arrays[1:]:
-                found += others[:, blocks]
-            yield blocks, found
+        """Totals of a few thousand blocks at a time. Products of so few are not worth BLAS's threads, which wait for more by turning in circles."""
+        with _blas().limit(limits=1, user_api="blas"):
+            for blocks in cut_strips(self.arrays[0].shape[1]):
+                found = self.arrays[0][:, blocks].copy()
+                for others in self.arrays[1:]:
+                    found += others[:, blocks]
+                yield blocks, found
 
     def product(self, left: slice, right: slice, weights: Floats) -> Floats:
         """``Σ_b weight_b left_b right_b'`` over blocks; `left` and `right` choose rows of the totals."""

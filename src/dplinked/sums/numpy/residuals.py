@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -9,28 +10,34 @@ from numpy.typing import NDArray
 
 from dplinked.sums.border import symmetrise
 from dplinked.sums.numpy import kernel
-from dplinked.sums.numpy.prepare import PreparedRows, Strip, cut_strips
-from dplinked.sums.numpy.reduce import Sums, merge, sum_strips, sum_tiles
-from dplinked.sums.types import Predictor, PrivateCounts, PrivateMeat
+from dplinked.sums.numpy.prepare import Blocks, PreparedRows, Strip, cut_strips
+from dplinked.sums.numpy.reduce import Sums, Totals, merge, sum_strips, sum_tiles
+from dplinked.sums.types import MeatClip, Predictor, PrivateCounts, PrivateMeat
 
 Floats = NDArray[np.float64]
+
+MEASURING, _VARIANCE = "Measuring residuals", "Variance"
 
 
 def residual_counts(data: PreparedRows, predictor: Predictor, edges: Floats) -> PrivateCounts:
     """Histogram of the absolute residuals that rows have on their own, between increasing public edges; the last bin is open."""
-    data, title = data.without_links(), "Measuring residuals"
+    data = data.without_links()
     if kernel.KERNEL is not None:
-        slopes, level = _own_line(data, predictor)
-        begin = partial(kernel.ResidualCounts, data.design, slopes, level, predictor.accuracy, edges)
-        (counts,), _ = sum_tiles(data, begin, title)
+        (counts,), _ = sum_tiles(data, lambda: begin_counts(data, predictor, edges), MEASURING)
         return PrivateCounts(counts[None, :])
 
     def work(strip: Strip) -> tuple[Sums, None]:
         residual = np.abs(_own_residuals(data, predictor, strip.x, strip.z))
         return [np.bincount(np.searchsorted(edges, residual), minlength=edges.size + 1)[: edges.size + 1]], None
 
-    (counts,), _ = sum_strips(data, work, 0, title)
+    (counts,), _ = sum_strips(data, work, 0, MEASURING)
     return PrivateCounts(counts[None, :])
+
+
+def begin_counts(data: PreparedRows, predictor: Predictor, edges: Floats) -> kernel.ResidualCounts:
+    """What a thread counts tiles with."""
+    slopes, level = _own_line(data, predictor)
+    return kernel.ResidualCounts(data.design, slopes, level, predictor.accuracy, edges)
 
 
 def row_meat(data: PreparedRows, predictor: Predictor, weights: Floats, norm: float) -> PrivateMeat:
@@ -46,38 +53,54 @@ def row_meat(data: PreparedRows, predictor: Predictor, weights: Floats, norm: fl
         first = int(data.design.intercept)
         residual = z - predictor.beta[:first].sum() - data.matching @ (predictor.beta[first:] @ x)
         (meat,) = merge([[square(x[:, rows], residual[rows])] for rows in cut_strips(z.size)])
-    else:
-        group_weights = None if data.blocks is None else data.blocks.weights
-        data = data.without_links() if group_weights is None else data
+        return PrivateMeat(symmetrise(meat))
+    group_weights = None if data.blocks is None else data.blocks.weights
+    data = data.without_links() if group_weights is None else data
+    if kernel.KERNEL is not None:
+        slopes, level = _own_line(data, predictor)
+        line = predictor.accuracy * slopes, level
+        clip = MeatClip("row", weights, norm)
+        begin = partial(kernel.ResidualSums, data.design, line, None, clip, data.blocks, None, False)
+        (_, meat), _ = sum_tiles(data, begin, _VARIANCE)
+        return PrivateMeat(meat + np.triu(meat, 1).T)
 
-        def work(strip: Strip) -> tuple[Sums, None]:
-            residual = _own_residuals(data, predictor, strip.x, strip.z)
-            return [square(strip.x, residual if group_weights is None else residual * strip.take(group_weights))], None
+    def work(strip: Strip) -> tuple[Sums, None]:
+        residual = _own_residuals(data, predictor, strip.x, strip.z)
+        return [square(strip.x, residual if group_weights is None else residual * strip.take(group_weights))], None
 
-        (meat,), _ = sum_strips(data, work, 0, "Variance")
+    (meat,), _ = sum_strips(data, work, 0, _VARIANCE)
     return PrivateMeat(symmetrise(meat))
 
 
 def block_meat(data: PreparedRows, predictor: Predictor, weights: Floats, norm: float) -> PrivateMeat:
     """``Σ_b T_b T_b'`` with ``T_b = weights·Σ h_i (z_i - w_i'β)`` scaled to ‖T_b‖ ≤ norm."""
-    blocks, first = data.blocks, int(data.design.intercept)
+    blocks, p = data.blocks, len(data.design.names)
     assert blocks is not None
-    p = len(data.design.names)
-
-    def work(strip: Strip) -> tuple[Sums, Floats]:
-        fitted = np.dot(predictor.beta[first:], strip.x)
-        h = instruments_of(data, strip.x) * weights[:, None]
-        residual = strip.z - predictor.beta[:first].sum() - strip.take(blocks.a) * fitted
-        return [np.zeros(0)], np.vstack([h * residual, h, fitted])
-
-    _, totals = sum_strips(data, work, 2 * p + 1, "Variance")
     meat = np.zeros((p, p))
-    for cut, found in totals.cut():
-        T = found[:p] - blocks.o[cut] * found[p : 2 * p] * found[-1]
+    for cut, found in _total_residuals(data, blocks, predictor).cut():
+        T = (found[:p] - blocks.o[cut] * found[p : 2 * p] * found[-1]) * weights[:, None]
         T *= 1.0 if blocks.weights is None else blocks.weights[cut]
         shorten(T, norm)
         meat += T @ T.T
     return PrivateMeat(meat)
+
+
+def _total_residuals(data: PreparedRows, blocks: Blocks, predictor: Predictor) -> Totals:
+    """Totals of ``h_i (z_i - β₀ - a x_i'β)``, of ``h_i`` and of ``x_i'β`` in each block (2p+1)."""
+    first, p = int(data.design.intercept), len(data.design.names)
+    slopes, level = predictor.beta[first:], float(predictor.beta[:first].sum())
+    if kernel.KERNEL is not None:
+        by_block, plain = MeatClip("block", np.ones(p), 0.0), replace(blocks, weights=None)
+        begin = partial(
+            kernel.ResidualSums, data.design, (slopes, level), None, by_block, plain, None, data.large, mixed=True
+        )
+        return sum_tiles(data, begin, _VARIANCE)[1]
+
+    def work(strip: Strip) -> tuple[Sums, Floats]:
+        fitted, h = np.dot(slopes, strip.x), instruments_of(data, strip.x)
+        return [np.zeros(0)], np.vstack([h * (strip.z - level - strip.take(blocks.a) * fitted), h, fitted])
+
+    return sum_strips(data, work, 2 * p + 1, _VARIANCE)[1]
 
 
 def shorten(vectors: Floats, norm: float) -> None:

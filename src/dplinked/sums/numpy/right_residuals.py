@@ -1,6 +1,7 @@
 """The clipped residual equation of right links, from linked rows: each row meets its own response and those of its partners.
 
 See :mod:`dplinked.sums.partners`. Responses are put into circles first; then one pass gives the equation and the squares of its contributions.
+The pass before it, which measures residuals, can do on its way what needs no more than it does itself.
 """
 
 from __future__ import annotations
@@ -13,16 +14,25 @@ from numpy.typing import NDArray
 
 from dplinked.sums.border import symmetrise
 from dplinked.sums.numpy import kernel
-from dplinked.sums.numpy.circle import Circle, make_circle
-from dplinked.sums.numpy.prepare import PreparedRows, Strip, cut_strips
+from dplinked.sums.numpy.circle import (
+    Circle,
+    empty_circle,
+    keep_circle,
+    make_circle,
+    responses_alone,
+    store_responses,
+)
+from dplinked.sums.numpy.instrument import complete_sums
+from dplinked.sums.numpy.prepare import Piece, PreparedRows, Strip, cut_strips
 from dplinked.sums.numpy.reduce import Sums, Totals, merge, sum_strips, sum_tiles
-from dplinked.sums.numpy.residuals import instruments_of, shorten
+from dplinked.sums.numpy.residuals import MEASURING, begin_counts, instruments_of, shorten
 from dplinked.sums.partners import PARTNERS, clip_residuals
-from dplinked.sums.types import MeatClip, PrivateResiduals, ResidualClip
+from dplinked.sums.types import MeatClip, Predictor, PrivateCounts, PrivateResiduals, PrivateSums, ResidualClip
 
 Floats = NDArray[np.float64]
 
 _TITLE = "Second stage"
+OWN_ROWS = "sums of rows by themselves"  # where they are kept
 
 
 def right_residuals(data: PreparedRows, clip: ResidualClip, meat: MeatClip | None = None) -> PrivateResiduals:
@@ -36,15 +46,51 @@ def right_residuals(data: PreparedRows, clip: ResidualClip, meat: MeatClip | Non
     return PrivateResiduals(vector, None if meat is None else symmetrise(squares))
 
 
+def measure_ahead(data: PreparedRows, predictor: Predictor, edges: Floats) -> PrivateCounts:
+    """Histogram of absolute residuals, as :func:`~dplinked.sums.numpy.residuals.residual_counts` has it.
+
+    The same pass sums rows by themselves and, where blocks are fixed, puts responses into circles. Both are kept for what comes next.
+    """
+    own = data.own_rows(weighted=data.fixed_blocks)
+    circle = empty_circle(data) if data.fixed_blocks and data.has_partners else None
+    order = None if circle is None else circle.order
+    (counts, *sums), totals = sum_tiles(own, lambda: _Ahead(own, predictor, edges, circle), MEASURING, order)
+    if circle is not None:
+        keep_circle(data, circle)
+    data.kept[OWN_ROWS] = data.design, data.blocks, complete_sums(own, sums, totals)
+    return PrivateCounts(counts[None, :])
+
+
+class _Ahead:
+    """One thread's tiles: counts of residuals, then the sums of rows by themselves."""
+
+    def __init__(self, own: PreparedRows, predictor: Predictor, edges: Floats, circle: Circle | None) -> None:
+        self._counts = begin_counts(own, predictor, edges)
+        self._sums = kernel.InstrumentSums(own.design, own.blocks, False)
+        self._responses, self._circle = responses_alone(own), circle
+        self.totals = self._sums.totals
+
+    def add(self, tile: Piece) -> Sums:
+        """Count and sum a tile, and write its responses into the circle."""
+        if self._circle is not None:
+            store_responses(self._responses, tile, self._circle)
+        return [*self._counts.add(tile), *self._sums.add(tile)]
+
+
+def known_sums(data: PreparedRows) -> PrivateSums | None:
+    """Sums of rows by themselves, weighed as fixed blocks say, if :func:`measure_ahead` found them for the same design and blocks."""
+    design, blocks, sums = data.kept.get(OWN_ROWS, (None, None, None))
+    return sums if design is data.design and blocks is data.blocks else None
+
+
 def _sum_rows(data: PreparedRows, clip: ResidualClip, meat: MeatClip | None) -> tuple[Sums, Totals]:
     """The equation, squares of rows if they are asked for, and totals of blocks if these are."""
-    blocks = data.blocks
-    # Circles round responses. Whether they do must be the same for neighbours: it may hang on public blocks only.
-    linked = blocks is not None and (not data.fixed_blocks or bool(blocks.o.any()))
-    circle = make_circle(data) if linked else None
+    circle = make_circle(data) if data.has_partners else None
     order = None if circle is None else circle.order
     if kernel.KERNEL is not None:
-        begin = partial(kernel.ResidualSums, data.design, clip, meat, data.blocks, circle, data.large)
+        first = int(data.design.intercept)
+        line = clip.beta[first:], float(clip.beta[:first].sum())
+        begin = partial(kernel.ResidualSums, data.design, line, clip, meat, data.blocks, circle, data.large)
         (vector, squares), totals = sum_tiles(data, begin, _TITLE, order)
         return [vector, squares + np.triu(squares, 1).T], totals
 

@@ -15,7 +15,7 @@ from dplinked.data.table import Rows
 from dplinked.linkage import Linkage, PrivacyUnit
 from dplinked.study.design import Design
 from dplinked.sums.engine import Source
-from dplinked.sums.numpy import counts, instrument, paper, residuals, right_residuals
+from dplinked.sums.numpy import counts, instrument, kernel, paper, residuals, right_residuals
 from dplinked.sums.numpy.prepare import Parts, PreparedRows, prepare_rows
 from dplinked.sums.types import (
     BlockFacts,
@@ -89,6 +89,7 @@ class TablePass:
     """The passes of :class:`dplinked.sums.engine.Pass`, by NumPy over parts of a table."""
 
     data: PreparedRows
+    known: PrivateSums | None = None  # its sums, if an earlier pass found them on its way
 
     @property
     def design(self) -> Design:
@@ -111,7 +112,7 @@ class TablePass:
 
     def instrument_sums(self) -> PrivateSums:
         """``h'QX`` and ``h'z`` with the design's instruments h; the intercept comes first."""
-        return instrument.instrument_sums(self.data)
+        return instrument.instrument_sums(self.data) if self.known is None else self.known
 
     def paper_sums(self, row_norm: float, response_bound: float) -> PrivateSums:
         """``W'W``, ``W'z*`` and ``z*'z*`` of the paper's algorithms."""
@@ -121,8 +122,10 @@ class TablePass:
         """Histogram of each numeric column over its bounds."""
         return counts.column_counts(self.data, bins)
 
-    def residual_counts(self, predictor: Predictor, edges: Floats) -> PrivateCounts:
-        """Histogram of absolute residuals between public edges."""
+    def residual_counts(self, predictor: Predictor, edges: Floats, ahead: bool = False) -> PrivateCounts:
+        """Histogram of absolute residuals between public edges; what comes next is looked at on the way if it is to be."""
+        if ahead and kernel.KERNEL is not None and self.data.matching is None:
+            return right_residuals.measure_ahead(self.data, predictor, edges)
         return residuals.residual_counts(self.data, predictor, edges)
 
     def row_meat(self, predictor: Predictor, weights: Floats, norm: float) -> PrivateMeat:
@@ -140,8 +143,8 @@ class TablePass:
 
     def own_rows(self, weighted: bool = False) -> TablePass:
         """The same rows without their links, weighed by the weight and the contrast of their groups if they are to be."""
-        blocks = self.data.blocks.alone() if weighted and self.data.blocks is not None else None
-        return TablePass(replace(self.data.without_links(), blocks=blocks))
+        as_known = weighted == self.data.fixed_blocks
+        return TablePass(self.data.own_rows(weighted), right_residuals.known_sums(self.data) if as_known else None)
 
     def right_residuals(self, clip: ResidualClip, meat: MeatClip | None = None) -> PrivateResiduals:
         """The clipped residual equation of right links, and the squares of its contributions if they are asked for."""

@@ -199,7 +199,7 @@ class SqlPass:
             counts[row, place] = count
         return PrivateCounts(counts)
 
-    def residual_counts(self, predictor: Predictor, edges: Floats) -> PrivateCounts:
+    def residual_counts(self, predictor: Predictor, edges: Floats, ahead: bool = False) -> PrivateCounts:
         """Histogram of the absolute residuals that rows have on their own, between increasing public edges; the last bin is open."""
         residual, _ = self._own_residual(predictor)
         query = f"select abs({residual}) as r from ({self.columns.rows(None, scaled=False)}) cells"
