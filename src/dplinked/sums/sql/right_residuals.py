@@ -14,7 +14,6 @@ none exceeds its clip w. The mean over partners adds up to 16 of them by fewer t
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -89,12 +88,10 @@ def _row_terms(
             query = f"select cells.*, {_clipped('z')} as u from ({_clipped_rows(columns, rows, clip)}) cells"
         case BlockTable(fixed=True, largest=size) if size <= WHOLE:
             query = _meet_block(columns, link_table, _clipped_rows(columns, rows, clip))
-        case OneBlock(weight=weight, partners=partners):
-            circles = _keep_circles(columns, link_table, *_place_all(columns.engine, link_table, count, rows))
-            query = _meet_circle(columns.engine, _clipped_rows(columns, circles, clip), partners)
-        case BlockTable(partners=partners):
-            circles = _keep_circles(columns, link_table, *_place_in_blocks(columns.engine, link_table, rows))
-            query = _meet_circle(columns.engine, _clipped_rows(columns, circles, clip), partners)
+        case OneBlock() | BlockTable():
+            circles = _keep_circles(columns, link_table, count)
+            query = _meet_circle(columns.engine, _clipped_rows(columns, circles, clip), link_table.partners)
+            weight = link_table.weight if isinstance(link_table, OneBlock) else 1.0
     listed, terms = "", list[Scaled]()
     for i, h in enumerate(columns.instruments):
         least = widest if i < int(columns.design.intercept) else min(clip.limit, math.ldexp(widest, h.log))
@@ -162,34 +159,31 @@ def _meet_block(columns: DesignColumns, table: BlockTable, rows: str) -> str:
 # --- circles --------------------------------------------------------------------------------------------
 
 
-def _place_in_blocks(engine: SqlEngine, table: BlockTable, rows: str) -> tuple[str, Callable[[str], str]]:
-    """Query of rows with the circle that they stand in and their place in it; and what joins m, a, o and v of their blocks."""
-    placed = rows if table.keys is None else table.join_columns(rows, "g")
-    names = ("m", "a", "o", *(["v"] if table.weighed else []))
-    drawn = f"select cells.*, {table.own_key} as circle, {engine.random} as place from ({placed}) cells"
-    return drawn, lambda lined: table.join_columns(lined, *names)
+def _keep_circles(columns: DesignColumns, table: OneBlock | BlockTable, count: int) -> str:
+    """Query of kept rows, each beside the responses of its partners, y1, y2, …, null where a block has fewer, and the weights of what it meets.
 
-
-def _place_all(engine: SqlEngine, block: OneBlock, count: int, rows: str) -> tuple[str, Callable[[str], str]]:
-    """The same for a single block of all rows. It is cut into circles at random, so that no engine needs all rows in one place."""
-    circles = max(1, count // CIRCLE)
-    drawn = f"select cells.*, floor({engine.double(circles)} * {engine.random}) as circle, {engine.random} as place from ({rows}) cells"
-    weights = f"{count // circles} as m, {engine.double(block.a)} as a, {engine.double(block.o)} as o"
-    return drawn, lambda lined: f"select cells.*, {weights} from ({lined}) cells"
-
-
-def _keep_circles(
-    columns: DesignColumns, table: OneBlock | BlockTable, placed: str, join_weights: Callable[[str], str]
-) -> str:
-    """Query of kept rows, each beside the responses of its partners, y1, y2, …, null where a block has fewer, and the weights of what it meets."""
-    engine, partners, weighed = columns.engine, table.partners, isinstance(table, BlockTable) and table.weighed
-    lags, kept = range(1, 1 + partners), ", ".join(["k", "z", *(x.sql for x in columns.x)])
+    A single block of all rows is cut into circles at random, so that no engine needs all rows in one place.
+    """
+    engine, lags, kept = columns.engine, range(1, 1 + table.partners), ["k", "z", *(x.sql for x in columns.x)]
+    rows, circle, circles = columns.rows(table.key), "circle", max(1, count // CIRCLE)
+    if isinstance(table, OneBlock):
+        rows = f"select cells.*, floor({engine.double(circles)} * {engine.random}) as circle from ({rows}) cells"
+    else:
+        circle, rows = table.own_key, rows if table.keys is None else table.join_columns(rows, "g")
     nexts = "".join(f", lead(z, {lag}) over line as n{lag}" for lag in lags)
-    firsts = engine.first_values("z", "place", partners, "circle")
-    lined = f"select cells.*{nexts}, {firsts} as firsts from ({placed}) cells window line as (partition by circle order by place)"
-    met = "".join(f", {_partner(engine, lag)} as y{lag}" for lag in lags)
-    weights = _weights(engine, f"least({partners}, greatest(m - 1, 1))", weighed)
-    query = f"select {kept}, {weights}{met} from ({join_weights(lined)}) cells"
+    nexts += f", {engine.first_values('z', 'place', table.partners, circle)} as firsts"
+    drawn = f"select cells.*, {engine.random} as place from ({rows}) cells"
+    lined = (
+        f"select {', '.join(kept)}{nexts} from ({drawn}) cells window line as (partition by {circle} order by place)"
+    )
+    if isinstance(table, OneBlock):
+        weights = f"{count // circles} as m, {engine.double(table.a)} as a, {engine.double(table.o)} as o"
+        lined = f"select cells.*, {weights} from ({lined}) cells"
+    else:
+        lined = table.join_columns(lined, "m", "a", "o", *(["v"] if table.weighed else []))
+    listed = [*kept, *(f"{_partner(engine, lag)} as y{lag}" for lag in lags)]
+    weights = _weights(engine, f"least({table.partners}, greatest(m - 1, 1))", bool(getattr(table, "weighed", False)))
+    query = f"select {', '.join(listed)}, {weights} from ({lined}) cells"
     return f"select * from {table.circles.keep(engine, query).name}"
 
 
@@ -198,7 +192,7 @@ def _partner(engine: SqlEngine, lag: int) -> str:
     turned = "".join(
         f" when n{lag - place} is not null then {engine.element('firsts', place)}" for place in range(1, lag)
     )
-    return f"case when m <= {lag} then null when n{lag} is not null then n{lag}{turned} else {engine.element('firsts', lag)} end"
+    return f"case when n{lag} is not null then n{lag} when m <= {lag} then null{turned} else {engine.element('firsts', lag)} end"
 
 
 def _meet_circle(engine: SqlEngine, rows: str, partners: int) -> str:
