@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,7 @@ import pytest
 import dplinked as dpl
 from dplinked.study.design import Design, build_design
 from dplinked.sums.engine import open_source
-from dplinked.sums.partners import clip_residuals, enough_partners
+from dplinked.sums.partners import PARTNERS, clip_residuals, enough_partners
 from dplinked.sums.sql import right_residuals as stage
 from dplinked.sums.sql.dialect import SqlEngine
 from dplinked.sums.types import MeatClip, ResidualClip
@@ -156,6 +157,34 @@ def test_order_of_the_file_does_not_bias(engine: Open, linkage: dpl.ELE, monkeyp
     assert max(np.abs(first - expected).max(), np.abs(second - expected).max()) < 5 * deviation
     assert np.abs(expected).max() > 10 * deviation  # what neighbours in the file would miss is seen
     assert not np.array_equal(first, second)
+
+
+@pytest.mark.parametrize("linkage", [dpl.ELE(0.8), dpl.ELE(0.8, block="block", other=0.6)], ids=["one block", "blocks"])
+def test_circles_are_kept_for_later_passes(engine: Open, linkage: dpl.ELE, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both steps meet the same partners, with any instrument; another scaling of the columns takes their place, and closing forgets them."""
+    table, design = make_table(LARGE), build_design("y ~ x", BOUNDS)
+    clip, source, dropped = clip_for(design), engine(table), list[str]()
+    monkeypatch.setattr(type(source._engine), "drop", lambda _, name: dropped.append(name))
+    found = source.open(design, linkage, FIXED)
+    first = found.right_residuals(clip).vector
+    aimed = replace(design, half_widths=(0.5,))
+    with monkeypatch.context() as patched:
+        patched.setattr(SqlEngine, "hold", lambda *_: pytest.fail("circles are drawn once"))
+        assert np.array_equal(found.right_residuals(clip, MeatClip("row", np.ones(2), 0.3)).vector, first)
+        found.with_design(aimed).right_residuals(clip)
+        assert not any("circles" in name for name in dropped)
+    found.with_design(build_design("y ~ x", {**BOUNDS, "y": (-4.0, 5.0)})).right_residuals(clip)
+    assert sum("circles" in name for name in dropped) == 1
+    found.close()
+    assert sum("circles" in name for name in dropped) == 2
+
+
+@pytest.mark.parametrize("accuracy", [0.5, 0.8, 0.9, 0.999, 1.0])
+def test_fewer_partners_are_enough_where_links_are_accurate(accuracy: float) -> None:
+    partners = enough_partners(accuracy)
+    assert 1 <= partners <= PARTNERS // 2
+    assert (1.0 - accuracy) / partners <= (1 / 32 if accuracy > 0.75 else 1 / 16)
+    assert partners in (1, PARTNERS // 2) or (1.0 - accuracy) / (partners - 1) > 1 / 32  # no more than needed
 
 
 def test_right_links_meet_their_own_responses_alone(engine: Open) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import ClassVar
 
 import numpy as np
 
@@ -61,10 +62,20 @@ class OneBlock:
     key: None = None
     partners: int = 1
     circles: Circles = field(default_factory=Circles, compare=False)
+    weighed: ClassVar[bool] = False  # each block by a number of its own
 
     def close(self) -> None:
         """Forget the rows that stand in circles."""
         self.circles.close()
+
+    def cut_circles(self, engine: SqlEngine, rows: str, circles: int) -> tuple[str, str]:
+        """Query of rows with the circle that they stand in, and that column's name: they are dealt out at random, so that no engine needs all in one place."""
+        dealt = f"floor({engine.double(max(1, circles))} * {engine.random})"
+        return f"select cells.*, {dealt} as circle from ({rows}) cells", "circle"
+
+    def join_weights(self, engine: SqlEngine, rows: str, count: int) -> str:
+        """Rows with the number m of rows of their block, and its weights a and o."""
+        return f"select cells.*, {count} as m, {engine.double(self.a)} as a, {engine.double(self.o)} as o from ({rows}) cells"
 
 
 @dataclass(frozen=True)
@@ -130,6 +141,14 @@ class BlockTable:
 
         listed = "".join(map(joined, names))
         return f"select cells.*{listed} from ({rows}) cells left join {self.kept.name} b on cells.k = b.k"
+
+    def cut_circles(self, engine: SqlEngine, rows: str, circles: int) -> tuple[str, str]:
+        """Query of rows with the circle that they stand in, and that column's name: the rows of a block stand in one."""
+        return rows if self.keys is None else self.join_columns(rows, "g"), self.own_key
+
+    def join_weights(self, engine: SqlEngine, rows: str, count: int) -> str:
+        """Rows with the number m of rows of their block, its weights a and o, and v if it is another number than 1."""
+        return self.join_columns(rows, "m", "a", "o", *(["v"] if self.weighed else []))
 
     def total(self, rows: str, totals: str) -> str:
         """Query of each block's totals, which `totals` lists, with its m, a, o and v."""

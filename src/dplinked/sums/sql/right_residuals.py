@@ -79,19 +79,19 @@ def _row_terms(
     """Query of the key k and of ``(1, h_i)`` times the bracket of each row, and these terms."""
     rows = columns.rows(link_table.key)
     widest = min(clip.widest, clip.limit / clip.intercept_weight) if clip.intercept_weight else clip.widest
-    weight, most = 1.0, 2.0  # a bracket is at most so many times its row's clip
+    most = 2.0  # a bracket is at most so many times its row's clip
     match link_table:
         case PairTable():
             largest, most = math.ldexp(widest, -columns.z.log), LARGEST_ROW
             query = _meet_pairs(columns, link_table, _clipped_rows(columns, rows, clip), largest)
-        case OneBlock(o=0.0, weight=weight):
+        case OneBlock(o=0.0):
             query = f"select cells.*, {_clipped('z')} as u from ({_clipped_rows(columns, rows, clip)}) cells"
         case BlockTable(fixed=True, largest=size) if size <= WHOLE:
             query = _meet_block(columns, link_table, _clipped_rows(columns, rows, clip))
         case OneBlock() | BlockTable():
             circles = _keep_circles(columns, link_table, count)
             query = _meet_circle(columns.engine, _clipped_rows(columns, circles, clip), link_table.partners)
-            weight = link_table.weight if isinstance(link_table, OneBlock) else 1.0
+    weight = link_table.weight if isinstance(link_table, OneBlock) else 1.0  # brackets have that of a table's blocks
     listed, terms = "", list[Scaled]()
     for i, h in enumerate(columns.instruments):
         least = widest if i < int(columns.design.intercept) else min(clip.limit, math.ldexp(widest, h.log))
@@ -160,30 +160,17 @@ def _meet_block(columns: DesignColumns, table: BlockTable, rows: str) -> str:
 
 
 def _keep_circles(columns: DesignColumns, table: OneBlock | BlockTable, count: int) -> str:
-    """Query of kept rows, each beside the responses of its partners, y1, y2, …, null where a block has fewer, and the weights of what it meets.
-
-    A single block of all rows is cut into circles at random, so that no engine needs all rows in one place.
-    """
+    """Query of kept rows, each beside the responses of its partners, y1, y2, …, null where a block has fewer, and the weights of what it meets."""
     engine, lags, kept = columns.engine, range(1, 1 + table.partners), ["k", "z", *(x.sql for x in columns.x)]
-    rows, circle, circles = columns.rows(table.key), "circle", max(1, count // CIRCLE)
-    if isinstance(table, OneBlock):
-        rows = f"select cells.*, floor({engine.double(circles)} * {engine.random}) as circle from ({rows}) cells"
-    else:
-        circle, rows = table.own_key, rows if table.keys is None else table.join_columns(rows, "g")
-    nexts = "".join(f", lead(z, {lag}) over line as n{lag}" for lag in lags)
-    nexts += f", {engine.first_values('z', 'place', table.partners, circle)} as firsts"
+    rows, circle = table.cut_circles(engine, columns.rows(table.key), count // CIRCLE)
     drawn = f"select cells.*, {engine.random} as place from ({rows}) cells"
-    lined = (
-        f"select {', '.join(kept)}{nexts} from ({drawn}) cells window line as (partition by {circle} order by place)"
-    )
-    if isinstance(table, OneBlock):
-        weights = f"{count // circles} as m, {engine.double(table.a)} as a, {engine.double(table.o)} as o"
-        lined = f"select cells.*, {weights} from ({lined}) cells"
-    else:
-        lined = table.join_columns(lined, "m", "a", "o", *(["v"] if table.weighed else []))
-    listed = [*kept, *(f"{_partner(engine, lag)} as y{lag}" for lag in lags)]
-    weights = _weights(engine, f"least({table.partners}, greatest(m - 1, 1))", bool(getattr(table, "weighed", False)))
-    query = f"select {', '.join(listed)}, {weights} from ({lined}) cells"
+    nexts = "".join(f", lead(z, {lag}) over line as n{lag}" for lag in lags)
+    firsts = engine.first_values("z", "place", table.partners, circle)
+    line = f"window line as (partition by {circle} order by place)"
+    lined = f"select {', '.join(kept)}{nexts}, {firsts} as firsts from ({drawn}) cells {line}"
+    weights = _weights(engine, f"least({table.partners}, greatest(m - 1, 1))", table.weighed)
+    listed = [*kept, *(f"{_partner(engine, lag)} as y{lag}" for lag in lags), weights]
+    query = f"select {', '.join(listed)} from ({table.join_weights(engine, lined, count)}) cells"
     return f"select * from {table.circles.keep(engine, query).name}"
 
 
