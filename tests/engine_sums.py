@@ -6,8 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from dplinked.sums.partners import PARTNERS
 from dplinked.sums.types import MeatClip, Predictor, ResidualClip
+
+ALL_MEET = 8  # rows of a block in which all others are partners, in every engine; in larger ones they may be drawn
 
 
 def every_sum(found: Any) -> dict[str, np.ndarray]:
@@ -33,7 +34,7 @@ def every_sum(found: Any) -> dict[str, np.ndarray]:
         result["weighed rows"] = found.row_meat(predictor, np.linspace(1, 2, p), 0.5).matrix
         result["weighed blocks"] = found.block_meat(predictor, np.linspace(1, 2, p), 0.5).matrix
         result |= second_stage("weighed own", found.own_rows(weighted=True), [])
-        if found.blocks.largest <= PARTNERS + 1:  # in larger blocks partners are drawn
+        if found.blocks.largest <= ALL_MEET:
             result |= second_stage("right", found, ["row", "block"])
     return result
 

@@ -33,6 +33,7 @@ Floats = NDArray[np.float64]
 
 PARTNERS = 16  # c: partners of a row in blocks of more rows than that
 NEAR = 0.7  # of a residual's clip: beyond, it counts as the clip
+_ADDED = 1.0 / 32.0  # to the variance that wrong links cause, by drawing partners where as few as possible are drawn
 _LEFT = 0.01  # of a pair's weight that an explicit matrix may leave mixed
 _MOST_TERMS = 6
 
@@ -41,6 +42,14 @@ def clip_residuals(residuals: Floats, widths: Floats) -> Floats:
     """ψ of residuals whose clips are ±`widths`."""
     near = NEAR * widths
     return np.asarray(np.where(np.abs(residuals) <= near, residuals, np.copysign(widths, residuals)), np.float64)
+
+
+def enough_partners(accuracy: float) -> int:
+    """How many partners are enough, for engines in which each costs much: drawing them adds at most a thirty-second to the variance that wrong links cause.
+
+    No more than half of `PARTNERS` are taken; where fewer than three links in four are right, drawing them adds up to a sixteenth.
+    """
+    return max(1, min(PARTNERS // 2, math.ceil((1.0 - accuracy) / _ADDED)))
 
 
 def unlinking_terms(accuracy_min: float) -> int | None:

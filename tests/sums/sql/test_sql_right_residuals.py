@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,7 @@ import pytest
 import dplinked as dpl
 from dplinked.study.design import Design, build_design
 from dplinked.sums.engine import open_source
-from dplinked.sums.partners import clip_residuals
+from dplinked.sums.partners import PARTNERS, clip_residuals, enough_partners
 from dplinked.sums.sql import right_residuals as stage
 from dplinked.sums.sql.dialect import SqlEngine
 from dplinked.sums.types import MeatClip, ResidualClip
@@ -22,6 +23,7 @@ Open = Callable[..., Any]
 BOUNDS = {"y": (-3.0, 5.0), "x": (-1.0, 1.0), "w": (0.0, 2.0)}
 FIXED, MOVING = dpl.PrivacyUnit(), dpl.PrivacyUnit(moves_block=True)
 SMALL = [2, 3, 5, 17, 4, 1] * 3
+FEW = [2, 3, 5, 9, 4, 1] * 3
 WHOLE = [18, 32, 1, 25]
 LARGE = [1, 2, 16, 17, 18, 33, 90, 130]
 
@@ -97,8 +99,8 @@ CASES = {
     "lists": (SMALL, FIXED, 0.8, "y ~ x + w", {"x": (-0.4, 0.2)}),
     "lists and a table": (WHOLE, FIXED, ACCURACY, "y ~ x + w", None),
     "lists without an intercept": (WHOLE, FIXED, 0.8, "y ~ 0 + x", None),
-    "circles": (SMALL, MOVING, 0.8, "y ~ 0 + x", {"x": (-0.4, 0.2)}),
-    "circles and a table": (SMALL, MOVING, {str(key): 0.7 + 0.01 * key for key in range(17)}, "y ~ x + w", None),
+    "circles": (FEW, MOVING, 0.75, "y ~ 0 + x", {"x": (-0.4, 0.2)}),
+    "circles and a table": (FEW, MOVING, {str(key): 0.7 + 0.01 * key for key in range(17)}, "y ~ x + w", None),
 }
 
 
@@ -140,7 +142,7 @@ def test_every_response_is_the_partner_of_as_many_rows(
 
 @pytest.mark.parametrize("linkage", [dpl.ELE(0.5), dpl.ELE(0.5, block="block")], ids=["one block", "blocks"])
 def test_order_of_the_file_does_not_bias(engine: Open, linkage: dpl.ELE, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Rows sorted by x: drawn partners stand for all others, within five deviations, and other ones are drawn in the next pass."""
+    """Rows sorted by x: drawn partners stand for all others, within five deviations, and other ones are drawn when rows are opened again."""
     monkeypatch.setattr(stage, "CIRCLE", 500)
     rng = np.random.default_rng(5)
     n = 2000
@@ -149,12 +151,40 @@ def test_order_of_the_file_does_not_bias(engine: Open, linkage: dpl.ELE, monkeyp
     design, clip = build_design("y ~ x", BOUNDS), ResidualClip(np.array([0.0, 0.5]), 0.3, 1.0, 0.3)
     C = np.eye(n) - 0.5 / (n - 1)
     expected = plain_formula(table, design, C, clip).sum(axis=1)
-    found = engine(table).open(design, linkage, FIXED)
-    first, second = (found.right_residuals(clip).vector for _ in range(2))
-    deviation = 0.5 / 4.0 * 0.3 * np.sqrt(n)
+    source = engine(table)
+    first, second = (source.open(design, linkage, FIXED).right_residuals(clip).vector for _ in range(2))
+    deviation = 0.5 / np.sqrt(enough_partners(0.5)) * 0.3 * np.sqrt(n)
     assert max(np.abs(first - expected).max(), np.abs(second - expected).max()) < 5 * deviation
     assert np.abs(expected).max() > 10 * deviation  # what neighbours in the file would miss is seen
     assert not np.array_equal(first, second)
+
+
+@pytest.mark.parametrize("linkage", [dpl.ELE(0.8), dpl.ELE(0.8, block="block", other=0.6)], ids=["one block", "blocks"])
+def test_circles_are_kept_for_later_passes(engine: Open, linkage: dpl.ELE, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both steps meet the same partners, with any instrument; another scaling of the columns takes their place, and closing forgets them."""
+    table, design = make_table(LARGE), build_design("y ~ x", BOUNDS)
+    clip, source, dropped = clip_for(design), engine(table), list[str]()
+    monkeypatch.setattr(type(source._engine), "drop", lambda _, name: dropped.append(name))
+    found = source.open(design, linkage, FIXED)
+    first = found.right_residuals(clip).vector
+    aimed = replace(design, half_widths=(0.5,))
+    with monkeypatch.context() as patched:
+        patched.setattr(SqlEngine, "hold", lambda *_: pytest.fail("circles are drawn once"))
+        assert np.array_equal(found.right_residuals(clip, MeatClip("row", np.ones(2), 0.3)).vector, first)
+        found.with_design(aimed).right_residuals(clip)
+        assert not any("circles" in name for name in dropped)
+    found.with_design(build_design("y ~ x", {**BOUNDS, "y": (-4.0, 5.0)})).right_residuals(clip)
+    assert sum("circles" in name for name in dropped) == 1
+    found.close()
+    assert sum("circles" in name for name in dropped) == 2
+
+
+@pytest.mark.parametrize("accuracy", [0.5, 0.8, 0.9, 0.999, 1.0])
+def test_fewer_partners_are_enough_where_links_are_accurate(accuracy: float) -> None:
+    partners = enough_partners(accuracy)
+    assert 1 <= partners <= PARTNERS // 2
+    assert (1.0 - accuracy) / partners <= (1 / 32 if accuracy > 0.75 else 1 / 16)
+    assert partners in (1, PARTNERS // 2) or (1.0 - accuracy) / (partners - 1) > 1 / 32  # no more than needed
 
 
 def test_right_links_meet_their_own_responses_alone(engine: Open) -> None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from typing import ClassVar
 
 import numpy as np
 
@@ -21,11 +22,34 @@ from dplinked.sums.blocks import (
     find_facts,
     weigh_blocks,
 )
+from dplinked.sums.partners import enough_partners
 from dplinked.sums.sql.columns import DesignColumns
 from dplinked.sums.sql.dialect import Kept, SqlColumn, SqlEngine, plain_text
 from dplinked.sums.sql.exact_sums import CHANGED, ExactSums, Scaled, exact_total, log2_ceiling
 from dplinked.sums.sql.pairs import PairTable, keep_matching
 from dplinked.sums.types import BlockFacts
+
+
+class Circles:
+    """Rows beside the responses of their partners, kept for later passes over the same rows."""
+
+    def __init__(self) -> None:
+        self._found: tuple[str, Kept] | None = None
+
+    def keep(self, engine: SqlEngine, query: str) -> Kept:
+        """The result of a query with random numbers in it: drawn on its first use, and the same until another query takes its place."""
+        if self._found is None or self._found[0] != query:
+            self.close()
+            kept = Kept(engine, "circles")
+            engine.hold(kept.name, query)
+            self._found = query, kept
+        return self._found[1]
+
+    def close(self) -> None:
+        """Forget them."""
+        if self._found is not None:
+            self._found[1].close()
+        self._found = None
 
 
 @dataclass(frozen=True)
@@ -36,9 +60,22 @@ class OneBlock:
     o: float
     weight: float = 1.0
     key: None = None
+    partners: int = 1
+    circles: Circles = field(default_factory=Circles, compare=False)
+    weighed: ClassVar[bool] = False  # each block by a number of its own
 
     def close(self) -> None:
-        """Do nothing: there is no table."""
+        """Forget the rows that stand in circles."""
+        self.circles.close()
+
+    def cut_circles(self, engine: SqlEngine, rows: str, circles: int) -> tuple[str, str]:
+        """Query of rows with the circle that they stand in, and that column's name: they are dealt out at random, so that no engine needs all in one place."""
+        dealt = f"floor({engine.double(max(1, circles))} * {engine.random})"
+        return f"select cells.*, {dealt} as circle from ({rows}) cells", "circle"
+
+    def join_weights(self, engine: SqlEngine, rows: str, count: int) -> str:
+        """Rows with the number m of rows of their block, and its weights a and o."""
+        return f"select cells.*, {count} as m, {engine.double(self.a)} as a, {engine.double(self.o)} as o from ({rows}) cells"
 
 
 @dataclass(frozen=True)
@@ -59,6 +96,8 @@ class BlockTable:
         Names of the totals, each after a comma.
     fixed
         Whether every row keeps its block between neighbours, so that sizes are public.
+    partners
+        How many partners a row has, in blocks of more rows than that.
     weighed
         Whether v is another number than 1.
     """
@@ -72,11 +111,14 @@ class BlockTable:
     largest: int
     design: Design
     fixed: bool
+    partners: int
     weighed: bool = False
+    circles: Circles = field(default_factory=Circles, compare=False)
 
     def close(self) -> None:
-        """Forget the table."""
+        """Forget the table, and the rows that stand in circles."""
         self.kept.close()
+        self.circles.close()
 
     @property
     def weight(self) -> list[Scaled]:
@@ -99,6 +141,14 @@ class BlockTable:
 
         listed = "".join(map(joined, names))
         return f"select cells.*{listed} from ({rows}) cells left join {self.kept.name} b on cells.k = b.k"
+
+    def cut_circles(self, engine: SqlEngine, rows: str, circles: int) -> tuple[str, str]:
+        """Query of rows with the circle that they stand in, and that column's name: the rows of a block stand in one."""
+        return rows if self.keys is None else self.join_columns(rows, "g"), self.own_key
+
+    def join_weights(self, engine: SqlEngine, rows: str, count: int) -> str:
+        """Rows with the number m of rows of their block, its weights a and o, and v if it is another number than 1."""
+        return self.join_columns(rows, "m", "a", "o", *(["v"] if self.weighed else []))
 
     def total(self, rows: str, totals: str) -> str:
         """Query of each block's totals, which `totals` lists, with its m, a, o and v."""
@@ -132,7 +182,7 @@ class BlockTable:
         """The same blocks with other columns a, o and v."""
         kept = Kept(engine, "blocks")
         engine.hold(kept.name, f"select b.k, b.g, b.m, {columns}{self.totals} from {source}")
-        return replace(self, kept=kept, weighed=True)
+        return replace(self, kept=kept, weighed=True, circles=Circles())
 
 
 LinkTable = OneBlock | BlockTable | PairTable  # what stands for Q in statements
@@ -156,7 +206,8 @@ def _one_block(count: int, linkage: ELE, unit: PrivacyUnit) -> tuple[OneBlock, B
     """All rows as one block."""
     sizes, accuracy = np.array([count]), np.array([linkage.accuracy_of("")], np.float64)
     a, o = weigh_blocks(sizes, accuracy, linkage, unit)
-    return OneBlock(float(a[0]), float(o[0])), find_facts(sizes, a)
+    block = OneBlock(float(a[0]), float(o[0]), partners=enough_partners(min(linkage.declared)))
+    return block, find_facts(sizes, a)
 
 
 def total_columns(engine: SqlEngine, most: int, *groups: Sequence[Scaled]) -> tuple[str, list[list[Scaled]]]:
@@ -249,6 +300,7 @@ def _check_blocks(
         int(largest or 0),
         columns.design,
         unit.fixes_blocks,
+        enough_partners(min(linkage.declared)),
     )
     dependence, contrast = sums.read(found).take(2) / max(1, count)
     return block_table, BlockFacts(block_table.largest, by_key, float(dependence), float(contrast))

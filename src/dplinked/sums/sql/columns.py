@@ -79,12 +79,16 @@ class DesignColumns:
         )
         z = self._column(self.design.response, self.z.log if scaled else 0)
         query = f"select k, {z} as z{listed} from ({self._clipped(key)}) clipped"
-        if not (instruments and self.design.half_widths is not None):
-            return query
-        clipped = "".join(
-            f", {self._instrument(i, log)} as h{i}" for i, log in enumerate(logs) if self._has_instrument(i)
+        return self.add_instruments(query, scaled=scaled) if instruments else query
+
+    def add_instruments(self, rows: str, *, scaled: bool = True) -> str:
+        """Query of rows of :meth:`rows` with their instruments h0, h1, …, where these are others than regressors."""
+        listed = "".join(
+            f", {self._instrument(i, x.log if scaled else 0)} as h{i}"
+            for i, x in enumerate(self.x)
+            if self._has_instrument(i)
         )
-        return f"select cells.*{clipped} from ({query}) cells"
+        return f"select cells.*{listed} from ({rows}) cells" if listed else rows
 
     def keys(self, name: str) -> str:
         """Query of a key column alone, as k."""

@@ -170,6 +170,14 @@ class SqlEngine(ABC):
     def added(self, values: str, term: str) -> str:
         """The sum of a term over the values q of a list."""
 
+    @abstractmethod
+    def first_values(self, value: str, order: str, size: int, group: str) -> str:
+        """The first values of a row's group in an order without ties, as a list of at most `size`: a window function."""
+
+    @abstractmethod
+    def element(self, values: str, place: int) -> str:
+        """The element of a list at a place, counted from 1."""
+
     def as_double(self, value: str) -> str:
         """A number as a double."""
         return f"cast({value} as {self.double_type})"

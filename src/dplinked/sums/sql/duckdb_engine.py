@@ -156,6 +156,14 @@ class DuckDBEngine(SqlEngine):
         """The sum of a term over the values q of a list."""
         return f"list_reduce({values}, lambda s, q: s + ({term}), {self.double(0.0)})"
 
+    def first_values(self, value: str, order: str, size: int, group: str) -> str:
+        """The first values of a row's group as a list: one aggregate over the whole group, which is faster than its values one by one."""
+        return f"arg_min({value}, {order}, {size}) over (partition by {group})"
+
+    def element(self, values: str, place: int) -> str:
+        """The element of a list at a place, counted from 1; null behind its end."""
+        return f"list_extract({values}, {place})"
+
     def open_pairs(self, pairs: Any) -> tuple[str, tuple[SqlColumn, ...], Kept | None]:
         """Source and columns of the pairs of a matching matrix, and the table that must be kept until they are read, if any."""
         if is_spark(pairs):

@@ -2,11 +2,12 @@
 
 See :mod:`dplinked.sums.partners`. Where every row keeps its block and blocks are small, all other rows of a block are partners: a row is joined
 with the list of its block's responses. Elsewhere every row draws a random number, which depends on no cell, and the rows of a block stand in a circle
-in the order of these numbers. Windows are lines, not circles, so the first rows of a block come once more behind its last ones.
+in the order of these numbers. To order them costs more than all else, so it is done once: rows are kept beside the responses of their partners, y1, y2, …,
+and later passes over the same rows meet the same partners. Windows are lines, not circles: behind the last row of a block come its first ones.
 
 Residuals are clipped by comparing the response with the ends between which it is near the line t, ``t ± NEAR·w``. With u = 2⁻⁵³, rounding these ends
 and the residual adds at most ``4u(|z| + |t|)`` to a residual that is near; twice the largest that this can be is taken off from NEAR·w beforehand, so that
-none exceeds its clip w. The mean over partners adds up to 32 of them by fewer than 70 roundings, for which
+none exceeds its clip w. The mean over partners adds up to 16 of them by fewer than 40 roundings, for which
 :func:`dplinked.sums.rounding.rounding_bound` has room.
 """
 
@@ -28,9 +29,8 @@ from dplinked.sums.types import MeatClip, PrivateResiduals, ResidualClip
 
 Floats = NDArray[np.float64]
 
-WHOLE = 32  # rows of the largest block up to which all others of a block are partners
-AGAIN = 64  # how many of a block's first rows come once more, on average: fewer than 16 do once in 1e13 blocks
-CIRCLE = 1 << 20  # rows of each circle that a single block of all rows is cut into, on average
+WHOLE = 1 + PARTNERS  # rows of the largest block up to which all others of a block are partners, as in NumPy
+CIRCLE = 1 << 14  # rows of each circle that a single block of all rows is cut into, on average
 
 
 def right_residuals(
@@ -77,20 +77,21 @@ def _row_terms(
     columns: DesignColumns, link_table: LinkTable, count: int, clip: ResidualClip
 ) -> tuple[str, list[Scaled]]:
     """Query of the key k and of ``(1, h_i)`` times the bracket of each row, and these terms."""
-    rows = _clipped_rows(columns, link_table.key, clip)
+    rows = columns.rows(link_table.key)
     widest = min(clip.widest, clip.limit / clip.intercept_weight) if clip.intercept_weight else clip.widest
-    weight, most = 1.0, 2.0  # a bracket is at most so many times its row's clip
+    most = 2.0  # a bracket is at most so many times its row's clip
     match link_table:
         case PairTable():
-            query, most = _meet_pairs(columns, link_table, rows, math.ldexp(widest, -columns.z.log)), LARGEST_ROW
-        case OneBlock(o=0.0, weight=weight):
-            query = f"select cells.*, {_clipped('z')} as u from ({rows}) cells"
-        case OneBlock(weight=weight):
-            query = _meet_circle(columns, _place_all(columns.engine, link_table, count, rows))
-        case BlockTable(fixed=True, largest=largest) if largest <= WHOLE:
-            query = _meet_block(columns, link_table, rows)
-        case BlockTable():
-            query = _meet_circle(columns, _place_in_blocks(columns.engine, link_table, rows), link_table.weighed)
+            largest, most = math.ldexp(widest, -columns.z.log), LARGEST_ROW
+            query = _meet_pairs(columns, link_table, _clipped_rows(columns, rows, clip), largest)
+        case OneBlock(o=0.0):
+            query = f"select cells.*, {_clipped('z')} as u from ({_clipped_rows(columns, rows, clip)}) cells"
+        case BlockTable(fixed=True, largest=size) if size <= WHOLE:
+            query = _meet_block(columns, link_table, _clipped_rows(columns, rows, clip))
+        case OneBlock() | BlockTable():
+            circles = _keep_circles(columns, link_table, count)
+            query = _meet_circle(columns.engine, _clipped_rows(columns, circles, clip), link_table.partners)
+    weight = link_table.weight if isinstance(link_table, OneBlock) else 1.0  # brackets have that of a table's blocks
     listed, terms = "", list[Scaled]()
     for i, h in enumerate(columns.instruments):
         least = widest if i < int(columns.design.intercept) else min(clip.limit, math.ldexp(widest, h.log))
@@ -101,8 +102,8 @@ def _row_terms(
     return f"select k{listed} from ({query}) brackets", terms
 
 
-def _clipped_rows(columns: DesignColumns, key: str | None, clip: ResidualClip) -> str:
-    """Query of the key, z, the instruments, the line t, the clip w, and the ends low and high between which residuals are not clipped.
+def _clipped_rows(columns: DesignColumns, cells: str, clip: ResidualClip) -> str:
+    """Query of rows with their instruments, the line t, the clip w, and the ends low and high between which residuals are not clipped.
 
     These are in units of z. As in :meth:`ResidualClip.widths`, w is ``limit/‖(ι, h)‖``, but at most `widest`.
     """
@@ -116,7 +117,9 @@ def _clipped_rows(columns: DesignColumns, key: str | None, clip: ResidualClip) -
     level = math.ldexp(float(clip.beta[: int(columns.design.intercept)].sum()), -unit)
     fitted, reach = columns.fitted(clip.beta, [x.log - unit for x in columns.x])
     rounding = 8.0 * UNIT_ROUNDOFF * (1.0 + abs(level) + math.ldexp(reach, -unit))
-    rows = f"select cells.*, {double(level)} + {fitted} as t, {width} as w from ({columns.rows(key, instruments=True)}) cells"
+    rows = (
+        f"select cells.*, {double(level)} + {fitted} as t, {width} as w from ({columns.add_instruments(cells)}) cells"
+    )
     near = f"greatest({double(NEAR)} * w - {double(rounding)}, {double(0.0)})"
     ends = f"select cells.*, {near} as near from ({rows}) cells"
     return f"select cells.*, t - near as low, t + near as high from ({ends}) cells"
@@ -130,11 +133,15 @@ def _clipped(response: str) -> str:
     return f"case when {response} < low then - w when {response} > high then w else {response} - t end"
 
 
-def _brackets(engine: SqlEngine, rows: str, met: str, partners: str, weighed: bool = False) -> str:
-    """Rows with their brackets, ``(1-o) ψ(z_i) - (1-γ) mean ψ(z_l)``, from the sum over partners."""
-    one = engine.double(1.0)
-    bracket = f"({one} - o) * ({_clipped('z')}) - ({one} - (a + o)) * ({met}) / {partners}"
-    return f"select cells.*, {f'v * ({bracket})' if weighed else bracket} as u from ({rows}) cells"
+def _brackets(rows: str, met: str) -> str:
+    """Rows with their brackets, from the weights of what they meet and the sum over partners."""
+    return f"select cells.*, own * ({_clipped('z')}) - others * ({met}) as u from ({rows}) cells"
+
+
+def _weights(engine: SqlEngine, partners: str, weighed: bool) -> str:
+    """What a row's own residual counts, ``1-o``, and what those with its partners' responses do, ``(1-γ)/partners``, both times v."""
+    one, v = engine.double(1.0), "v * " if weighed else ""
+    return f"{v}({one} - o) as own, {v}({one} - (a + o)) / {partners} as others"
 
 
 def _meet_block(columns: DesignColumns, table: BlockTable, rows: str) -> str:
@@ -142,45 +149,44 @@ def _meet_block(columns: DesignColumns, table: BlockTable, rows: str) -> str:
     engine, key = columns.engine, table.own_key
     lists = table.total(columns.rows(table.key), f", {engine.gathered('z')} as zs")
     placed = rows if table.keys is None else table.join_columns(rows, "g")
+    weights = _weights(engine, "greatest(m - 1, 1)", table.weighed)
     joined = (
-        f"select cells.*, b.zs, b.m, b.a, b.o, b.v from ({placed}) cells join ({lists}) b "
-        f"on cells.{key} {table.same} b.{key}"
+        f"select cells.*, b.zs, {weights} from ({placed}) cells join ({lists}) b on cells.{key} {table.same} b.{key}"
     )
-    met = f"{engine.added('zs', _clipped('q'))} - ({_clipped('z')})"
-    return _brackets(engine, joined, met, "greatest(m - 1, 1)", table.weighed)
+    return _brackets(joined, f"{engine.added('zs', _clipped('q'))} - ({_clipped('z')})")
 
 
-def _place_in_blocks(engine: SqlEngine, table: BlockTable, rows: str) -> str:
-    """Rows with m, a, o and v of their block, a number of the circle that they stand in, and their place in it, from 0 to 1."""
-    names = ("m", "a", "o", *(["v"] if table.weighed else []), *([] if table.keys is None else ["g"]))
-    joined = table.join_columns(rows, *names)
-    return f"select cells.*, {table.own_key} as circle, {engine.random} as place from ({joined}) cells"
+# --- circles --------------------------------------------------------------------------------------------
 
 
-def _place_all(engine: SqlEngine, block: OneBlock, count: int, rows: str) -> str:
-    """The same for a single block of all rows. It is cut into circles at random, so that no engine needs all rows in one place."""
-    circles = max(1, count // CIRCLE)
-    drawn = f"select cells.*, {engine.double(circles)} * {engine.random} as r from ({rows}) cells"
-    weights = f"{count // circles} as m, {engine.double(block.a)} as a, {engine.double(block.o)} as o"
-    return f"select cells.*, {weights}, floor(r) as circle, r - floor(r) as place from ({drawn}) cells"
+def _keep_circles(columns: DesignColumns, table: OneBlock | BlockTable, count: int) -> str:
+    """Query of kept rows, each beside the responses of its partners, y1, y2, …, null where a block has fewer, and the weights of what it meets."""
+    engine, lags, kept = columns.engine, range(1, 1 + table.partners), ["k", "z", *(x.sql for x in columns.x)]
+    rows, circle = table.cut_circles(engine, columns.rows(table.key), count // CIRCLE)
+    drawn = f"select cells.*, {engine.random} as place from ({rows}) cells"
+    nexts = "".join(f", lead(z, {lag}) over line as n{lag}" for lag in lags)
+    firsts = engine.first_values("z", "place", table.partners, circle)
+    line = f"window line as (partition by {circle} order by place)"
+    lined = f"select {', '.join(kept)}{nexts}, {firsts} as firsts from ({drawn}) cells {line}"
+    weights = _weights(engine, f"least({table.partners}, greatest(m - 1, 1))", table.weighed)
+    listed = [*kept, *(f"{_partner(engine, lag)} as y{lag}" for lag in lags), weights]
+    query = f"select {', '.join(listed)} from ({table.join_weights(engine, lined, count)}) cells"
+    return f"select * from {table.circles.keep(engine, query).name}"
 
 
-def _meet_circle(columns: DesignColumns, placed: str, weighed: bool = False) -> str:
+def _partner(engine: SqlEngine, lag: int) -> str:
+    """The response so many places further on in the circle: beyond the last row, the first ones follow."""
+    turned = "".join(
+        f" when n{lag - place} is not null then {engine.element('firsts', place)}" for place in range(1, lag)
+    )
+    return f"case when n{lag} is not null then n{lag} when m <= {lag} then null{turned} else {engine.element('firsts', lag)} end"
+
+
+def _meet_circle(engine: SqlEngine, rows: str, partners: int) -> str:
     """Rows with their brackets, the next rows of their circle being partners."""
-    engine, double, lags = columns.engine, columns.engine.double, range(1, 1 + PARTNERS)
-    zero, one = double(0.0), double(1.0)
-    turns = f"select {zero} as turn union all select {one} as turn"
-    again = f"turn = {zero} or place * m < {double(AGAIN)}"
-    line = f"select cells.*, place + turn as spot from ({placed}) cells cross join ({turns}) turns where {again}"
-    nexts = "".join(f", lead(z, {lag}) over line as z{lag}" for lag in lags)
-    lined = f"select cells.*{nexts} from ({line}) cells window line as (partition by circle order by spot)"
-    few = " + ".join(
-        f"case when m > {lag} then coalesce({_clipped(f'z{lag}')}, {zero}) else {zero} end" for lag in lags
-    )
-    many = " + ".join(f"({_clipped(f'z{lag}')})" for lag in lags)
-    met = f"case when m > {PARTNERS} then coalesce({many}, {few}) else {few} end"
-    real = f"select cells.* from ({lined}) cells where spot < {one}"
-    return _brackets(engine, real, met, f"least({PARTNERS}, greatest(m - 1, 1))", weighed)
+    terms = [f"({_clipped(f'y{lag}')})" for lag in range(1, 1 + partners)]
+    few = " + ".join(f"coalesce({term}, {engine.double(0.0)})" for term in terms)
+    return _brackets(rows, f"coalesce({' + '.join(terms)}, {few})")
 
 
 def _meet_pairs(columns: DesignColumns, table: PairTable, rows: str, widest: float) -> str:

@@ -140,6 +140,15 @@ class SparkEngine(SqlEngine):
         """The sum of a term over the values q of a list."""
         return f"aggregate({values}, {self.double(0.0)}, (s, q) -> s + ({term}))"
 
+    def first_values(self, value: str, order: str, size: int, group: str) -> str:
+        """The first values of a row's group as a list, null where there are fewer."""
+        whole = f"(partition by {group} order by {order} rows between unbounded preceding and unbounded following)"
+        return f"array({', '.join(f'nth_value({value}, {place}) over {whole}' for place in range(1, 1 + size))})"
+
+    def element(self, values: str, place: int) -> str:
+        """The element of a list at a place, counted from 1."""
+        return f"element_at({values}, {place})"
+
     def as_text(self, column: SqlColumn) -> str:
         """A cell of any type as a text; bytes in hexadecimal."""
         return f"hex({column.sql})" if column.type == "binary" else super().as_text(column)
