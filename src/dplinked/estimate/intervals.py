@@ -230,8 +230,9 @@ def invert_test(
     def reach(side: int) -> float:
         return _first_crossing(lambda step: excess(middle + side * step, side), spread, largest, quantile)
 
-    left, right = reach(-1), reach(1)
-    return (-math.inf, math.inf) if math.inf in (left, right) else (middle - left, middle + right)
+    left = reach(-1)
+    right = reach(1) if math.isfinite(left) else math.inf
+    return (middle - left, middle + right) if math.isfinite(right) else (-math.inf, math.inf)
 
 
 def _first_crossing(excess: Callable[[float], float], spread: float, largest: float, quantile: float) -> float:
