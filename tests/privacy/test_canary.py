@@ -736,9 +736,7 @@ def test_no_canary_in_development_mode(tmp_path: Path) -> None:
     for number, (name, data) in enumerate(CASES.values()):
         folder = tmp_path / f"f{number}"
         folder.mkdir()
-        lines += [
-            "\t".join(["dplinked", *map(str, command)]) for command in commands(make_study(folder, name, data))
-        ]
+        lines += ["\t".join(["dplinked", *map(str, command)]) for command in commands(make_study(folder, name, data))]
         inputs.add(folder / name)
     (tmp_path / "tmp").mkdir()
     done = subprocess.run(

@@ -161,14 +161,17 @@ def test_least_distance_is_least(release: dpl.Release) -> None:
         known = replace(known, matrix_scale=known.matrix_scale * weakness)
         beta = known.centre + rng.normal(0, 0.3, known.size)
         shifts = np.eye(known.size) * 1e-6
-        numeric = [(known.distance(beta + s) - known.distance(beta - s)) / 4e-6 for s in shifts]
-        np.testing.assert_allclose(known.half_gradient(beta), numeric, rtol=2e-4, atol=1e-5 * np.abs(numeric).max())
+        numeric = [(known.measure(beta + s).distance - known.measure(beta - s).distance) / 4e-6 for s in shifts]
+        found = known.half_gradient(known.measure(beta))
+        np.testing.assert_allclose(found, numeric, rtol=2e-4, atol=1e-5 * np.abs(numeric).max())
         direction = np.array([0.0, 1.0, 0.0])
         for value in (0.2, 1.5):
             found, distance = fit_restricted(known, solve_evidence(known).beta, direction[None, :], np.array([value]))
             assert found[1] == pytest.approx(value)
             searched = minimize(
-                lambda t, k=known, v=value: k.distance(np.array([t[0], v, t[1]])), found[[0, 2]], method="Nelder-Mead"
+                lambda t, k=known, v=value: k.measure(np.array([t[0], v, t[1]])).distance,
+                found[[0, 2]],
+                method="Nelder-Mead",
             )
             assert distance <= searched.fun + 1e-3 * (1 + searched.fun)
 

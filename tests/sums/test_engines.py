@@ -132,7 +132,9 @@ def assert_equal_sums(one: dict[str, np.ndarray], other: dict[str, np.ndarray]) 
 
 
 LAID_OUT = [
-    pytest.param(layout, kind, marks=() if (i + j) % 5 in (0, 2) else pytest.mark.slow)  # two layouts by default, in turn
+    pytest.param(
+        layout, kind, marks=() if (i + j) % 5 in (0, 2) else pytest.mark.slow
+    )  # two layouts by default, in turn
     for i, kind in enumerate(KEYS)
     for j, layout in enumerate(LAYOUTS)
 ]
