@@ -572,8 +572,14 @@ def extreme_rows() -> dict[str, dict[str, Any]]:
     }
 
 
-@pytest.mark.parametrize("path", PATHS)
-@pytest.mark.parametrize("rows", extreme_rows())
+@pytest.mark.parametrize(
+    ("path", "rows"),
+    [
+        pytest.param(path, rows, marks=pytest.mark.slow if (i + j) % 2 else ())  # every other pair by default
+        for i, path in enumerate(PATHS)
+        for j, rows in enumerate(extreme_rows())
+    ],
+)
 def test_every_path_is_total(tmp_path: Path, path: str, rows: str) -> None:
     table = pa.table(extreme_rows()[rows])
     study = dpl.Study(
