@@ -7,8 +7,8 @@ once in 400. The private release at the end of the application cannot be seeded:
 
 from __future__ import annotations
 
-import functools
 import csv
+import functools
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace

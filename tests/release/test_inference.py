@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ import dplinked as dpl
 from dplinked.estimate.hypotheses import parse_hypotheses
 from dplinked.estimate.intervals import Evidence, invert_test, solve_evidence
 from dplinked.simulate import linked_households, mislink
+from replay import record
 
 FORMULA = "consumption ~ income + C(region)"
 OPTIONS = {
@@ -31,7 +33,10 @@ def households():
 
 @pytest.fixture(scope="module")
 def release(households) -> dpl.Release:
-    return dpl.fit(households, FORMULA, **OPTIONS, linkage=dpl.ELE(0.91, block="state", checked=500, source="public"))
+    """A release whose noise is the same in every run of the tests."""
+    linkage = dpl.ELE(0.91, block="state", checked=500, source="public")
+    with pytest.MonkeyPatch.context() as patch:
+        return record(patch, lambda: dpl.fit(households, FORMULA, **OPTIONS, linkage=linkage), 0)[0]
 
 
 def evidence(H: float, b: float, omega_H: float, omega_b: float, meat: float = 0.0) -> Evidence:
@@ -330,8 +335,11 @@ def test_intervals_cover(monkeypatch: pytest.MonkeyPatch, cell: str) -> None:
     assert length <= 1.25 * 1.2  # the spread itself is known to about ±6 %
 
 
-def test_plan_is_within_reach_of_what_happens() -> None:
-    """Given the true spread and R², within 25 % of stated standard errors, whose clip comes from a coarse grid; within half with R² off by .2."""
+def test_plan_is_within_reach_of_what_happens(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Given the true spread and R², within 20 % of the median standard error over fixed draws; within 40 % with R² off by .2.
+
+    A single draw's standard error varies by 7 %: its clip comes from a coarse grid.
+    """
     rng = np.random.default_rng(5)
     n = 20_000
     x = rng.uniform(0, 50, (n, 2))
@@ -348,13 +356,15 @@ def test_plan_is_within_reach_of_what_happens() -> None:
     }
     data = {"a": x[:, 0].copy(), "b": x[:, 1].copy(), "y": z, "k": blocks}
     for epsilon in (0.5, 1.0, 4.0):
-        release = dpl.fit(data, "y ~ a + b", epsilon=epsilon, **declared)
-        for r_squared, room in ((0.5, 0.25), (0.7, 0.5), (0.3, 0.5)):
+        fit = partial(dpl.fit, data, "y ~ a + b", epsilon=epsilon, **declared)
+        drawn = [record(monkeypatch, fit, seed)[0].std_err for seed in range(5)]
+        for r_squared, room in ((0.5, 0.2), (0.7, 0.4), (0.3, 0.4)):
             planned = {
                 row.name: row for row in dpl.plan(n, "y ~ a + b", epsilon=epsilon, r_squared=r_squared, **declared).rows
             }
             for name in ("a", "b"):
-                assert planned[name].total == pytest.approx(release.std_err[name], rel=room), (epsilon, r_squared)
+                stated = np.median([errors[name] for errors in drawn])
+                assert planned[name].total == pytest.approx(stated, rel=room), (epsilon, r_squared)
 
 
 def test_plan_answers_questions() -> None:

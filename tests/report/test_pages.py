@@ -34,7 +34,7 @@ from dplinked.report.words import list_names
 from dplinked.simulate import linked_households
 from neighbours import BOUNDS, KINDS, LEVELS, make_pair
 from pages import Reader
-from replay import replay
+from replay import record, replay
 
 FORMULA = "consumption ~ income + C(region)"
 DECLARED = {
@@ -151,7 +151,9 @@ def make_plans() -> dict[str, dpl.Plan]:
 
 @pytest.fixture(scope="module")
 def releases(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dpl.Release]:
-    return make_releases(tmp_path_factory.mktemp("releases"))
+    """Releases whose noise is the same in every run of the tests."""
+    with pytest.MonkeyPatch.context() as patch:
+        return record(patch, lambda: make_releases(tmp_path_factory.mktemp("releases")), 0)[0]
 
 
 @pytest.fixture(scope="module")
