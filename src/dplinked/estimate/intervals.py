@@ -99,7 +99,7 @@ class Evidence:
     def measure(self, beta: Floats) -> Measured:
         """The distance of β: ``(b̃ - H̃β)'V(β)⁻¹(b̃ - H̃β)``, χ² with p degrees of freedom at the true coefficients; and what holds coefficients at plausible values."""
         moment, covariance = self.moment(beta), self.covariance(beta)
-        weighted = np.linalg.solve(covariance, moment)
+        weighted = np.asarray(np.linalg.solve(covariance, moment), np.float64)
         return Measured(beta, covariance, weighted, float(moment @ weighted + (self.held * beta) @ beta))
 
     def half_gradient(self, at: Measured) -> Floats:
