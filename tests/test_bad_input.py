@@ -860,6 +860,7 @@ def test_killed_after_the_charge(folder: Path, run: Run) -> None:
     assert charges(folder) == 2
 
 
+@pytest.mark.slow
 def test_two_at_once_with_budget_for_one(folder: Path) -> None:
     (folder / "budget.db").unlink()
     Ledger.create(folder / "budget.db", "households", epsilon=1.1, delta=1e-6)
