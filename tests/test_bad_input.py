@@ -572,8 +572,14 @@ def extreme_rows() -> dict[str, dict[str, Any]]:
     }
 
 
-@pytest.mark.parametrize("path", PATHS)
-@pytest.mark.parametrize("rows", extreme_rows())
+@pytest.mark.parametrize(
+    ("path", "rows"),
+    [
+        pytest.param(path, rows, marks=pytest.mark.slow if (i + j) % 2 else ())  # every other pair by default
+        for i, path in enumerate(PATHS)
+        for j, rows in enumerate(extreme_rows())
+    ],
+)
 def test_every_path_is_total(tmp_path: Path, path: str, rows: str) -> None:
     table = pa.table(extreme_rows()[rows])
     study = dpl.Study(
@@ -854,6 +860,7 @@ def test_killed_after_the_charge(folder: Path, run: Run) -> None:
     assert charges(folder) == 2
 
 
+@pytest.mark.slow
 def test_two_at_once_with_budget_for_one(folder: Path) -> None:
     (folder / "budget.db").unlink()
     Ledger.create(folder / "budget.db", "households", epsilon=1.1, delta=1e-6)

@@ -6,6 +6,7 @@ import math
 import re
 import subprocess
 import sys
+from functools import partial
 
 import numpy as np
 import pandas as pd
@@ -20,6 +21,7 @@ import dplinked as dpl
 from dplinked import second_stage
 from dplinked.privacy import noise
 from dplinked.simulate import linked_households, mislink
+from replay import record
 
 BOUNDS = {"consumption": (0, 120_000), "income": (0, 150_000)}
 LEVELS = {"region": ["north", "south"]}
@@ -133,10 +135,11 @@ def test_private_fits_come_near_the_truth(households: pd.DataFrame, extra) -> No
 
 
 @pytest.mark.slow
-def test_noise_standard_errors_are_right(households: pd.DataFrame) -> None:
-    """Spread of 150 releases of the same rows against the stated noise s.e., within ±25 % (more than 4 sd)."""
+def test_noise_standard_errors_are_right(households: pd.DataFrame, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Spread of 150 releases of the same rows, by fixed draws, against the stated noise s.e., within ±25 % (4 sd of the spread)."""
     run = {**OPTIONS, "linkage": dpl.ELE(0.91, block="state"), "typical": {"income": (15_000, 50_000)}}
-    releases = [dpl.fit(households, "consumption ~ income + C(region)", **run) for _ in range(150)]
+    fit = partial(dpl.fit, households, "consumption ~ income + C(region)", **run)
+    releases = [record(monkeypatch, fit, seed)[0] for seed in range(150)]
     for name in releases[0].coef:
         spread = np.std([release.coef[name] for release in releases])
         stated = np.median([release.error_parts[name]["privacy"] for release in releases])
@@ -484,8 +487,8 @@ def test_released_scales_are_the_ones_drawn(households: pd.DataFrame, monkeypatc
     assert 0.999 * release.privacy.mu**2 <= spent <= release.privacy.mu**2
 
 
-def test_planning_agrees_with_what_happens() -> None:
-    """Expected noise against stated noise on data spread as declared, within 25 %."""
+def test_planning_agrees_with_what_happens(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Expected error against the median of stated ones over fixed draws, on data spread as declared, within 15 %; a single one varies by 7 %."""
     rng = np.random.default_rng(2)
     n = 20_000
     x = rng.uniform(10, 30, n)
@@ -497,8 +500,9 @@ def test_planning_agrees_with_what_happens() -> None:
         "typical": {"x": (13, 27), "y": (11.4, 18.6)},
     }
     planned = {row.name: row for row in dpl.plan(n, "y ~ x", epsilon=1.0, r_squared=0.68, **declared).rows}
-    release = dpl.fit(data, "y ~ x", epsilon=1.0, **declared)
-    assert planned["x"].total == pytest.approx(release.std_err["x"], rel=0.25)
+    fit = partial(dpl.fit, data, "y ~ x", epsilon=1.0, **declared)
+    stated = np.median([record(monkeypatch, fit, seed)[0].std_err["x"] for seed in range(5)])
+    assert planned["x"].total == pytest.approx(stated, rel=0.15)
     assert "no data touched" in str(dpl.plan(n, "y ~ x", **declared))
 
 

@@ -37,18 +37,18 @@ def folder(tmp_path: Path) -> Path:
 
 
 def test_demo_does_the_main_job(tmp_path: Path) -> None:
-    done = start("demo", "--rows", 5000, cwd=tmp_path)
+    done = start("demo", "--rows", 2000, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert "differentially private" in done.stdout
     release = dpl.Release.load(tmp_path / "demo" / "release.json")
-    assert release.count == 5000
+    assert release.count == 2000
     assert (tmp_path / "demo" / "report.md").read_text(encoding="utf-8").startswith("# Private linear regression")
 
 
 def test_fit_then_report(folder: Path, run: Run) -> None:
     done = start("fit", folder / "study.toml", "--out", folder / "release.json")
     assert done.returncode == 0, done.stderr
-    shown = start("report", folder / "release.json")
+    shown = run("report", folder / "release.json")
     assert shown.stdout.strip() in done.stdout
     assert run("report", folder / "release.json", "-o", folder / "report.md").returncode == 0
     assert "| income |" in (folder / "report.md").read_text(encoding="utf-8")

@@ -8,6 +8,7 @@ once in 400. The private release at the end of the application cannot be seeded:
 from __future__ import annotations
 
 import csv
+import functools
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -34,6 +35,7 @@ Results = list[PointResult]
 # --- a world in which the paper is right about everything ---------------------------------------------
 
 
+@functools.cache
 def agreeing(setting: str) -> Results:
     """Results that agree with every sentence of the paper, and with ours."""
     return [_agreeing_point(point) for point in simulated.setting_points(setting)]

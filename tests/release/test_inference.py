@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ import dplinked as dpl
 from dplinked.estimate.hypotheses import parse_hypotheses
 from dplinked.estimate.intervals import Evidence, invert_test, solve_evidence
 from dplinked.simulate import linked_households, mislink
+from replay import record
 
 FORMULA = "consumption ~ income + C(region)"
 OPTIONS = {
@@ -31,7 +33,10 @@ def households():
 
 @pytest.fixture(scope="module")
 def release(households) -> dpl.Release:
-    return dpl.fit(households, FORMULA, **OPTIONS, linkage=dpl.ELE(0.91, block="state", checked=500, source="public"))
+    """A release whose noise is the same in every run of the tests."""
+    linkage = dpl.ELE(0.91, block="state", checked=500, source="public")
+    with pytest.MonkeyPatch.context() as patch:
+        return record(patch, lambda: dpl.fit(households, FORMULA, **OPTIONS, linkage=linkage), 0)[0]
 
 
 def evidence(H: float, b: float, omega_H: float, omega_b: float, meat: float = 0.0) -> Evidence:
@@ -161,14 +166,17 @@ def test_least_distance_is_least(release: dpl.Release) -> None:
         known = replace(known, matrix_scale=known.matrix_scale * weakness)
         beta = known.centre + rng.normal(0, 0.3, known.size)
         shifts = np.eye(known.size) * 1e-6
-        numeric = [(known.distance(beta + s) - known.distance(beta - s)) / 4e-6 for s in shifts]
-        np.testing.assert_allclose(known.half_gradient(beta), numeric, rtol=2e-4, atol=1e-5 * np.abs(numeric).max())
+        numeric = [(known.measure(beta + s).distance - known.measure(beta - s).distance) / 4e-6 for s in shifts]
+        found = known.half_gradient(known.measure(beta))
+        np.testing.assert_allclose(found, numeric, rtol=2e-4, atol=1e-5 * np.abs(numeric).max())
         direction = np.array([0.0, 1.0, 0.0])
         for value in (0.2, 1.5):
             found, distance = fit_restricted(known, solve_evidence(known).beta, direction[None, :], np.array([value]))
             assert found[1] == pytest.approx(value)
             searched = minimize(
-                lambda t, k=known, v=value: k.distance(np.array([t[0], v, t[1]])), found[[0, 2]], method="Nelder-Mead"
+                lambda t, k=known, v=value: k.measure(np.array([t[0], v, t[1]])).distance,
+                found[[0, 2]],
+                method="Nelder-Mead",
             )
             assert distance <= searched.fun + 1e-3 * (1 + searched.fun)
 
@@ -327,8 +335,11 @@ def test_intervals_cover(monkeypatch: pytest.MonkeyPatch, cell: str) -> None:
     assert length <= 1.25 * 1.2  # the spread itself is known to about ±6 %
 
 
-def test_plan_is_within_reach_of_what_happens() -> None:
-    """Given the true spread and R², within 25 % of stated standard errors, whose clip comes from a coarse grid; within half with R² off by .2."""
+def test_plan_is_within_reach_of_what_happens(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Given the true spread and R², within 20 % of the median standard error over fixed draws; within 40 % with R² off by .2.
+
+    A single draw's standard error varies by 7 %: its clip comes from a coarse grid.
+    """
     rng = np.random.default_rng(5)
     n = 20_000
     x = rng.uniform(0, 50, (n, 2))
@@ -345,13 +356,15 @@ def test_plan_is_within_reach_of_what_happens() -> None:
     }
     data = {"a": x[:, 0].copy(), "b": x[:, 1].copy(), "y": z, "k": blocks}
     for epsilon in (0.5, 1.0, 4.0):
-        release = dpl.fit(data, "y ~ a + b", epsilon=epsilon, **declared)
-        for r_squared, room in ((0.5, 0.25), (0.7, 0.5), (0.3, 0.5)):
+        fit = partial(dpl.fit, data, "y ~ a + b", epsilon=epsilon, **declared)
+        drawn = [record(monkeypatch, fit, seed)[0].std_err for seed in range(5)]
+        for r_squared, room in ((0.5, 0.2), (0.7, 0.4), (0.3, 0.4)):
             planned = {
                 row.name: row for row in dpl.plan(n, "y ~ a + b", epsilon=epsilon, r_squared=r_squared, **declared).rows
             }
             for name in ("a", "b"):
-                assert planned[name].total == pytest.approx(release.std_err[name], rel=room), (epsilon, r_squared)
+                stated = np.median([errors[name] for errors in drawn])
+                assert planned[name].total == pytest.approx(stated, rel=room), (epsilon, r_squared)
 
 
 def test_plan_answers_questions() -> None:

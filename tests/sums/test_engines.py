@@ -131,9 +131,17 @@ def assert_equal_sums(one: dict[str, np.ndarray], other: dict[str, np.ndarray]) 
         np.testing.assert_allclose(other[name], values, rtol=1e-10, atol=1e-10 * np.abs(values).max(), err_msg=name)
 
 
+LAID_OUT = [
+    pytest.param(
+        layout, kind, marks=() if (i + j) % 5 in (0, 2) else pytest.mark.slow
+    )  # two layouts by default, in turn
+    for i, kind in enumerate(KEYS)
+    for j, layout in enumerate(LAYOUTS)
+]
+
+
 @pytest.mark.usefixtures("small_parts")
-@pytest.mark.parametrize("layout", LAYOUTS)
-@pytest.mark.parametrize("kind", KEYS)
+@pytest.mark.parametrize(("layout", "kind"), LAID_OUT)
 def test_files_give_the_sums_of_memory(layout: str, kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     table = make_table(1, KEYS[kind])
     linkage = dpl.ELE(0.8, block="k", other=0.9)

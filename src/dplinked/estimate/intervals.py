@@ -15,6 +15,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Protocol
 
 import numpy as np
@@ -81,9 +82,10 @@ class Evidence:
         """Covariance that the accuracy's own error causes: H's slopes are proportional to it."""
         if self.accuracy_variance == 0.0:
             return np.zeros_like(self.matrix)
-        moved = self._moved() @ beta
+        moved = self._moved @ beta
         return np.asarray(self.accuracy_variance * np.outer(moved, moved), np.float64)
 
+    @cached_property
     def _moved(self) -> Floats:
         """``γ ∂H/∂γ``: the slopes' part of H, the means taken out."""
         first, moved = int(self.intercept), np.zeros_like(self.matrix)
@@ -94,22 +96,33 @@ class Evidence:
         """V(β)."""
         return self.meat + self.noise(beta) + self.accuracy_error(beta)
 
-    def distance(self, beta: Floats) -> float:
-        """``(b̃ - H̃β)'V(β)⁻¹(b̃ - H̃β)``, χ² with p degrees of freedom at the true coefficients; and what holds coefficients at plausible values."""
-        moment = self.moment(beta)
-        return float(moment @ np.linalg.solve(self.covariance(beta), moment) + (self.held * beta) @ beta)
+    def measure(self, beta: Floats) -> Measured:
+        """The distance of β: ``(b̃ - H̃β)'V(β)⁻¹(b̃ - H̃β)``, χ² with p degrees of freedom at the true coefficients; and what holds coefficients at plausible values."""
+        moment, covariance = self.moment(beta), self.covariance(beta)
+        weighted = np.asarray(np.linalg.solve(covariance, moment), np.float64)
+        return Measured(beta, covariance, weighted, float(moment @ weighted + (self.held * beta) @ beta))
 
-    def half_gradient(self, beta: Floats) -> Floats:
+    def half_gradient(self, at: Measured) -> Floats:
         """Half the gradient of the distance: ``-H̃'w - ½ w'(∂V/∂β)w`` with ``w = V⁻¹(b̃ - H̃β)``, and the pull of plausible values."""
-        w = np.linalg.solve(self.covariance(beta), self.moment(beta))
+        beta, w = at.beta, at.weighted
         offset, variance = beta - self.centre, self.matrix_scale**2
         bend = offset * (variance.T @ w**2)
         if self.symmetric:
             bend += w * (variance @ (offset * w)) - np.diag(variance) * offset * w**2
         if self.accuracy_variance:
-            moved, first = self._moved(), int(self.intercept)
+            moved, first = self._moved, int(self.intercept)
             bend[first:] += self.accuracy_variance * (w @ moved @ beta) * (moved.T @ w)[first:]
         return np.asarray(-self.matrix.T @ w - bend + self.held * beta, np.float64)
+
+
+@dataclass(frozen=True)
+class Measured:
+    """Coefficients with V(β) (p×p), ``w = V⁻¹(b̃ - H̃β)`` (p) and their distance."""
+
+    beta: Floats
+    covariance: Floats
+    weighted: Floats
+    distance: float
 
 
 class NoisySums(Protocol):
@@ -153,27 +166,24 @@ def fit_restricted(evidence: Evidence, start: Floats, left: Floats, right: Float
     beta = np.asarray(np.linalg.lstsq(left, right, rcond=None)[0] if right.size else np.zeros(p), np.float64)
     basis = _null_space(left, p)
     if not basis.size:
-        return beta, evidence.distance(beta)
+        return beta, evidence.measure(beta).distance
     slope, pull = evidence.matrix @ basis, basis.T @ (np.broadcast_to(evidence.held, p)[:, None] * basis)
-    curvature = slope.T @ np.linalg.solve(evidence.covariance(start), slope) + pull
-    target = slope.T @ np.linalg.solve(evidence.covariance(start), evidence.moment(beta)) - basis.T @ (
-        evidence.held * beta
-    )
-    beta = beta + basis @ np.linalg.lstsq(curvature, target, rcond=None)[0]
-    distance = evidence.distance(beta)
+    weighted = np.linalg.solve(evidence.covariance(start), np.column_stack([slope, evidence.moment(beta)]))
+    curvature, target = slope.T @ weighted[:, :-1] + pull, slope.T @ weighted[:, -1] - basis.T @ (evidence.held * beta)
+    found = evidence.measure(beta + basis @ np.linalg.lstsq(curvature, target, rcond=None)[0])
     for _ in range(_ROUNDS):
-        curvature = slope.T @ np.linalg.solve(evidence.covariance(beta), slope) + pull
-        step = basis @ np.linalg.lstsq(curvature, -(basis.T @ evidence.half_gradient(beta)), rcond=None)[0]
+        curvature = slope.T @ np.linalg.solve(found.covariance, slope) + pull
+        step = basis @ np.linalg.lstsq(curvature, -(basis.T @ evidence.half_gradient(found)), rcond=None)[0]
         for shorter in (1.0, 0.5, 0.25, 0.0625):
-            closer = evidence.distance(beta + shorter * step)
-            if closer < distance:
+            closer = evidence.measure(found.beta + shorter * step)
+            if closer.distance < found.distance:
                 break
         else:
             break
-        beta, gained, distance = beta + shorter * step, distance - closer, closer
-        if gained < 1e-7 * (1.0 + distance):
+        gained, found = found.distance - closer.distance, closer
+        if gained < 1e-7 * (1.0 + found.distance):
             break
-    return beta, distance
+    return found.beta, found.distance
 
 
 def _null_space(constraints: Floats, p: int) -> Floats:
@@ -230,8 +240,9 @@ def invert_test(
     def reach(side: int) -> float:
         return _first_crossing(lambda step: excess(middle + side * step, side), spread, largest, quantile)
 
-    left, right = reach(-1), reach(1)
-    return (-math.inf, math.inf) if math.inf in (left, right) else (middle - left, middle + right)
+    left = reach(-1)
+    right = reach(1) if math.isfinite(left) else math.inf
+    return (middle - left, middle + right) if math.isfinite(right) else (-math.inf, math.inf)
 
 
 def _first_crossing(excess: Callable[[float], float], spread: float, largest: float, quantile: float) -> float:

@@ -35,8 +35,7 @@ def privacy_mu(epsilon: float, delta: float) -> float:
     low, high = 0.0, 1.0
     while privacy_delta(high, epsilon) <= delta:
         low, high = high, 2.0 * high
-    for _ in range(200):
-        middle = (low + high) / 2.0
+    while low < (middle := (low + high) / 2.0) < high:
         low, high = (middle, high) if privacy_delta(middle, epsilon) <= delta else (low, middle)
     return low * (1.0 - 1e-7)  # room for the last digits of δ
 
@@ -46,8 +45,7 @@ def privacy_epsilon(mu: float, delta: float) -> float:
     low, high = 0.0, 1.0
     while privacy_delta(mu, high) > delta:
         low, high = high, 2.0 * high
-    for _ in range(200):
-        middle = (low + high) / 2.0
+    while low < (middle := (low + high) / 2.0) < high:
         low, high = (low, middle) if privacy_delta(mu, middle) <= delta else (middle, high)
     return high * (1.0 + 1e-7)
 

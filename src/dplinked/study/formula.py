@@ -8,6 +8,7 @@ its parse tree is used, and each factor is checked against a short list: a colum
 from __future__ import annotations
 
 import ast
+import functools
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -57,6 +58,11 @@ class ParsedFormula:
 
 def parse_formula(text: str, levels: Sequence[str] = ()) -> ParsedFormula:
     """Parse a formula; bare columns named in `levels` are categorical."""
+    return _parse(text, tuple(levels))
+
+
+@functools.lru_cache(maxsize=64)  # a fit asks four times, a plan hundreds of times
+def _parse(text: str, levels: tuple[str, ...]) -> ParsedFormula:
     from formulaic import Formula
     from formulaic.errors import FormulaicError
 

@@ -869,26 +869,29 @@ CELLS = st.one_of(
 )
 
 
-@given(
-    st.lists(
-        st.tuples(CELLS, CELLS, CELLS, st.sampled_from(["a", "b", "q", None]), st.one_of(st.none(), st.integers(0, 5))),
-        min_size=1,
-        max_size=30,
-    ),
-    st.sampled_from(FORMULAS[:2]),
-    st.sampled_from([0.7, {"0": 0.9, "1": 0.8}]),
+ANY_ROWS = st.lists(
+    st.tuples(CELLS, CELLS, CELLS, st.sampled_from(["a", "b", "q", None]), st.one_of(st.none(), st.integers(0, 5))),
+    min_size=1,
+    max_size=30,
 )
-@settings(max_examples=12, deadline=None)
-def test_any_cells(cells: list[tuple[Any, ...]], formula: str, accuracy: Any) -> None:
-    x, w, y, g, k = zip(*cells, strict=True)
-    floats = [pa.array(column, pa.float64()) for column in (x, w, y)]
-    names = ["x", "w", "y", "g", "k"]
-    table = pa.table([*floats, pa.array(g, pa.string()), pa.array(k, pa.int64())], names=names)
-    linkage, unit = dpl.ELE(accuracy, block="k", other=0.75), dpl.PrivacyUnit(moves_block=True)
-    connection = ddb.connect()
-    connection.register("given_table", table)
-    found = all_sums(duckdb.open_relation(connection.table("given_table")), formula, linkage, unit)
-    assert_equal_sums(all_sums(open_source(table), formula, linkage, unit), found)
+
+
+@pytest.mark.parametrize("examples", [4, pytest.param(40, marks=pytest.mark.slow)])
+def test_any_cells(examples: int) -> None:
+    @given(ANY_ROWS, st.sampled_from(FORMULAS[:2]), st.sampled_from([0.7, {"0": 0.9, "1": 0.8}]))
+    @settings(max_examples=examples, deadline=None)
+    def sums_are_those_of_memory(cells: list[tuple[Any, ...]], formula: str, accuracy: Any) -> None:
+        x, w, y, g, k = zip(*cells, strict=True)
+        floats = [pa.array(column, pa.float64()) for column in (x, w, y)]
+        names = ["x", "w", "y", "g", "k"]
+        table = pa.table([*floats, pa.array(g, pa.string()), pa.array(k, pa.int64())], names=names)
+        linkage, unit = dpl.ELE(accuracy, block="k", other=0.75), dpl.PrivacyUnit(moves_block=True)
+        connection = ddb.connect()
+        connection.register("given_table", table)
+        found = all_sums(duckdb.open_relation(connection.table("given_table")), formula, linkage, unit)
+        assert_equal_sums(all_sums(open_source(table), formula, linkage, unit), found)
+
+    sums_are_those_of_memory()
 
 
 @pytest.mark.parametrize("query", ["select * from 'a.csv'", "select * from read_json('a.json')", "select * from seen"])

@@ -8,6 +8,7 @@ that no response is clipped (:func:`unclipped_probability`).
 
 from __future__ import annotations
 
+import functools
 import math
 
 import numpy as np
@@ -62,6 +63,9 @@ def _noise_order(n: int, d: int, epsilon: float, delta: float) -> float:
     return d**3 * math.log(n) ** 2 * math.log(1.0 / delta) / (n * epsilon) ** 2
 
 
+_gauss_points = functools.cache(np.polynomial.legendre.leggauss)
+
+
 def unclipped_probability(n: int, sigma: float, signal: float = 1.0) -> float:
     """Probability that no response is clipped at ``R = σ√(2 ln n)`` if ``y = signal·x + e`` with x ~ U(-1, 1) and e ~ N(0, σ²).
 
@@ -69,7 +73,7 @@ def unclipped_probability(n: int, sigma: float, signal: float = 1.0) -> float:
     power of n. With a signal the expected number of clipped responses grows with n, and the probability goes to 0.
     """
     R = math.sqrt(2.0 * math.log(n))
-    nodes, weights = np.polynomial.legendre.leggauss(200)
+    nodes, weights = _gauss_points(200)
     above = np.exp(log_ndtr(signal * nodes / sigma - R)) + np.exp(log_ndtr(-signal * nodes / sigma - R))
     return float(np.exp(n * (weights @ np.log1p(-above)) / 2.0))
 
