@@ -44,11 +44,14 @@ def clip_residuals(residuals: Floats, widths: Floats) -> Floats:
     return np.asarray(np.where(np.abs(residuals) <= near, residuals, np.copysign(widths, residuals)), np.float64)
 
 
-def enough_partners(accuracy: float) -> int:
+def enough_partners(accuracy: float, *, regrouped: bool) -> int:
     """How many partners are enough, for engines in which each costs much: drawing them adds at most a thirty-second to the variance that wrong links cause.
 
-    No more than half of `PARTNERS` are taken; where fewer than three links in four are right, drawing them adds up to a sixteenth.
+    No more than half of `PARTNERS` are taken; where fewer than three links in four are right, drawing them adds up to a sixteenth. Where rows may be `regrouped` between neighbours
+    (a linkage_change above 0) all `PARTNERS` are: :func:`dplinked.privacy.quantities.right_residuals.weight_change` bounds what that does for so many, not for fewer.
     """
+    if regrouped:
+        return PARTNERS
     return max(1, min(PARTNERS // 2, math.ceil((1.0 - accuracy) / _ADDED)))
 
 

@@ -153,7 +153,7 @@ def test_order_of_the_file_does_not_bias(engine: Open, linkage: dpl.ELE, monkeyp
     expected = plain_formula(table, design, C, clip).sum(axis=1)
     source = engine(table)
     first, second = (source.open(design, linkage, FIXED).right_residuals(clip).vector for _ in range(2))
-    deviation = 0.5 / np.sqrt(enough_partners(0.5)) * 0.3 * np.sqrt(n)
+    deviation = 0.5 / np.sqrt(enough_partners(0.5, regrouped=False)) * 0.3 * np.sqrt(n)
     assert max(np.abs(first - expected).max(), np.abs(second - expected).max()) < 5 * deviation
     assert np.abs(expected).max() > 10 * deviation  # what neighbours in the file would miss is seen
     assert not np.array_equal(first, second)
@@ -179,9 +179,18 @@ def test_circles_are_kept_for_later_passes(engine: Open, linkage: dpl.ELE, monke
     assert sum("circles" in name for name in dropped) == 2
 
 
+@pytest.mark.parametrize("linkage", [dpl.ELE(0.9), dpl.ELE(0.9, block="block", other=0.9)], ids=["one block", "blocks"])
+def test_rows_that_may_be_regrouped_have_as_many_partners_as_the_bound_is_for(engine: Open, linkage: dpl.ELE) -> None:
+    table, design = make_table(LARGE), build_design("y ~ x", BOUNDS)
+    assert engine(table).open(design, linkage, FIXED).link_table.partners < PARTNERS
+    regrouped = dpl.PrivacyUnit(linkage_change=1.0)
+    assert engine(table).open(design, linkage, regrouped).link_table.partners == PARTNERS
+
+
 @pytest.mark.parametrize("accuracy", [0.5, 0.8, 0.9, 0.999, 1.0])
 def test_fewer_partners_are_enough_where_links_are_accurate(accuracy: float) -> None:
-    partners = enough_partners(accuracy)
+    partners = enough_partners(accuracy, regrouped=False)
+    assert enough_partners(accuracy, regrouped=True) == PARTNERS  # for which the change of weights is bounded
     assert 1 <= partners <= PARTNERS // 2
     assert (1.0 - accuracy) / partners <= (1 / 32 if accuracy > 0.75 else 1 / 16)
     assert partners in (1, PARTNERS // 2) or (1.0 - accuracy) / (partners - 1) > 1 / 32  # no more than needed

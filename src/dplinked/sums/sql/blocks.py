@@ -206,8 +206,13 @@ def _one_block(count: int, linkage: ELE, unit: PrivacyUnit) -> tuple[OneBlock, B
     """All rows as one block."""
     sizes, accuracy = np.array([count]), np.array([linkage.accuracy_of("")], np.float64)
     a, o = weigh_blocks(sizes, accuracy, linkage, unit)
-    block = OneBlock(float(a[0]), float(o[0]), partners=enough_partners(min(linkage.declared)))
+    block = OneBlock(float(a[0]), float(o[0]), partners=_partners(linkage, unit))
     return block, find_facts(sizes, a)
+
+
+def _partners(linkage: ELE, unit: PrivacyUnit) -> int:
+    """How many partners a row has, from public values."""
+    return enough_partners(min(linkage.declared), regrouped=bool(unit.linkage_change))
 
 
 def total_columns(engine: SqlEngine, most: int, *groups: Sequence[Scaled]) -> tuple[str, list[list[Scaled]]]:
@@ -300,7 +305,7 @@ def _check_blocks(
         int(largest or 0),
         columns.design,
         unit.fixes_blocks,
-        enough_partners(min(linkage.declared)),
+        _partners(linkage, unit),
     )
     dependence, contrast = sums.read(found).take(2) / max(1, count)
     return block_table, BlockFacts(block_table.largest, by_key, float(dependence), float(contrast))
