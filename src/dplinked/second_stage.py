@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dplinked.estimate.centring import centred_core
-from dplinked.estimate.coefficients import solve_sums
+from dplinked.estimate.coefficients import Estimate, solve_sums
 from dplinked.estimate.descent import solve_descent
 from dplinked.estimate.groups import Groups, choose_weights, find_groups
 from dplinked.estimate.intervals import noise_covariance
@@ -23,6 +23,7 @@ from dplinked.estimate.residuals import (
     Residuals,
     Step,
     choose_width,
+    closest_clip,
     column_sizes,
     combine_steps,
     derivative,
@@ -98,8 +99,8 @@ class SecondStage:
 
     Attributes
     ----------
-    beta
-        Released coefficients (p).
+    estimate
+        Released coefficients.
     rows, groups
         The rows, with the instrument of the second stage, and their groups.
     sizes
@@ -116,7 +117,7 @@ class SecondStage:
         Whether both stages have the regressors themselves as instruments.
     """
 
-    beta: Floats
+    estimate: Estimate
     rows: LinkedRows
     groups: Groups
     sizes: Floats
@@ -154,9 +155,11 @@ def expect_second_stage(
     same = design.half_widths is None and wide.design.half_widths is None and rows.exposure.symmetric
     gram, bend = choose_gram_share(spending, start, wide.design, same, sizes, groups, rows.count)
     share = spending.unspent(keep=_kept_for_meat(study, rows, spending) + 2.0 * CLIPPING + gram)
-    residuals = measure_residuals(study, groups, wide, spending, beta, explained, sizes, share)
+    residuals = measure_residuals(study, groups, wide, spending, estimate, explained, sizes, share)
     left = float(np.trace(estimate.covariance[int(design.intercept) :, int(design.intercept) :]))
-    stage = SecondStage(beta, wide, groups, sizes, explained, residuals, bend**2 * left * _AFTER_ONE_STEP, gram, same)
+    stage = SecondStage(
+        estimate, wide, groups, sizes, explained, residuals, bend**2 * left * _AFTER_ONE_STEP, gram, same
+    )
     return stage if _pays(study, rows, spending, start, stage, share, first) else None
 
 
@@ -165,21 +168,23 @@ def measure_residuals(
     groups: Groups,
     rows: LinkedRows,
     spending: Spending,
-    beta: Floats,
+    estimate: Estimate,
     explained: float,
     sizes: Floats,
     share: float,
 ) -> Residuals:
     """Measure residuals around released coefficients, and choose how far the equation clips them; it will get a `share` of the budget."""
     design, exposure, accuracy = rows.design, rows.exposure, groups.plain_accuracy
-    around = Predictor(beta, np.zeros(len(design.columns)), 1.0)
+    around = Predictor(estimate.beta, np.zeros(len(design.columns)), 1.0)
     counts = rows.residual_counts(around, residual_edges(design.response.peak))
     size, level = release_residual_size(counts, spending, CLIPPING, level_of_right_links(accuracy))
     deviation = right_deviation(size, level, accuracy, explained)
     unit = right_residuals_sensitivity(1.0, exposure) / spending.share(share)
     largest = 4.0 * design.response.peak
-    ratios, symmetric = instrument_sizes(design, sizes), study.errors == "symmetric"
-    return expect_residuals(deviation, explained, ratios, design.intercept, unit, groups.squares, largest, symmetric)
+    ratios, closest, first = instrument_sizes(design, sizes), None, int(design.intercept)
+    if study.errors == "symmetric":
+        closest = closest_clip(deviation, estimate.covariance[first:, first:], sizes)
+    return expect_residuals(deviation, explained, ratios, design.intercept, unit, groups.squares, largest, closest)
 
 
 def _kept_for_meat(study: Study, rows: LinkedRows, spending: Spending) -> float:
@@ -206,7 +211,7 @@ def _pays(
     design, groups, first = rows.design, stage.groups, int(rows.design.intercept)
     residuals, wide, accuracy = stage.residuals, stage.rows.design, groups.accuracy
     again = math.sqrt(begun / (begun + spending.unspent(VARIANCE if study.intervals else 0.0)))
-    noise = np.diag(noise_covariance(start, stage.beta))[first:] * again**2
+    noise = np.diag(noise_covariance(start, stage.estimate.beta))[first:] * again**2
     plain = design.half_widths is None
     signal = stage.sizes**2 if plain else instrument_signal(design)
     squares = stage.sizes**2 if plain else instrument_squares(design)
@@ -234,11 +239,12 @@ def fit_residuals(
     wide, groups, intercept = stage.rows, stage.groups, rows.design.intercept
     gram = release_slope(study, rows, spending, start, stage)
     rest = spending.unspent(keep=_kept_for_meat(study, wide, spending) + CLIPPING)
-    residuals, beta, steps = stage.residuals, stage.beta, list[Step]()
+    residuals, estimate, steps = stage.residuals, stage.estimate, list[Step]()
     for part in (FIRST_STEP * rest, (1.0 - FIRST_STEP) * rest):
         if steps:
-            residuals = measure_residuals(study, groups, wide, spending, beta, stage.explained, stage.sizes, part)
+            residuals = measure_residuals(study, groups, wide, spending, estimate, stage.explained, stage.sizes, part)
         slope = derivative(gram, residuals, intercept)
+        beta = estimate.beta
         clip = ResidualClip(beta, residuals.limit, residuals.intercept_weight, 4.0 * wide.design.response.peak)
         meat = plan_meat_clip(groups, wide, residuals, spending) if steps and study.intervals else None
         private = wide.right_residuals(clip, meat)
@@ -246,7 +252,6 @@ def fit_residuals(
         steps.append(Step(beta, vector, scale, residuals.kept[2]))
         sums = combine_steps(steps, slope)
         estimate = solve_descent(sums, intercept, prior_scale(wide.design))
-        beta = estimate.beta
     mixing = groups.accuracy * residuals.wrong / (groups.contrast * residuals.kept[2])
     sums = replace(sums, mixing=min(1.0, mixing))
     variance = None if not study.intervals else _residual_variance(study, groups, wide, spending, private, residuals)

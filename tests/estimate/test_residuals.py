@@ -12,6 +12,7 @@ from dplinked.estimate.residuals import (
     choose_clip,
     choose_width,
     clipped_square,
+    closest_clip,
     expect_residuals,
     right_deviation,
     slope_kept,
@@ -47,7 +48,7 @@ def test_released_values_however_odd_give_a_deviation() -> None:
 
 
 def test_clips_widen_with_the_number_of_rows_and_close_where_noise_drowns_the_rest() -> None:
-    clips = [choose_clip(noise, symmetric=False) for noise in (3.0, 1.0, 0.3, 0.1, 0.01)]
+    clips = [choose_clip(noise, closest=None) for noise in (3.0, 1.0, 0.3, 0.1, 0.01)]
     assert clips == sorted(clips)
     assert clips[0] == pytest.approx(2.0)
     assert 2.1 < clips[1] < clips[2]
@@ -63,17 +64,25 @@ def slope_error(clip: float, noise: float) -> float:
 
 def test_symmetric_residuals_are_clipped_where_the_error_is_smallest() -> None:
     for noise, most in ((3.0, 1.0), (0.3, 2.0), (0.03, 4.5), (1e-6, 8.0)):
-        clip = choose_clip(noise, symmetric=True)
+        clip = choose_clip(noise, closest=1.0)
         assert 1.0 <= clip <= most + 1e-9
-        others = [choose_clip(noise, symmetric=False), *np.linspace(1.0, 9.0, 41)]
+        others = [choose_clip(noise, closest=None), *np.linspace(1.0, 9.0, 41)]
         assert slope_error(clip, noise) <= 1.002 * min(slope_error(other, noise) for other in others)
-    assert slope_error(choose_clip(0.3, symmetric=True), 0.3) < 0.9 * slope_error(
-        choose_clip(0.3, symmetric=False), 0.3
-    )
+    assert slope_error(choose_clip(0.3, closest=1.0), 0.3) < 0.9 * slope_error(choose_clip(0.3, closest=None), 0.3)
+
+
+def test_clips_leave_room_for_the_way_that_is_left_to_go() -> None:
+    """Slopes that are off by deviations along a column get the clip of any errors."""
+    sizes = np.array([0.5, 0.2])
+    near, off, far = (closest_clip(0.1, error**2 * np.eye(2), sizes) for error in (0.01, 0.05, 1.0))
+    assert near == 1.0
+    assert off == pytest.approx(7.0 * 0.05 * 0.5 / 0.1)
+    assert choose_clip(1.0, near) < choose_clip(1.0, off) == off
+    assert choose_clip(1.0, far) == choose_clip(1.0, None)
 
 
 def test_no_row_contributes_more_than_the_limit() -> None:
-    found = expect_residuals(0.1, 1.0, np.array([0.3, 0.5]), True, 20.0, 1e4, 4.0, symmetric=False)
+    found = expect_residuals(0.1, 1.0, np.array([0.3, 0.5]), True, 20.0, 1e4, 4.0, closest=None)
     assert found.limit == pytest.approx(found.clip * 0.1 * found.norm)
     assert all(0.9 < kept < 1.1 for kept in found.kept)
     assert found.wrong < found.kept[2]

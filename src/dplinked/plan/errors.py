@@ -151,8 +151,8 @@ def _second_stage(
     left = share + (VARIANCE - MEAT if study.intervals else 0.0) - begin - 2.0 * CLIPPING - GRAM[0]
     unit = right_residuals_sensitivity(1.0, exposure) / (mu * math.sqrt(left))
     deviation, ratios = math.sqrt(plain.sampling) * _EDGE, instrument_sizes(wide, sizes)
-    largest, symmetric = 4.0 * first.response.peak, study.errors == "symmetric"
-    residuals = expect_residuals(deviation, explained, ratios, first.intercept, unit, count, largest, symmetric)
+    largest, closest = 4.0 * first.response.peak, 1.0 if study.errors == "symmetric" else None
+    residuals = expect_residuals(deviation, explained, ratios, first.intercept, unit, count, largest, closest)
     contrast = 1.0 if not exposure.symmetric else accuracy
     h = np.concatenate([np.ones(start), ratios])
     gain = np.diag(1.0 / (contrast * count * residuals.kept[2] * h * np.concatenate([np.ones(start), sizes])))
