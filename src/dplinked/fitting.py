@@ -85,7 +85,7 @@ def fit(
         regressor's typical range is declared.
     errors
         ``"symmetric"`` declares that errors are as often as far above the line as below, wherever on it, and the larger the rarer. The second stage then clips
-        residuals where that is most precise. If they are skewed and larger in some rows than in others, slopes are bent by several per cent, so ``"any"`` clips them
+        residuals where that is most precise. If they are skewed and larger in some rows than in others, slopes may be bent by a tenth, so ``"any"`` clips them
         further out. ``"skewed"`` is for amounts whose errors are skewed and grow with a regressor that has a long tail: it clips at ten deviations, at two to three times the noise.
     fill
         Public value for null and non-finite cells; by default the middle of the bounds.

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dplinked.estimate.centring import centred_core
-from dplinked.estimate.coefficients import solve_sums
+from dplinked.estimate.coefficients import Estimate, solve_sums
 from dplinked.estimate.descent import solve_descent
 from dplinked.estimate.groups import Groups, choose_weights, find_groups
 from dplinked.estimate.intervals import noise_covariance
@@ -23,6 +23,7 @@ from dplinked.estimate.residuals import (
     Residuals,
     Step,
     choose_width,
+    closest_clip,
     column_sizes,
     combine_steps,
     derivative,
@@ -103,8 +104,8 @@ class SecondStage:
 
     Attributes
     ----------
-    beta
-        Released coefficients (p).
+    estimate
+        Released coefficients.
     rows, groups
         The rows, with the instrument of the second stage, and their groups.
     sizes
@@ -124,7 +125,7 @@ class SecondStage:
         elsewhere would tell the same.
     """
 
-    beta: Floats
+    estimate: Estimate
     rows: LinkedRows
     groups: Groups
     sizes: Floats
@@ -163,12 +164,12 @@ def expect_second_stage(
     same = design.half_widths is None and wide.design.half_widths is None and rows.exposure.symmetric
     gram, bend = choose_gram_share(spending, start, wide.design, same, sizes, groups, rows.count)
     share = spending.unspent(keep=_kept_for_meat(study, rows, spending) + 2.0 * CLIPPING + gram)
-    residuals = measure_residuals(study, groups, wide, spending, beta, explained, sizes, share, ahead=True)
+    residuals = measure_residuals(study, groups, wide, spending, estimate, explained, sizes, share, ahead=True)
     left = np.diag(estimate.covariance)[int(design.intercept) :]
     bent = bend**2 * float(left.sum())
     near = _is_near(groups, residuals, float(sizes**2 @ left), bent)
     bent *= 1.0 if near else _AFTER_ONE_STEP
-    stage = SecondStage(beta, wide, groups, sizes, explained, residuals, bent, gram, same, near)
+    stage = SecondStage(estimate, wide, groups, sizes, explained, residuals, bent, gram, same, near)
     return stage if _pays(study, rows, spending, start, stage, share, first) else None
 
 
@@ -184,7 +185,7 @@ def measure_residuals(
     groups: Groups,
     rows: LinkedRows,
     spending: Spending,
-    beta: Floats,
+    estimate: Estimate,
     explained: float,
     sizes: Floats,
     share: float,
@@ -196,14 +197,17 @@ def measure_residuals(
     `ahead` says that rows will be summed by themselves next.
     """
     design, exposure, accuracy = rows.design, rows.exposure, groups.plain_accuracy
-    around = Predictor(beta, np.zeros(len(design.columns)), 1.0)
+    around = Predictor(estimate.beta, np.zeros(len(design.columns)), 1.0)
     counts = rows.residual_counts(around, residual_edges(design.response.peak), ahead)
     size, level = release_residual_size(counts, spending, CLIPPING, level_of_right_links(accuracy))
     deviation = right_deviation(size, level, accuracy, explained)
     unit = right_residuals_sensitivity(1.0, exposure) / spending.share(share)
     largest = 4.0 * design.response.peak
-    ratios = instrument_sizes(design, sizes)
-    return expect_residuals(deviation, explained, ratios, design.intercept, unit, groups.squares, largest, study.errors)
+    ratios, first = instrument_sizes(design, sizes), int(design.intercept)
+    closest = closest_clip(deviation, estimate.covariance[first:, first:], sizes)
+    return expect_residuals(
+        deviation, explained, ratios, design.intercept, unit, groups.squares, largest, study.errors, closest
+    )
 
 
 def _kept_for_meat(study: Study, rows: LinkedRows, spending: Spending) -> float:
@@ -230,7 +234,7 @@ def _pays(
     design, groups, first = rows.design, stage.groups, int(rows.design.intercept)
     residuals, wide, accuracy = stage.residuals, stage.rows.design, groups.accuracy
     again = math.sqrt(begun / (begun + spending.unspent(VARIANCE if study.intervals else 0.0)))
-    noise = np.diag(noise_covariance(start, stage.beta))[first:] * again**2
+    noise = np.diag(noise_covariance(start, stage.estimate.beta))[first:] * again**2
     plain = design.half_widths is None
     signal = stage.sizes**2 if plain else instrument_signal(design)
     squares = stage.sizes**2 if plain else instrument_squares(design)
@@ -258,12 +262,13 @@ def fit_residuals(
     wide, groups, intercept = stage.rows, stage.groups, rows.design.intercept
     gram = release_slope(study, rows, spending, start, stage)
     rest = spending.unspent(keep=_kept_for_meat(study, wide, spending) + (0.0 if stage.near else CLIPPING))
-    residuals, beta, steps = stage.residuals, stage.beta, list[Step]()
+    residuals, estimate, steps = stage.residuals, stage.estimate, list[Step]()
     parts = [rest] if stage.near else [FIRST_STEP * rest, (1.0 - FIRST_STEP) * rest]
     for part in parts:
         if steps:
-            residuals = measure_residuals(study, groups, wide, spending, beta, stage.explained, stage.sizes, part)
+            residuals = measure_residuals(study, groups, wide, spending, estimate, stage.explained, stage.sizes, part)
         slope = derivative(gram, residuals, intercept)
+        beta = estimate.beta
         clip = ResidualClip(beta, residuals.limit, residuals.intercept_weight, 4.0 * wide.design.response.peak)
         is_last = len(steps) + 1 == len(parts)
         meat = plan_meat_clip(groups, wide, residuals, spending) if is_last and study.intervals else None
@@ -272,7 +277,6 @@ def fit_residuals(
         steps.append(Step(beta, vector, scale, residuals.kept[2]))
         sums = combine_steps(steps, slope)
         estimate = solve_descent(sums, intercept, prior_scale(wide.design))
-        beta = estimate.beta
     mixing = groups.accuracy * residuals.wrong / (groups.contrast * residuals.kept[2])
     sums = replace(sums, mixing=min(1.0, mixing))
     variance = None if not study.intervals else _residual_variance(study, groups, wide, spending, private, residuals)

@@ -12,6 +12,7 @@ from dplinked.estimate.residuals import (
     choose_clip,
     choose_width,
     clipped_square,
+    closest_clip,
     expect_residuals,
     right_deviation,
     slope_kept,
@@ -76,6 +77,16 @@ def test_symmetric_residuals_are_clipped_where_the_error_is_smallest() -> None:
     assert slope_error(choose_clip(0.3, errors="symmetric"), 0.3) < 0.9 * slope_error(
         choose_clip(0.3, errors="any"), 0.3
     )
+
+
+def test_clips_leave_room_for_the_way_that_is_left_to_go() -> None:
+    """Slopes that are off by deviations along a column get the clip of any errors."""
+    sizes = np.array([0.5, 0.2])
+    near, off, far = (closest_clip(0.1, error**2 * np.eye(2), sizes) for error in (0.01, 0.05, 1.0))
+    assert near == 1.0
+    assert off == pytest.approx(7.0 * 0.05 * 0.5 / 0.1)
+    assert choose_clip(1.0, "symmetric", near) < choose_clip(1.0, "symmetric", off) == off
+    assert choose_clip(1.0, "symmetric", far) == choose_clip(1.0, "any")
 
 
 def test_no_row_contributes_more_than_the_limit() -> None:

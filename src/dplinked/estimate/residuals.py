@@ -32,6 +32,7 @@ _EXAMPLES = np.array([NormalDist().inv_cdf((i + 0.5) / 64) for i in range(64)]) 
 CLEAR = 3.0  # times its noise's spectral size: how far the weakest direction of the slope should stand above it
 _WIDE = 2.5  # times its root mean square: how far a column's instrument follows it at least
 _FAR_OUT = 3.5
+_ROOM = 7.0  # times the way that is left to go along a column of mean size: how far symmetric residuals are clipped at least
 
 _NORMAL = NormalDist()
 
@@ -141,6 +142,7 @@ def expect_residuals(
     count: float,
     largest: float,
     errors: str,
+    closest: float = 1.0,
 ) -> Residuals:
     """Choose how far residuals are clipped, and expect what that keeps.
 
@@ -154,12 +156,14 @@ def expect_residuals(
         Beyond this nothing is clipped: no residual is larger.
     errors
         What is declared about errors; see :func:`dplinked.fit`.
+    closest
+        The closest clip, in deviations, of errors that are declared symmetric.
     """
     square, spread = float((ratios**2).sum()), math.sqrt(2.0 * float((ratios**4).sum()))  # mean and deviation of ‖h‖²
     typical = math.sqrt(square / max(1, ratios.size)) if ratios.size else 1.0
     iota = INTERCEPT_WEIGHT * typical * intercept
     norm = math.sqrt(iota**2 + min(float(ratios.size), square + _LARGE * spread))
-    clip = min(choose_clip(noise * norm / (math.sqrt(count) * typical), errors), largest / deviation)
+    clip = min(choose_clip(noise * norm / (math.sqrt(count) * typical), errors, closest), largest / deviation)
     squares = np.clip(square + spread * _EXAMPLES, 0.05 * square, ratios.size) if ratios.size else np.zeros(1)
     widths = clip * norm / np.sqrt(iota**2 + squares)
     weights = squares / squares.sum() if ratios.size else np.ones(1)
@@ -169,21 +173,31 @@ def expect_residuals(
     return Residuals(deviation, clip, norm, iota, (mean, math.sqrt(mean * core), core), wrong, explained, ratios)
 
 
-def choose_clip(noise: float, errors: str = "any") -> float:
+def choose_clip(noise: float, errors: str, closest: float = 1.0) -> float:
     """λ, if the equation's noise is λ·`noise` times its sampling error.
 
     Skewed residuals whose size follows a regressor lose more on one side, which bends the slope. So the clip is as wide as it can be at little cost; it comes
-    closer only where noise drowns sampling error, and with it what clipping does; not at all where errors are declared skewed. Symmetric residuals lose as much on both sides:
-    their clip is where normal ones make the slope's error smallest.
+    closer only where noise drowns sampling error, and with it what clipping does; not at all where errors are declared skewed. Symmetric residuals lose as much on both
+    sides: their clip is where normal ones make the slope's error smallest, but not below the `closest`, and not wider than it would be otherwise.
     """
     if errors == "skewed":
         return max(SKEWED_CLIP, _WORTH / noise)
     if errors == "symmetric":
-        return float(_TRIED[np.argmin((_SQUARES + (noise * _TRIED) ** 2) / slope_kept(_TRIED) ** 2)])
+        sharpest = float(_TRIED[np.argmin((_SQUARES + (noise * _TRIED) ** 2) / slope_kept(_TRIED) ** 2)])
+        return max(sharpest, min(closest, choose_clip(noise, "any")))
     close, far = CLIPS
     least, most = (math.log(ratio) for ratio in _DROWNED)
     drowned = min(1.0, max(0.0, (math.log(far * noise) - least) / (most - least)))
     return max(far + (close - far) * drowned, _WORTH / noise)
+
+
+def closest_clip(deviation: float, covariance: Floats, sizes: Floats) -> float:
+    """The closest clip of symmetric residuals of a `deviation`, in deviations, around slopes with errors of this `covariance` (d×d).
+
+    In rows far out in a column residuals lie around the way that is left to go, not around zero. Clips leave room for it.
+    """
+    way = np.sqrt(np.maximum(0.0, np.diag(covariance))) * sizes
+    return max(1.0, _ROOM * float(way.max()) / deviation)
 
 
 def derivative(gram: ReleasedSums, residuals: Residuals, intercept: bool) -> ReleasedSums:

@@ -27,7 +27,7 @@ RESIDUAL_LINE = (
 )
 SYMMETRIC_LINE = (
     "Errors were declared symmetric around the line, and the larger the rarer, so residuals are clipped close to it. If they are, the line is close to the one that least "
-    "squares would find on perfectly linked rows, clipped to their bounds. If they are skewed, and larger in some rows than in others, slopes are bent by several per cent, "
+    "squares would find on perfectly linked rows, clipped to their bounds. If they are skewed, and larger in some rows than in others, slopes may be bent by a tenth, "
     "which intervals do not cover."
 )
 SKEWED_LINE = (
