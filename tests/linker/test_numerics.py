@@ -283,7 +283,9 @@ def test_groups_without_checked_links_are_not_called_wrong() -> None:
     by_name = dict(zip(strata.names, found.accuracy, strict=True))
     assert by_name["b"] == pytest.approx(0.9, abs=0.01)
     assert (by_name[LAST], by_name[UNLINKED]) == (0.5, 0.2)
-    accuracy, error = quality.shrink_accuracies(np.array([90.0, 0, 0]), np.array([100.0, 0, 0]), 2.0, [False, False, True])
+    accuracy, error = quality.shrink_accuracies(
+        np.array([90.0, 0, 0]), np.array([100.0, 0, 0]), 2.0, [False, False, True]
+    )
     assert accuracy == pytest.approx([0.9, 0.9, 0.5])
     assert error == pytest.approx([error[0], error[0], np.sqrt(1 / 12)])
     alone, error = quality.shrink_accuracies(np.array([0.0, 30]), np.array([0.0, 100]), 2.0, [False, True])

@@ -98,7 +98,9 @@ def link(
     if release_accuracy is not None and (audited is None or delta is None or displaced_links is None):
         raise StudyError("--release-accuracy needs --audited, --delta and --displaced-links (0 holds links fixed).")
     if by_identifiers and (audited is None or release_accuracy is not None):
-        raise StudyError("--by-identifiers needs --audited, and does not go with --release-accuracy: choose one of them.")
+        raise StudyError(
+            "--by-identifiers needs --audited, and does not go with --release-accuracy: choose one of them."
+        )
     check_folder(out)
     inputs = {path.resolve() for path in (left, right, pairs, audited) if path is not None}
     if clash := inputs & {(out / name).resolve() for name in WRITTEN}:

@@ -40,7 +40,7 @@ class DeclaredLinkage(ReadableByKey):
     displaced_links: int | None = None
     column_sum: float | None = None
     carriers: int | None = None
-    fields: list[str] | None = None
+    fields: tuple[str, ...] | None = None
 
     @property
     def mean_accuracy(self) -> float:

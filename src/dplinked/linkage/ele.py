@@ -189,7 +189,7 @@ class ELE:
     def _set_source(self, source: str | None, accuracy_min: float | None) -> None:
         """Set where the accuracies come from, and the lower limit that estimated ones need."""
         if source is None:
-            if self.checked is not None or self.accuracy_error is not None:
+            if self.knows_error:
                 raise StudyError(SAY_SOURCE)
             source = UNSTATED_SOURCE if self.block == LINK_BLOCK else "public"
         elif source not in SOURCES:
@@ -225,7 +225,7 @@ class ELE:
             raise StudyError(
                 "source='identifiers' needs fields=[…], the names of the columns by which links were made and checked, and only it takes them."
             )
-        if self.source == "identifiers" and self.checked is None and self.accuracy_error is None:
+        if self.source == "identifiers" and not self.knows_error:
             raise StudyError("source='identifiers' needs checked=…, how many links were checked, or accuracy_error=….")
         object.__setattr__(self, "fields", tuple(fields) if listed and fields is not None else None)
 
@@ -307,7 +307,7 @@ class ELE:
 
         `shares` gives each block's share of the rows, where these are public. Otherwise all blocks have the same weight.
         """
-        if self.checked is None and self.accuracy_error is None:
+        if not self.knows_error:
             return None
         if not isinstance(self.accuracy, Mapping):
             return self._variance(None, self.accuracy) / self.accuracy**2
@@ -331,6 +331,11 @@ class ELE:
             checked = min(checked.values()) if key is None else checked[key]
         assert checked is not None
         return accuracy * (1.0 - accuracy) / checked
+
+    @property
+    def knows_error(self) -> bool:
+        """Whether it was declared how well the accuracies are known."""
+        return self.checked is not None or self.accuracy_error is not None
 
     @property
     def declared(self) -> tuple[float, ...]:
@@ -434,7 +439,7 @@ class ELE:
         for name in ("checked", "accuracy_error", "accuracy_min", "paid", "displaced_links", "fields"):
             value = getattr(self, name)
             if value is not None:
-                declared[name] = dict(value) if isinstance(value, Mapping) else list(value) if name == "fields" else value
+                declared[name] = dict(value) if isinstance(value, Mapping) else value
         return declared if self._many is None else {**declared, "carriers": self._many}
 
     @property

@@ -90,7 +90,7 @@ def linkage_section(linkage: ELE) -> str:
 
 def _toml(value: Any) -> str:
     """A text, a number or a table as TOML writes it."""
-    if isinstance(value, list):
+    if isinstance(value, (list, tuple)):
         return "[" + ", ".join(map(_toml, value)) + "]"
     if isinstance(value, dict):
         return "{ " + ", ".join(f"{_toml(key)} = {_toml(item)}" for key, item in value.items()) + " }"

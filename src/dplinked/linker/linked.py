@@ -187,7 +187,9 @@ class Linked:
             raise StudyError(f"Too few links were checked to show an accuracy: check {quality.LEAST_SHOWN} or more.")
         accuracy, other, error = quality.known_accuracies(self.strata, *counts, scale=0.0)
         if self.method == "pairs" and not fields:
-            raise StudyError("These links were made elsewhere: say by which columns, linkage_by_identifiers(fields=[…]).")
+            raise StudyError(
+                "These links were made elsewhere: say by which columns, linkage_by_identifiers(fields=[…])."
+            )
         compared = [name for field in self.fields for name in (field.name, field.right)]
         return ELE(
             accuracy,

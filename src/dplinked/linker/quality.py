@@ -327,9 +327,8 @@ def pool_small_strata(strata: Strata, estimate: AccuracyEstimate) -> tuple[Float
     few, last = checked < LEAST_SHOWN, np.array(strata.names) == LAST
     pooled = few & ~last & (np.array(strata.names) != UNLINKED)
     enough = checked[pooled].sum() >= LEAST_SHOWN
-    shares = strata.rows[pooled] / max(1, strata.rows[pooled].sum())
     for counts in (correct, checked):
-        counts[pooled] = counts[pooled].sum() * shares if enough else 0.0
+        counts[pooled] = counts[pooled].mean() if enough else 0.0
         counts[few & last] = 0.0
     return correct, checked
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Mapping
+from dataclasses import replace
 
 from dplinked.linkage.declared import DeclaredLinkage
 from dplinked.privacy.calibration import privacy_epsilon, privacy_mu, round_down, round_up
@@ -17,6 +18,7 @@ from dplinked.report.numbers import format_percent, in_powers
 from dplinked.report.words import list_names
 
 ACCURACY_STEP = 0.02
+LINKS_THAT_RESEMBLE = "Coefficients if wrong links resemble their rows"
 _SHOWN = 24  # blocks whose accuracies are shown without being asked for
 
 
@@ -162,7 +164,7 @@ def describe_linkage(result: Result) -> list[Part]:
         _accuracy_text(linkage),
         *_accuracy_table(linkage),
         *([f"Up to {linkage.carriers:,} rows may carry one person's response."] if linkage.carriers else []),
-        not_shown,
+        *(_bracket(result) or [not_shown]),
         *_other_accuracy(result),
     ]
 
@@ -207,6 +209,31 @@ def _accuracy_table(linkage: DeclaredLinkage) -> list[Part]:
         rows.append(["(all other blocks)", f"{linkage.other:.3f}", *("-" for _ in extras)])
     table = Table(["block", "accuracy", *(title for title, _ in extras)], rows, label="Declared accuracy per block")
     return [table] if len(rows) <= _SHOWN else [Details(f"The accuracies of {len(rows):,} blocks", [table])]
+
+
+def _bracket(result: Result) -> list[Part]:
+    """Coefficients as they would be were wrong links like their rows, and the interval between: computed from the release, at no cost."""
+    if not result.tells_other_accuracies:
+        return []
+    uncorrected, bracket = result.uncorrected().coef, result.bracket()
+    rows = [
+        [
+            row.name,
+            row.show(uncorrected[row.name]),
+            row.show(row.coef),
+            replace(row, interval=bracket[row.name]).show_interval(),
+        ]
+        for row in coefficient_rows(result)
+    ]
+    return [
+        Heading("Were wrong links like their rows"),
+        (
+            "The correction takes a wrong link to bring the response of any other row alike. If wrong links rather bring responses of rows that resemble their own, such as "
+            "relatives or neighbours of like income, less has to be corrected, and nothing if they are just like them: then the uncorrected coefficients are the right ones. "
+            "The bracket holds both, and what lies between."
+        ),
+        Table(["name", "uncorrected", "corrected", "95 % bracket"], rows, label=LINKS_THAT_RESEMBLE),
+    ]
 
 
 def _other_accuracy(result: Result) -> list[Part]:
