@@ -190,7 +190,7 @@ class Linked:
             raise StudyError(
                 "These links were made elsewhere: say by which columns, linkage_by_identifiers(fields=[…])."
             )
-        compared = [name for field in self.fields for name in (field.name, field.right)]
+        compared = [name for field in self.fields for name in (field.name, field.right or field.name)]
         return ELE(
             accuracy,
             BLOCK,

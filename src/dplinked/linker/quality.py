@@ -301,7 +301,7 @@ def accuracy_table(strata: Strata, accuracy: Sequence[float] | Floats) -> tuple[
 
 def known_accuracies(
     strata: Strata, correct: Floats, checked: Floats, scale: float
-) -> tuple[float | dict[str, float], float | None, float | dict[str, float]]:
+) -> tuple[float | dict[str, float], float | None, Any]:
     """Return the arguments ``accuracy``, ``other`` and ``accuracy_error`` of :class:`~dplinked.ELE`, from counts that may be shown.
 
     `correct` of the `checked` links of each stratum are right, with noise of a standard deviation `scale`. Rows without a partner have the accuracy of random links.
