@@ -17,7 +17,6 @@ import dplinked as dpl
 from dplinked.linker import quality
 from dplinked.linker.assignment import Candidates, assign_sparse, match_probabilities, matching_matrix
 from dplinked.linker.fields import Field, guess_kind, make_comparer, parse_field, read_fields
-from dplinked.linker.release_accuracy import shrink_accuracies
 from dplinked.linker.rules import LAST, UNLINKED, Links, estimate_evidence, link_by_rules
 
 
@@ -284,13 +283,15 @@ def test_groups_without_checked_links_are_not_called_wrong() -> None:
     by_name = dict(zip(strata.names, found.accuracy, strict=True))
     assert by_name["b"] == pytest.approx(0.9, abs=0.01)
     assert (by_name[LAST], by_name[UNLINKED]) == (0.5, 0.2)
-    accuracy, error = shrink_accuracies(np.array([90.0, 0, 0]), np.array([100.0, 0, 0]), 2.0, [False, False, True])
+    accuracy, error = quality.shrink_accuracies(
+        np.array([90.0, 0, 0]), np.array([100.0, 0, 0]), 2.0, [False, False, True]
+    )
     assert accuracy == pytest.approx([0.9, 0.9, 0.5])
     assert error == pytest.approx([error[0], error[0], np.sqrt(1 / 12)])
-    alone, error = shrink_accuracies(np.array([0.0, 30]), np.array([0.0, 100]), 2.0, [False, True])
+    alone, error = quality.shrink_accuracies(np.array([0.0, 30]), np.array([0.0, 100]), 2.0, [False, True])
     assert alone[0] == 0.5
     assert error[0] == pytest.approx(np.sqrt(1 / 12))
-    one, error = shrink_accuracies(np.array([30.0]), np.array([100.0]), 2.0, [True])
+    one, error = quality.shrink_accuracies(np.array([30.0]), np.array([100.0]), 2.0, [True])
     v = 0.302 * 0.698 / 100 + 0.02**2
     assert one[0] == pytest.approx(0.3, abs=0.01)
     assert error[0] == pytest.approx(np.sqrt(v / 12 / (1 / 12 + v)), rel=1e-3)

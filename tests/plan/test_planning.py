@@ -211,15 +211,16 @@ def test_assumptions_name_method_and_theorem() -> None:
 def test_what_cannot_be_used_is_said() -> None:
     paper = {"calibration": "paper", "epsilon": [0.3, 3.0]}
     weak = plan_one(5_000, **paper)
-    assert len(weak.limits) == 1
-    assert "unusable at epsilon = 0.3 with 5,000 rows" in weak.limits[0]
+    limit, exact = weak.limits
+    assert "unusable at epsilon = 0.3 with 5,000 rows" in limit
+    assert "accuracy is taken as known exactly" in exact
     for text in (str(weak), weak.to_html(), weak._repr_html_()):
         assert "no finite variance" in text
-    assert plan_one(5_000_000, delta=1e-7, **{**paper, "epsilon": 1.0}).limits == ()
+    assert plan_one(5_000_000, delta=1e-7, **{**paper, "epsilon": 1.0}).limits == (exact,)
     short = {"calibration": "paper", "method": "ngd"}
-    (limit,) = plan_one(descent=dpl.Descent(step=0.5, iterations=10), **short).limits
+    limit, _ = plan_one(descent=dpl.Descent(step=0.5, iterations=10), **short).limits
     assert f"leave {100 * (1 - 0.5 * 0.75**2 / 3) ** 10:.3g} % of the way" in limit
-    assert plan_one(descent=dpl.Descent(step=0.5, iterations=200), **short).limits == ()
+    assert plan_one(descent=dpl.Descent(step=0.5, iterations=200), **short).limits == (exact,)
     for settings in (short, {"method": "ngd"}):
         with pytest.raises(dpl.StudyError, match="steps are too long"):
             plan_one(descent=dpl.Descent(step=20.0, iterations=10), **settings)

@@ -343,6 +343,13 @@ def test_released_accuracies_replay(monkeypatch: pytest.MonkeyPatch) -> None:
     assert reached > 0.95 * privacy_mu(EPSILON, DELTA)  # all turned answers in one group: the bound is attained
 
 
+def _put(noisy: np.ndarray, checked: np.ndarray, counts: np.ndarray) -> np.ndarray:
+    """Noisy counts with the true ones in their places."""
+    noisy = noisy.copy()
+    noisy[checked > 0] = counts
+    return noisy
+
+
 @pytest.mark.parametrize("fault", ["half the noise", "one person, one answer", "accuracies from the counts"])
 def test_catches_faults_in_released_accuracies(monkeypatch: pytest.MonkeyPatch, fault: str) -> None:
     accuracy = importlib.import_module("dplinked.linker.release_accuracy")
@@ -352,7 +359,7 @@ def test_catches_faults_in_released_accuracies(monkeypatch: pytest.MonkeyPatch, 
     elif fault == "one person, one answer":
         monkeypatch.setattr(right_links, "right_links_sensitivity", lambda exposure: 1.0)
     else:
-        shrink = accuracy.shrink_accuracies
+        known = accuracy.known_accuracies
         seen: list[np.ndarray] = []
         release = accuracy.release_right_links
         monkeypatch.setattr(
@@ -360,7 +367,11 @@ def test_catches_faults_in_released_accuracies(monkeypatch: pytest.MonkeyPatch, 
             "release_right_links",
             lambda private, spending: (seen.append(private.counts), release(private, spending))[1],
         )
-        monkeypatch.setattr(accuracy, "shrink_accuracies", lambda correct, *rest: shrink(seen[-1].astype(float), *rest))
+        monkeypatch.setattr(
+            accuracy,
+            "known_accuracies",
+            lambda strata, counts, checked, scale: known(strata, _put(counts, checked, seen[-1]), checked, scale),
+        )
     rng = np.random.default_rng(8)
 
     def search() -> None:

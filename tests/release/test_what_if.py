@@ -77,3 +77,20 @@ def test_where_there_is_nothing_to_suppose(release: dpl.Release) -> None:
             linked_households(5_000, seed=2), "consumption ~ income", **{**SETTINGS, "linkage": dpl.Exact()}
         ).with_accuracy(0.02)
     assert release.tells_other_accuracies
+
+
+def test_the_bracket_reaches_from_the_corrected_to_the_uncorrected_line(release: dpl.Release) -> None:
+    corrected, uncorrected = release.conf_int(), release.uncorrected()
+    low, high = release.bracket()["income"]
+    assert uncorrected.accuracy == 1.0
+    assert low == uncorrected.conf_int()["income"][0] < corrected["income"][0]
+    assert high == corrected["income"][1] > uncorrected.conf_int()["income"][1]
+    assert "If wrong links resembled their rows" in release.summary()
+    assert "Were wrong links like their rows" in release.to_html()
+
+
+def test_an_accuracy_of_unknown_error_is_said_to_be_taken_as_exact_and_other_lines_come_first() -> None:
+    told = dpl.ELE(accuracy=0.9, block="state")
+    text = dpl.fit(linked_households(20_000, seed=2), "consumption ~ income", **{**SETTINGS, "linkage": told}).summary()
+    assert "take the linkage accuracy as exactly known" in text
+    assert text.index("If accuracy were off by") < text.index("Standard error made of")

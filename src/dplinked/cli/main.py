@@ -67,6 +67,13 @@ def link(
         int | None, typer.Option(min=1, help="Write about this many links to check into audit.csv.")
     ] = None,
     audited: Annotated[Path | None, typer.Option(help="The checked audit.csv, its column 'correct' filled in.")] = None,
+    by_identifiers: Annotated[
+        bool,
+        typer.Option(
+            "--by-identifiers",
+            help="With --audited: take the accuracies as the check found them. Links were made and checked by identifiers alone, and fits hold links fixed.",
+        ),
+    ] = False,
     release_accuracy: Annotated[
         float | None, typer.Option(help="Epsilon to release the audited accuracies with.")
     ] = None,
@@ -90,6 +97,10 @@ def link(
 
     if release_accuracy is not None and (audited is None or delta is None or displaced_links is None):
         raise StudyError("--release-accuracy needs --audited, --delta and --displaced-links (0 holds links fixed).")
+    if by_identifiers and (audited is None or release_accuracy is not None):
+        raise StudyError(
+            "--by-identifiers needs --audited, and does not go with --release-accuracy: choose one of them."
+        )
     check_folder(out)
     inputs = {path.resolve() for path in (left, right, pairs, audited) if path is not None}
     if clash := inputs & {(out / name).resolve() for name in WRITTEN}:
@@ -109,7 +120,8 @@ def link(
                 linked, epsilon=release_accuracy, delta=delta or 0.0, unit=unit, ledger=ledger, population=population,
                 ledger_key=ledger_key, again=again,
             )  # fmt: skip
-        written = linked.save(out, audit_sample=audit_sample, seed=seed, linkage=None if paid is None else paid.linkage)
+        known = linked.linkage_by_identifiers() if by_identifiers else None if paid is None else paid.linkage
+        written = linked.save(out, audit_sample=audit_sample, seed=seed, linkage=known)
         if paid is not None:
             paid.save(out / ACCURACY)
             written.append(ACCURACY)

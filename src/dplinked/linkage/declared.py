@@ -24,6 +24,8 @@ class DeclaredLinkage(ReadableByKey):
         Of a matching matrix: see :class:`~dplinked.Matching`.
     carriers
         Of a matching matrix, and of an ELE if it is more than 1: how many rows may hold one person's response.
+    fields
+        Of accuracies that an audit of identifiers found: the columns it looked at.
     """
 
     model: str
@@ -38,6 +40,7 @@ class DeclaredLinkage(ReadableByKey):
     displaced_links: int | None = None
     column_sum: float | None = None
     carriers: int | None = None
+    fields: tuple[str, ...] | None = None
 
     @property
     def mean_accuracy(self) -> float:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass
 from typing import Any
@@ -18,15 +18,16 @@ from dplinked.linkage.unit import LinkageExposure, PrivacyUnit, checked_carriers
 
 Floats = NDArray[np.float64]
 
-SOURCES = ("public", "released", "estimated")
+SOURCES = ("public", "released", "estimated", "identifiers")
 UNSTATED_SOURCE = "unstated"
 LINK_BLOCK = "link_block"  # column of the groups that linking found: a result of the linkage, not a key of the files
 RESULTS_OF_LINKING = (LINK_BLOCK, "link_score", "link_probability")  # columns that linking adds to the rows
 
 SAY_SOURCE = (
     "An accuracy that was found by checking links (checked=…, accuracy_error=…) needs its source: ELE(…, source=…). Write 'public' if the "
-    "links were those of other files or other people. If they were links of these very files, the accuracy is data: let "
-    "dpl.release_accuracy pay for it ('released'), or keep it hidden ('estimated', with accuracy_min)."
+    "links were those of other files or other people. If they were links of these very files: 'identifiers' if linking and checking looked at "
+    "identifiers alone and links are held fixed. Else the accuracy is data: let dpl.release_accuracy pay for it ('released'), or keep it hidden "
+    "('estimated', with accuracy_min)."
 )
 
 
@@ -119,7 +120,9 @@ class ELE:
         default where nothing is said about checked links, except for the groups found by linking (``link_block``). ``"released"``: they
         come from :func:`dplinked.release_accuracy`, which paid for them. ``"estimated"``: they were estimated from these
         very files, so they are data. Then they enter only Q, the release does not show them, and `accuracy_min` and
-        ``PrivacyUnit(linkage_change=…)`` above 0 must be declared: one person always moves them.
+        ``PrivacyUnit(linkage_change=…)`` above 0 must be declared: one person always moves them. ``"identifiers"``: links of these very
+        files were checked by identifiers alone. Where links are held fixed, that tells nothing of what is protected, so the accuracies are used and shown as they
+        are. It needs `fields`, how well they are known (`checked` or `accuracy_error`), and a unit that protects no identifiers.
     accuracy_min
         Only with ``source="estimated"``: a public lower limit of the accuracies. Smaller ones are raised to it.
     paid, displaced_links
@@ -128,6 +131,8 @@ class ELE:
     carriers
         How many rows may hold one person's response: 1 for one-to-one links. If links are one to many, all of these rows change with
         the person, and a number that is too small breaks the promise.
+    fields
+        Only with ``source="identifiers"``: the columns that linking and checking looked at. None of them, and nothing made of them, may be in the formula.
     """
 
     accuracy: float | Mapping[str, float]
@@ -140,6 +145,7 @@ class ELE:
     paid: float | None
     displaced_links: int | None
     carriers: int
+    fields: tuple[str, ...] | None
 
     @plain_faults
     def __init__(
@@ -155,6 +161,7 @@ class ELE:
         paid: float | None = None,
         displaced_links: int | None = None,
         carriers: int = 1,
+        fields: Sequence[str] | None = None,
     ) -> None:
         if block is not None and not isinstance(block, str):
             raise StudyError(f"block must be a column's name, not {shown(block)}.")
@@ -166,6 +173,7 @@ class ELE:
         self._set_source(source, accuracy_min)
         self._set_payment(paid, displaced_links)
         object.__setattr__(self, "carriers", checked_carriers(carriers))
+        self._set_fields(fields)
 
     def _set_errors(self, checked: Any, accuracy_error: Any) -> None:
         """Set how well the accuracies are known, per block only for the blocks that have an accuracy."""
@@ -181,7 +189,7 @@ class ELE:
     def _set_source(self, source: str | None, accuracy_min: float | None) -> None:
         """Set where the accuracies come from, and the lower limit that estimated ones need."""
         if source is None:
-            if self.checked is not None or self.accuracy_error is not None:
+            if self.knows_error:
                 raise StudyError(SAY_SOURCE)
             source = UNSTATED_SOURCE if self.block == LINK_BLOCK else "public"
         elif source not in SOURCES:
@@ -210,6 +218,17 @@ class ELE:
         object.__setattr__(self, "paid", paid)
         object.__setattr__(self, "displaced_links", displaced_links)
 
+    def _set_fields(self, fields: Sequence[str] | None) -> None:
+        """Set the columns that an audit of identifiers looked at."""
+        listed = isinstance(fields, (list, tuple)) and len(fields) > 0 and all(isinstance(name, str) for name in fields)
+        if listed != (self.source == "identifiers") or (fields is not None) != listed:
+            raise StudyError(
+                "source='identifiers' needs fields=[…], the names of the columns by which links were made and checked, and only it takes them."
+            )
+        if self.source == "identifiers" and not self.knows_error:
+            raise StudyError("source='identifiers' needs checked=…, how many links were checked, or accuracy_error=….")
+        object.__setattr__(self, "fields", tuple(fields) if listed and fields is not None else None)
+
     def __repr__(self) -> str:
         if self.source == "estimated":
             accuracy = "withheld"
@@ -230,7 +249,8 @@ class ELE:
         if self.source == UNSTATED_SOURCE:
             raise StudyError(
                 "These groups were found by linking (link_block), so say where their accuracies come from: ELE(…, source=…). 'public' for "
-                "accuracies known apart from these people, 'released' for those that dpl.release_accuracy paid for, 'estimated' otherwise."
+                "accuracies known apart from these people, 'identifiers' for links that were checked by identifiers alone, 'released' for what dpl.release_accuracy "
+                "paid for, 'estimated' otherwise."
             )
         if self.source == "released" and (
             not unit.fixes_blocks or (unit.displaced_links or 0) > (self.displaced_links or 0)
@@ -238,6 +258,11 @@ class ELE:
             raise StudyError(
                 f"The accuracies were released for a person who displaces at most {self.displaced_links} link(s) and changes nobody's "
                 "block: without moves_block and linkage_change. Use that unit here too, or declare public accuracies."
+            )
+        if self.source == "identifiers" and (not unit.fixes_blocks or unit.displaced_links):
+            raise StudyError(
+                "The accuracies were found by looking at identifiers, which this unit protects: they would have to be paid for. Hold links and groups "
+                "fixed, unit=dpl.PrivacyUnit(), or let dpl.release_accuracy pay (source='released')."
             )
         if self.source == "released" and self.carriers > 1:
             raise StudyError("The accuracies were released for links that are one to one. Leave out carriers=….")
@@ -252,6 +277,11 @@ class ELE:
                 "the budget (dpl.release_accuracy); or replace them by public ones, ELE(…, source='public'); or keep them with "
                 "ELE(…, accuracy_min=…) and PrivacyUnit(linkage_change=M), M above 0 and covering what one person does to them."
             )
+
+    def looked_at(self, variables: Sequence[str]) -> list[str]:
+        """Which of the variables an audit of identifiers looked at. Linked rows have the right file's column as ``…_right`` if its name is in both files."""
+        fields = set(self.fields or ())
+        return sorted(name for name in variables if name in fields or name.removesuffix("_right") in fields)
 
     def audit_change(self, unit: PrivacyUnit, count: int) -> float:
         """How far one person can move Q through accuracies found by checking links, at most (entrywise l1 norm).
@@ -277,7 +307,7 @@ class ELE:
 
         `shares` gives each block's share of the rows, where these are public. Otherwise all blocks have the same weight.
         """
-        if self.checked is None and self.accuracy_error is None:
+        if not self.knows_error:
             return None
         if not isinstance(self.accuracy, Mapping):
             return self._variance(None, self.accuracy) / self.accuracy**2
@@ -301,6 +331,11 @@ class ELE:
             checked = min(checked.values()) if key is None else checked[key]
         assert checked is not None
         return accuracy * (1.0 - accuracy) / checked
+
+    @property
+    def knows_error(self) -> bool:
+        """Whether it was declared how well the accuracies are known."""
+        return self.checked is not None or self.accuracy_error is not None
 
     @property
     def declared(self) -> tuple[float, ...]:
@@ -401,7 +436,7 @@ class ELE:
             "other": self.other,
             "source": self.source,
         }
-        for name in ("checked", "accuracy_error", "accuracy_min", "paid", "displaced_links"):
+        for name in ("checked", "accuracy_error", "accuracy_min", "paid", "displaced_links", "fields"):
             value = getattr(self, name)
             if value is not None:
                 declared[name] = dict(value) if isinstance(value, Mapping) else value

@@ -72,9 +72,9 @@ def linkage_section(linkage: ELE) -> str:
     ]
     if linkage.source == "estimated":
         lines += [
-            "# source says where the accuracies come from; `fit` refuses 'estimated' as it stands. Either release them",
-            '# (dplinked link … --audited … --release-accuracy), or replace them by public ones and write source = "public",',
-            "# or keep them and declare accuracy_min here and linkage_change in [unit].",
+            "# source says where the accuracies come from; `fit` refuses 'estimated' as it stands. If links are held fixed and were checked by identifiers",
+            "# alone, let the audit tell them (dplinked link … --audited … --by-identifiers). Or release them (--release-accuracy), or replace them by public ones",
+            '# and write source = "public", or keep them and declare accuracy_min here and linkage_change in [unit].',
         ]
     lines.append("[linkage]")
     for key, value in linkage.describe_whole().items():
@@ -90,6 +90,8 @@ def linkage_section(linkage: ELE) -> str:
 
 def _toml(value: Any) -> str:
     """A text, a number or a table as TOML writes it."""
+    if isinstance(value, (list, tuple)):
+        return "[" + ", ".join(map(_toml, value)) + "]"
     if isinstance(value, dict):
         return "{ " + ", ".join(f"{_toml(key)} = {_toml(item)}" for key, item in value.items()) + " }"
     return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f") if isinstance(value, str) else repr(value)

@@ -121,7 +121,7 @@ def link(
         links = _link_probable(a, b, candidates, listed, threshold, seed)
     else:
         links = _link_probable(a, b, _read_pairs(pairs, a, b, ids), listed, threshold, seed)
-    return Linked(a, b, links, chosen, method, ids, (paths[0] or a, paths[1] or b), states)
+    return Linked(a, b, links, chosen, method, ids, (paths[0] or a, paths[1] or b), states, tuple(listed))
 
 
 def _link_rules(

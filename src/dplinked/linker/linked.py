@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -46,6 +47,8 @@ class Linked:
         The fields that were compared, the method of linking, and the id columns of both files.
     sources, states
         Where the two files were read from (paths, or the tables themselves), and the state of each file at that time.
+    blocks
+        The columns whose values divided the records into blocks.
     audit
         The accuracies that a clerical audit found, if one was read back.
     least_checked
@@ -60,6 +63,7 @@ class Linked:
     ids: tuple[str | None, str | None]
     sources: tuple[Any, Any]
     states: tuple[FileState | None, FileState | None]
+    blocks: tuple[str, ...] = ()
     audit: quality.AccuracyEstimate | None = None
     least_checked: int = quality.LEAST_CHECKED
 
@@ -163,6 +167,38 @@ class Linked:
         accuracy, other = quality.accuracy_table(self.strata, hidden)
         checked = None if best.checked is None else self.least_checked
         return ELE(accuracy, BLOCK, other=other, checked=checked, source="estimated")
+
+    @plain_faults
+    def linkage_by_identifiers(self, fields: Sequence[str] | None = None) -> ELE:
+        """The linkage model for a `fit` that holds links fixed, with the accuracies that an audit of identifiers found.
+
+        Privacy
+        -------
+        With ``unit=dpl.PrivacyUnit()`` the promise covers regressors and responses. Who links and who checks links sees identifiers alone, so that what they find is no
+        function of these, and no noise is needed. That holds only if linking, choosing and checking links, and ending the check looked at no column
+        of the formula and at nothing it was made of. `fit` refuses formulas with a linking field, and any unit that protects identifiers. Groups with fewer than ten checked
+        links share one accuracy, so that none tells of few links. `fields` names further columns that somebody looked at; for links made elsewhere it must be
+        said.
+        """
+        if self.audit is None:
+            raise StudyError("No links were checked. Check some (audit_sample), then read them back with audited(…).")
+        counts = quality.pool_small_strata(self.strata, self.audit)
+        if not counts[1].any():
+            raise StudyError(f"Too few links were checked to show an accuracy: check {quality.LEAST_SHOWN} or more.")
+        accuracy, other, error = quality.known_accuracies(self.strata, *counts, scale=0.0)
+        if self.method == "pairs" and not fields:
+            raise StudyError(
+                "These links were made elsewhere: say by which columns, linkage_by_identifiers(fields=[…])."
+            )
+        compared = [name for field in self.fields for name in (field.name, field.right or field.name)]
+        return ELE(
+            accuracy,
+            BLOCK,
+            other=other,
+            accuracy_error=error,
+            source="identifiers",
+            fields=list(dict.fromkeys([*compared, *self.blocks, *(fields or ())])),
+        )
 
     @plain_faults
     def matching(self, *, seed: int = 0, tolerance: float = 1e-6) -> Matching:

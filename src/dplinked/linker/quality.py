@@ -26,6 +26,7 @@ ANSWER = "correct"  # the column of an audit in which the reviewer answers
 _OLD_ANSWER = "right"  # its name before version 0.2
 _MOST_STRATA = 50  # if there are more blocks than this, they share one accuracy
 LEAST_CHECKED = 5  # an audit asks for at least this many links per stratum, or for all links
+LEAST_SHOWN = 10  # strata with fewer checked links are not shown by themselves
 _REGULAR = "(linked)"  # the stratum of all blocks together, if there are many
 
 
@@ -296,6 +297,65 @@ def accuracy_table(strata: Strata, accuracy: Sequence[float] | Floats) -> tuple[
     rows = dict(zip(strata.names, strata.rows.tolist(), strict=True))
     other = sum(table[name] * rows[name] for name in last) / sum(rows[name] for name in last)
     return table.get(_REGULAR, other), other
+
+
+def known_accuracies(
+    strata: Strata, correct: Floats, checked: Floats, scale: float
+) -> tuple[float | dict[str, float], float | None, Any]:
+    """Return the arguments ``accuracy``, ``other`` and ``accuracy_error`` of :class:`~dplinked.ELE`, from counts that may be shown.
+
+    `correct` of the `checked` links of each stratum are right, with noise of a standard deviation `scale`. Rows without a partner have the accuracy of random links.
+    """
+    linkable = np.flatnonzero(np.array(strata.names) != UNLINKED)
+    apart = [strata.names[k] == LAST for k in linkable]
+    found, error = shrink_accuracies(correct[linkable], checked[linkable], scale, apart)
+    accuracy, errors = 1.0 / np.maximum(strata.rows, 1), np.zeros(len(strata.names))
+    accuracy[linkable], errors[linkable] = np.clip(found, accuracy[linkable], 1.0), np.minimum(error, 0.49)
+    table, other = accuracy_table(strata, accuracy)
+    listed = {name: float(value) for name, value in zip(strata.names, errors, strict=True)}
+    return table, other, listed if strata.per_block else max(listed.values())
+
+
+def pool_small_strata(strata: Strata, estimate: AccuracyEstimate) -> tuple[Floats, Floats]:
+    """Correct and checked links of each stratum, such that none of them tells of few links: those with less than `LEAST_SHOWN` checked ones share what they found.
+
+    Rows linked across blocks are a population of their own; with so few checked links, they count as not checked.
+    """
+    assert estimate.correct is not None
+    assert estimate.checked is not None
+    correct, checked = estimate.correct.astype(np.float64), estimate.checked.astype(np.float64)
+    few, last = checked < LEAST_SHOWN, np.array(strata.names) == LAST
+    pooled = few & ~last & (np.array(strata.names) != UNLINKED)
+    enough = checked[pooled].sum() >= LEAST_SHOWN
+    for counts in (correct, checked):
+        counts[pooled] = counts[pooled].mean() if enough else 0.0
+        counts[few & last] = 0.0
+    return correct, checked
+
+
+def shrink_accuracies(correct: Floats, checked: Floats, scale: float, apart: list[bool]) -> tuple[Floats, Floats]:
+    """Estimate accuracies and their standard errors from the noisy counts alone, shrunk towards their common mean.
+
+    The model is ``γ̃_b ~ N(γ_b, v_b)`` and ``γ_b ~ N(mean, τ²)``, where v_b comes from sampling and noise and is infinite for a group
+    without checked links. Ordinary groups share a mean and a τ², which are estimated from them. The groups marked in `apart`, which were
+    linked across blocks, have the mean and variance of a uniform distribution instead.
+    """
+    ordinary, seen = ~np.array(apart), checked > 0
+    told, most = ordinary & seen, np.maximum(checked, 1.0)
+    y = correct / most
+    pooled = np.clip((correct[ordinary].sum() + 0.5) / (checked[ordinary].sum() + 1.0), 0.01, 0.99)
+    typical = np.where(ordinary, pooled, np.clip((correct + 0.5) / (checked + 1.0), 0.05, 0.95))
+    v = np.where(seen, typical * (1.0 - typical) / most + (scale / most) ** 2, np.inf)
+    mean, spread, doubt = np.full(y.size, 0.5), np.full(y.size, 1.0 / 12.0), np.zeros(y.size)
+    if told.any():
+        weight = 1.0 / v[told]
+        mean[ordinary] = np.average(y[told], weights=weight)
+        doubt[ordinary] = 1.0 / weight.sum()
+        found = np.average((y[told] - mean[told]) ** 2 - v[told], weights=weight)
+        spread[ordinary] = max(0.0, float(found))
+    keep = spread / (spread + v)
+    accuracy = np.clip(keep * y + (1.0 - keep) * mean, 0.0, 1.0)
+    return accuracy, np.sqrt((1.0 - keep) * spread + (1.0 - keep) ** 2 * doubt)
 
 
 def answer_column(columns: Sequence[str]) -> str | None:

@@ -17,8 +17,7 @@ from dplinked.ledger.events import LedgerEntry
 from dplinked.ledger.ledger import Ledger
 from dplinked.linkage import ELE, PrivacyUnit
 from dplinked.linker.linked import BLOCK, Linked
-from dplinked.linker.quality import accuracy_table
-from dplinked.linker.rules import LAST, UNLINKED
+from dplinked.linker.quality import known_accuracies
 from dplinked.privacy.calibration import privacy_mu, round_up
 from dplinked.privacy.quantities.right_links import release_right_links
 from dplinked.privacy.spending import Spending
@@ -170,7 +169,6 @@ def _release(
     unit: PrivacyUnit,
 ) -> ReleasedAccuracy:
     strata, groups = linked.strata, np.flatnonzero(checked > 0)
-    linkable = np.flatnonzero(np.array(strata.names) != UNLINKED)
     exposure = ELE(0.5, BLOCK).exposure(unit)
     spending = Spending(privacy_mu(epsilon, delta))
     noisy = release_right_links(RightLinks(correct[groups], int(checked.sum()), exposure), spending)
@@ -178,15 +176,7 @@ def _release(
     names = [strata.names[k] for k in groups]
     counts = np.zeros(len(strata.names))
     counts[groups] = noisy
-    accuracy, error = shrink_accuracies(
-        counts[linkable], checked[linkable].astype(np.float64), scale, [strata.names[k] == LAST for k in linkable]
-    )
-    # Rows without a partner have the accuracy of random links.
-    whole, errors = 1.0 / np.maximum(strata.rows, 1), np.zeros(len(strata.names))
-    whole[linkable], errors[linkable] = np.clip(accuracy, whole[linkable], 1.0), np.minimum(error, 0.49)
-    table, other = accuracy_table(strata, whole)
-    listed = {name: float(value) for name, value in zip(strata.names, errors, strict=True)}
-    spread: Any = listed if strata.per_block else max(float(value) for value in errors)
+    table, other, spread = known_accuracies(strata, counts, checked.astype(np.float64), scale)
     return ReleasedAccuracy(
         linkage=ELE(
             table,
@@ -210,28 +200,3 @@ def _release(
             "records alone."
         ),
     )
-
-
-def shrink_accuracies(correct: Floats, checked: Floats, scale: float, apart: list[bool]) -> tuple[Floats, Floats]:
-    """Estimate accuracies and their standard errors from the noisy counts alone, shrunk towards their common mean.
-
-    The model is ``γ̃_b ~ N(γ_b, v_b)`` and ``γ_b ~ N(mean, τ²)``, where v_b comes from sampling and noise and is infinite for a group
-    without checked links. Ordinary groups share a mean and a τ², which are estimated from them. The groups marked in `apart`, which were
-    linked across blocks, have the mean and variance of a uniform distribution instead.
-    """
-    ordinary, seen = ~np.array(apart), checked > 0
-    told, most = ordinary & seen, np.maximum(checked, 1.0)
-    y = correct / most
-    pooled = np.clip((correct[ordinary].sum() + 0.5) / (checked[ordinary].sum() + 1.0), 0.01, 0.99)
-    typical = np.where(ordinary, pooled, np.clip((correct + 0.5) / (checked + 1.0), 0.05, 0.95))
-    v = np.where(seen, typical * (1.0 - typical) / most + (scale / most) ** 2, np.inf)
-    mean, spread, doubt = np.full(y.size, 0.5), np.full(y.size, 1.0 / 12.0), np.zeros(y.size)
-    if told.any():
-        weight = 1.0 / v[told]
-        mean[ordinary] = np.average(y[told], weights=weight)
-        doubt[ordinary] = 1.0 / weight.sum()
-        found = np.average((y[told] - mean[told]) ** 2 - v[told], weights=weight)
-        spread[ordinary] = max(0.0, float(found))
-    keep = spread / (spread + v)
-    accuracy = np.clip(keep * y + (1.0 - keep) * mean, 0.0, 1.0)
-    return accuracy, np.sqrt((1.0 - keep) * spread + (1.0 - keep) ** 2 * doubt)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
-from dplinked.linkage import Matching
+from dplinked.linkage import ELE, Matching
 from dplinked.plan.errors import ExpectedErrors
 from dplinked.plan.rows import Guess
 from dplinked.report.numbers import format_percent
@@ -66,5 +66,10 @@ def describe_limits(study: Study, errors: Mapping[tuple[float, int], ExpectedErr
         said.append(
             f"The descent's steps leave {format_percent(left)} of the way from its start in the direction that it learns slowest. Figures leave out "
             "this bias, which a release counts as an error: declare more steps, or longer ones."
+        )
+    if isinstance(study.linkage, ELE) and not study.linkage.knows_error and study.linkage.mean_accuracy < 1.0:
+        said.append(
+            "The accuracy is taken as known exactly, which it hardly is: declare how many links were checked (checked=…) or its standard error (accuracy_error=…). An "
+            f"accuracy that is off by .02 moves slopes by about {format_percent(0.02 / study.linkage.mean_accuracy)}, however many rows there are."
         )
     return tuple(said)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Mapping
+from dataclasses import replace
 
 from dplinked.linkage.declared import DeclaredLinkage
 from dplinked.privacy.calibration import privacy_epsilon, privacy_mu, round_down, round_up
@@ -14,8 +15,10 @@ from dplinked.release.result import Result
 from dplinked.report import plots
 from dplinked.report.document import Bullets, Chart, Code, Details, Facts, Heading, Part, Table
 from dplinked.report.numbers import format_percent, in_powers
+from dplinked.report.words import list_names
 
 ACCURACY_STEP = 0.02
+LINKS_THAT_RESEMBLE = "Coefficients if wrong links resemble their rows"
 _SHOWN = 24  # blocks whose accuracies are shown without being asked for
 
 
@@ -35,7 +38,10 @@ def linkage_in_short(linkage: DeclaredLinkage) -> str:
         return "joined on a unique key"
     if linkage.model != "ELE":
         return "probabilities of each possible link (a matching matrix)"
-    accuracy, said = linkage.accuracy, "as released before" if linkage.source == "released" else "as declared"
+    said = {"released": "as released before", "identifiers": "as a check of identifiers found"}.get(
+        linkage.source or "public", "as declared"
+    )
+    accuracy = linkage.accuracy
     if accuracy is None:
         return f"at least {format_percent(linkage.accuracy_min or 0.0)} of the links are right in every block, {said}"
     if isinstance(accuracy, Mapping):
@@ -106,12 +112,23 @@ def _declared_facts(result: Result) -> list[str]:
             *facts,
             "Links and blocks are held fixed. What a person's name, address or date of birth did to the links, their own and those of "
             "others, is not protected.",
+            *_looked_at(result.linkage),
         ]
     links = f"{k:,} further link{'s' * (k != 1)}"
     facts.append(f"If a person's identifiers change, at most {links} get another response.")
     facts.append(f"They change the matching matrix by at most {change:,g}, all entries added up.")
     facts.append(f"They {'may' if moves else 'may not'} put the person into another block.")
     return [*facts, "Whoever declared this answers for it. What identifiers do beyond it is not protected."]
+
+
+def _looked_at(linkage: DeclaredLinkage) -> list[str]:
+    """What an accuracy found by checking identifiers rests on."""
+    if not linkage.fields:
+        return []
+    return [
+        f"Linking and checking the links looked at {list_names(linkage.fields)} alone. No column of the formula is one of these or was made of one, and none "
+        "decided which links were checked or how many."
+    ]
 
 
 def exact_statement(privacy: Privacy) -> list[str]:
@@ -147,7 +164,7 @@ def describe_linkage(result: Result) -> list[Part]:
         _accuracy_text(linkage),
         *_accuracy_table(linkage),
         *([f"Up to {linkage.carriers:,} rows may carry one person's response."] if linkage.carriers else []),
-        not_shown,
+        *(_bracket(result) or [not_shown]),
         *_other_accuracy(result),
     ]
 
@@ -156,6 +173,8 @@ def _accuracy_text(linkage: DeclaredLinkage) -> str:
     source = {
         "public": "The accuracy was declared; nothing here checks it.",
         "released": "The accuracy was measured on these files and released before, with noise, for a budget of its own.",
+        "identifiers": "The accuracy was found on these files, by checking links by identifiers alone, and no noise was added: it tells what identifiers tell, which is not "
+        "protected here, and nothing of the formula's columns.",
         "estimated": "The accuracies were estimated from these very files, so they are data: they correct the coefficients, and are not shown. Declared is only "
         f"that they are at least {format_percent(linkage.accuracy_min or 0.0)} in every block.",
     }[linkage.source or "public"]
@@ -190,6 +209,31 @@ def _accuracy_table(linkage: DeclaredLinkage) -> list[Part]:
         rows.append(["(all other blocks)", f"{linkage.other:.3f}", *("-" for _ in extras)])
     table = Table(["block", "accuracy", *(title for title, _ in extras)], rows, label="Declared accuracy per block")
     return [table] if len(rows) <= _SHOWN else [Details(f"The accuracies of {len(rows):,} blocks", [table])]
+
+
+def _bracket(result: Result) -> list[Part]:
+    """Coefficients as they would be were wrong links like their rows, and the interval between: computed from the release, at no cost."""
+    if not result.tells_other_accuracies:
+        return []
+    uncorrected, bracket = result.uncorrected().coef, result.bracket()
+    rows = [
+        [
+            row.name,
+            row.show(uncorrected[row.name]),
+            row.show(row.coef),
+            replace(row, interval=bracket[row.name]).show_interval(),
+        ]
+        for row in coefficient_rows(result)
+    ]
+    return [
+        Heading("Were wrong links like their rows"),
+        (
+            "The correction takes a wrong link to bring the response of any other row alike. If wrong links rather bring responses of rows that resemble their own, such as "
+            "relatives or neighbours of like income, less has to be corrected, and nothing if they are just like them: then the uncorrected coefficients are the right ones. "
+            "The bracket holds both, and what lies between."
+        ),
+        Table(["name", "uncorrected", "corrected", "95 % bracket"], rows, label=LINKS_THAT_RESEMBLE),
+    ]
 
 
 def _other_accuracy(result: Result) -> list[Part]:

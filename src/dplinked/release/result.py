@@ -141,6 +141,22 @@ class Result:
             )
         return suppose_accuracy(change, self.linkage, self._inference, self.coef, self.std_err, self.error_parts)
 
+    def uncorrected(self) -> WhatIf:
+        """What the release would say had no link been wrong: right if wrong links bring responses of rows that resemble their own, not of any row of the block alike."""
+        return self.with_accuracy(1.0)
+
+    def bracket(self, level: float = 0.95) -> dict[str, tuple[float, float]]:
+        """An interval of each coefficient from its corrected interval to its uncorrected one.
+
+        It holds, at the level, for wrong links that fall on any row of their block alike, for those that bring responses of rows just like their own, and for what lies
+        between: the more wrong links resemble their row, the closer the truth is to the uncorrected end.
+        """
+        corrected, uncorrected = self.conf_int(level), self.uncorrected().conf_int(level)
+        return {
+            name: (min(low, uncorrected[name][0]), max(high, uncorrected[name][1]))
+            for name, (low, high) in corrected.items()
+        }
+
     def check_sizes(self) -> None:
         """Refuse, by a ValueError, values that do not fit together: names, and the sizes of what was released."""
         names, (sums, variance) = self.scaling.names, (self.released.sums, self.released.variance)

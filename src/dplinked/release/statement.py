@@ -37,6 +37,9 @@ def _accuracy_is(linkage: Linkage) -> list[str]:
     return {
         "public": ["the linkage accuracy (declared)"],
         "released": ["the linkage accuracy (released before)"],
+        "identifiers": [
+            "the links, and their accuracy as a check of identifiers found it (no column of the formula took part in linking, in checking, or in when checking stopped)"
+        ],
         "estimated": [
             f"that no block's linkage accuracy is below {linkage.accuracy_min:g} (the accuracies themselves are not shown)"
         ]

@@ -21,7 +21,7 @@ from dplinked.release.notes import (
     say_unusable,
     unbounded_names,
 )
-from dplinked.release.promise import ACCURACY_STEP, exact_statement
+from dplinked.release.promise import ACCURACY_STEP, LINKS_THAT_RESEMBLE, exact_statement
 from dplinked.release.result import Result
 from dplinked.report.document import Column, Document, Facts, Notes, Part, Section, Table
 
@@ -33,7 +33,8 @@ _FACT = 28  # letters of a fact that have room in the text
 def summary_document(result: Result) -> Document:
     """A table in the manner of statsmodels, what the errors are made of, then the privacy statement."""
     name = Column(max([_NAME, *map(len, result.coef)]), right=False)
-    details = [*_shrunken_table(result, name), *_error_table(result, name), *_accuracy_table(result, name)]
+    errors, links = _error_table(result, name), [*_accuracy_table(result, name), *_bracket_table(result, name)]
+    details = [*_shrunken_table(result, name), *([*links, *errors] if say_accuracy(result) else [*errors, *links])]
     return Document(
         TITLE,
         [
@@ -105,6 +106,17 @@ def _accuracy_table(result: Result, name: Column) -> list[Part]:
     ]
     header = ["If accuracy were off by", *(f"{step:.2f}" for step in steps)]
     return [Table(header, rows, "Coefficients under another accuracy", [name, Column(30), Column(36)])]
+
+
+def _bracket_table(result: Result, name: Column) -> list[Part]:
+    """What wrong links that resemble their rows would mean."""
+    if not result.tells_other_accuracies:
+        return []
+    uncorrected, bracket = result.uncorrected().coef, result.bracket()
+    rows = [[key, f"{uncorrected[key]:.5g}", _interval(bracket[key])] for key in result.coef]
+    header = ["If wrong links resembled their rows", "coef", "95 % bracket, whatever they resemble"]
+    width = max(name.width, len(header[0]))
+    return [Table(header, rows, LINKS_THAT_RESEMBLE, [Column(width, right=False), Column(12), Column(40)])]
 
 
 def _whole_table(result: Result) -> Table:

@@ -14,6 +14,7 @@ from dplinked.studio.look import group, show
 _SOURCES = {
     "": "not said",
     "public": "public",
+    "identifiers": "found by checking identifiers",
     "released": "released, paid for",
     "estimated": "estimated from these files",
 }
@@ -114,6 +115,10 @@ def _linkage_group(draft: Draft, fields: Fields) -> Tag:
             ),
             _number(id("checked"), "Links that were checked to find it", get("linkage", "checked")),
             ui.input_select(id("source"), "Where the accuracy comes from", _SOURCES, selected=_text(get("linkage", "source"))),
+            ui.input_text(
+                id("looked_at"), "Columns by which links were made and checked, if identifiers were",
+                ", ".join(get("linkage", "fields") or []), spellcheck="false",
+            ),
             class_="only-ele pair",
         ),
         class_="linkage",
@@ -165,6 +170,9 @@ def form_changes(draft: Draft, fields: Fields) -> Changes:
     changes["linkage", "block"] = get("block")
     changes["linkage", "accuracy"] = get("accuracy") if get("kind") == "one" else table_from(get("accuracies") or "")
     changes["linkage", "source"] = get("source")
+    changes["linkage", "fields"] = (
+        list_from((get("looked_at") or "").replace(",", "\n"), None) if get("source") == "identifiers" else None
+    )
     if get("checked") is not None or not isinstance(draft.get("linkage", "checked"), dict):
         changes["linkage", "checked"] = get("checked")
     return changes

@@ -247,6 +247,11 @@ def _check_variables(design: Design, linkage: Linkage, unit: PrivacyUnit) -> Non
         raise StudyError(
             f"The formula uses {linkage.id!r}, by which the matching matrix knows the rows: leave it out of the formula."
         )
+    if isinstance(linkage, ELE) and (used := linkage.looked_at(design.variables)):
+        raise StudyError(
+            f"The formula uses {used[0]!r}, which linking or checking the links looked at, so the accuracies may tell of it. Leave it out of the formula, or let "
+            "dpl.release_accuracy pay for the accuracies (source='released')."
+        )
     if linkage.block in design.response_variables:
         raise StudyError(
             f"The response is made of {linkage.block!r}, the column of the blocks: use another block column or another response."

@@ -25,6 +25,7 @@ _LINKAGES: dict[str, tuple[str, ...]] = {
         "paid",
         "displaced_links",
         "carriers",
+        "fields",
     ),
     "exact": (),
     "matching": ("pairs", "id", "column_sum", "accuracy_min", "carriers"),
