@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dplinked.data.arrow import LEFT, RIGHT, column_texts, mark_origin, to_arrow
+from dplinked.data.table import check_columns
 from dplinked.errors import StudyError, plain_faults, shown
 from dplinked.linkage import ELE, Matching
 from dplinked.linkage.ele import RESULTS_OF_LINKING
@@ -20,7 +21,8 @@ from dplinked.linker.assignment import match_probabilities, matching_matrix
 from dplinked.linker.document import LinkageFacts, quality_document
 from dplinked.linker.fields import Field
 from dplinked.linker.files import linkage_section, save_linked
-from dplinked.linker.rules import LAST, UNLINKED, Links
+from dplinked.linker.resemblance import Resemblance, is_comparable, measure_resemblance
+from dplinked.linker.rules import LAST, UNLINKED, Links, encode_names
 from dplinked.report.document import Document
 from dplinked.report.files import HTML, check_ending
 from dplinked.report.html import write_page
@@ -31,6 +33,7 @@ if TYPE_CHECKING:
 
 FileState = tuple[int, ...]
 BLOCK, SCORE, PROBABILITY = RESULTS_OF_LINKING
+_MOST_COMPARED = 20  # columns that the report compares between rows and their wrong partners
 
 
 @dataclass(frozen=True, repr=False)
@@ -262,6 +265,26 @@ class Linked:
         found = quality.estimate_from_audit(self.strata, np.array(rows, dtype=np.int64), correct)
         return replace(self, audit=found, least_checked=least_checked)
 
+    @plain_faults
+    def resemblance(self, columns: Sequence[str] | None = None) -> dict[str, Resemblance]:
+        """Say of columns of the left file how alike wrong links are to the rows they fall on, from the records that compete for a partner.
+
+        By default these are the first twenty columns that hold numbers, dates or few levels, apart from ids and what was compared. The correction of wrong links is right where none of the
+        regressors is flagged; `advice` says what to do otherwise. FOR THE STEWARD, not for publication.
+        """
+        if not self.links.candidates.left.size:
+            raise StudyError("These links came without probabilities, so it is not known which records competed.")
+        if columns is None:
+            used = {self.ids[0], *self.blocks, *(field.name for field in self.fields)}
+            named = [name for name in self.left.column_names if name not in used]
+            columns = [name for name in named if is_comparable(self.left.column(name))][:_MOST_COMPARED]
+        if isinstance(columns, str) or not all(isinstance(name, str) for name in columns):
+            raise StudyError("columns must be a list of names, like ['income', 'age'].")
+        check_columns(columns, self.left.column_names)
+        groups = encode_names(self.links.block)[1]
+        evidence = self.links, groups, self._pair_probability, self._own_probability
+        return {name: measure_resemblance(self.left.column(name), name, *evidence) for name in columns}
+
     def overall(self, linkage: ELE) -> float:
         """The mean accuracy of all rows under a linkage model."""
 
@@ -287,7 +310,10 @@ class Linked:
 
     def _document(self) -> Document:
         rows = self.left.num_rows, self.right.num_rows
-        return quality_document(LinkageFacts(rows, self.links, self.fields, self.method, self.strata, self.estimates))
+        found = list(self.resemblance().values()) if self.links.candidates.left.size else []
+        return quality_document(
+            LinkageFacts(rows, self.links, self.fields, self.method, self.strata, self.estimates, found)
+        )
 
     def linkage_toml(self) -> str:
         """The study's ``[linkage]`` section."""
