@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +14,7 @@ from numpy.typing import NDArray
 
 from dplinked.data.arrow import LEFT, RIGHT, column_texts, mark_origin, to_arrow
 from dplinked.data.table import check_columns
-from dplinked.errors import StudyError, plain_faults, shown
+from dplinked.errors import StudyError, plain_faults, plain_number, shown
 from dplinked.linkage import ELE, Matching
 from dplinked.linkage.ele import RESULTS_OF_LINKING
 from dplinked.linker import quality
@@ -78,7 +79,7 @@ class Linked:
     @cached_property
     def strata(self) -> quality.Strata:
         """Groups of rows that share an accuracy."""
-        return quality.make_strata(self.links.block)
+        return quality.make_strata(self.links.block, self.links.band)
 
     @cached_property
     def _pair_probability(self) -> NDArray[np.float64]:
@@ -218,6 +219,36 @@ class Linked:
         )
 
     @plain_faults
+    def banded(self, bands: int | Sequence[float] = 3) -> Linked:
+        """Divide groups of links by how probable each link is, so that every band has an accuracy of its own.
+
+        Wrong links are corrected as if every link of a group were wrong with the same probability. Where that differs with a regressor, it holds far better within bands. `bands` are
+        cut points between 0 and 1, or how many bands there are to be, each with about as many wrong links. A band of a block with fewer than fifty rows joins the next one.
+        Divide links before an audit is read back.
+
+        Privacy
+        -------
+        Which band a row is in follows from many people's identifiers, like the rest of ``link_block``. So bands go with links and groups that are held fixed,
+        ``PrivacyUnit()``; a unit that lets links change must cover what that does to bands with `linkage_change`.
+        """
+        if not self.links.candidates.left.size:
+            raise StudyError("These links came without probabilities, so there are no bands of them.")
+        if self.audit is not None or self.links.band is not None:
+            raise StudyError(
+                "Divide links into bands once, and before the answers of an audit are read back: linked.banded(…).audited(…)."
+            )
+        _check_bands(bands)
+        own = self._own_probability
+        cuts = quality.choose_cuts(own[self.links.right >= 0], bands) if isinstance(bands, int) else list(bands)
+        block, band = quality.band_links(self.links.block, own, cuts)
+        banded = replace(self, links=replace(self.links, block=block, band=band))
+        if not banded.strata.per_block:
+            raise StudyError(
+                f"These are more than {quality.MOST_STRATA} groups, too many for an accuracy each. Ask for fewer bands, or link within fewer blocks."
+            )
+        return banded
+
+    @plain_faults
     def audit_sample(self, size: int = 400, seed: int = 0) -> pa.Table:
         """Draw about `size` links for a person to check. Both records stand side by side; the answer, yes or no, goes into the column ``correct``.
 
@@ -328,6 +359,19 @@ class Linked:
         linkage.toml, for instance with released accuracies; by default the one estimated from the files. Returns the names of the files.
         """
         return save_linked(self, Path(folder), audit_sample=audit_sample, seed=seed, linkage=linkage)
+
+
+def _check_bands(bands: Any) -> None:
+    """Refuse what is neither a number of bands nor a list of cut points."""
+    if isinstance(bands, int) and not isinstance(bands, bool):
+        fine = 2 <= bands <= quality.MOST_STRATA
+    else:
+        edges = [0.0, *map(plain_number, bands), 1.0] if isinstance(bands, (list, tuple)) and bands else []
+        fine = bool(edges) and all(low < high for low, high in pairwise(edges))
+    if not fine:
+        raise StudyError(
+            f"bands must be a number of bands from 2 to {quality.MOST_STRATA}, or a list of cut points between 0 and 1 in ascending order, not {shown(bands)}."
+        )
 
 
 def id_column(table: pa.Table, name: str | None) -> pa.Array:
