@@ -117,7 +117,9 @@ def draw(cell: str, rng: np.random.Generator) -> tuple[dict[str, Any], dict[str,
 def test_the_foreseen_bias_is_the_one_that_occurs(cell: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """With 2 % clipped, within a third of the mean difference between releases of the same rows with tight and with wide bounds."""
     rng = np.random.default_rng(11)
-    monkeypatch.setattr(noise, "add_gaussian", lambda v, s: np.asarray(v) + np.asarray(s) * rng.normal(size=np.shape(v)))
+    monkeypatch.setattr(
+        noise, "add_gaussian", lambda v, s: np.asarray(v) + np.asarray(s) * rng.normal(size=np.shape(v))
+    )
     foreseen, occurred = [], []
     for _ in range(8):
         rows, tight, wide = draw(cell, rng)
@@ -129,5 +131,4 @@ def test_the_foreseen_bias_is_the_one_that_occurs(cell: str, monkeypatch: pytest
         found = foresee_clipping(Study(formula="y ~ x", bounds=tight, **settings), source, facts)
         assert found is not None
         foreseen.append(found.bias[1])
-    print(cell, np.mean(foreseen), np.mean(occurred), np.std(occurred) / 8**0.5)
     assert abs(np.mean(foreseen) - np.mean(occurred)) < abs(np.mean(occurred)) / 3

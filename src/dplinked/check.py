@@ -23,6 +23,10 @@ from dplinked.sums.types import CellFacts
 Floats = NDArray[np.float64]
 
 WARNING = "FOR THE STEWARD ONLY, NOT FOR PUBLICATION: everything below is read from the rows without noise."
+_WIDEN = (
+    " Widen this bound first, to a round value that the subject suggests, not to the rows' own: wide bounds cost little, as a release clips residuals "
+    "to their own size."
+)
 
 
 @dataclass(frozen=True)
@@ -146,21 +150,17 @@ def foresee_clipping(study: Study, rows: Source, facts: Mapping[str, CellFacts])
     which gives cells far from the middle little weight: least squares would foresee two or three times as much.
     """
     clipped = [(name, end) for name, cells in facts.items() for end, n in enumerate((cells.below, cells.above)) if n]
-    unknown = [bound for bound in clipped if _widened(study, facts, [bound]) is None]
-    known = [bound for bound in clipped if bound not in unknown]
-    declared, free = _widened(study, facts, []), _widened(study, facts, known)
+    alone = {bound: _widened(study, facts, [bound]) for bound in clipped}
+    known = {bound: design for bound, design in alone.items() if design is not None}
+    declared, free = _widened(study, facts, []), _widened(study, facts, list(known))
     if not clipped or declared is None or free is None:
         return None
     linked = rows.linked_rows(declared, study.linkage, study.unit)
     within, beyond = _solve(linked, declared), _solve(linked, free)
-    by_bound = {bound: within - beyond for bound in known}
-    if len(known) > 1:
-        for bound in known:
-            design = _widened(study, facts, [bound])
-            assert design is not None
-            by_bound[bound] = within - _solve(linked, design)
+    by_bound = {bound: within - _solve(linked, design) for bound, design in known.items()}
     scale = np.linalg.inv(declared.scaling.to_user()[0])[int(declared.intercept) :]
     order = sorted(known, key=lambda bound: -float(np.linalg.norm(scale @ by_bound[bound])))
+    unknown = [bound for bound in clipped if bound not in known]
     return ClippingBias(declared.names, beyond, within - beyond, {bound: by_bound[bound] for bound in order}, unknown)
 
 
@@ -202,13 +202,8 @@ def _check_clipping(study: Study, rows: Source, facts: Mapping[str, CellFacts]) 
             "errors rather than values, clipping is right, and this is no bias."
         )
     for place, ((name, end), effect) in enumerate(found.by_bound.items()):
-        text = f"{name}: clipping at {bounds[name][end]:g} alone moves them by {_effects(found, effect)}"
-        if place == 0:
-            text += (
-                ". Widen this bound first, to a round value that the subject suggests, not to the rows' own: wide bounds cost little, as a release clips "
-                "residuals to their own size"
-            )
-        texts.append(f"{text}.")
+        does = "does that" if len(found.by_bound) == 1 else f"alone moves them by {_effects(found, effect)}"
+        texts.append(f"{name}: clipping at {bounds[name][end]:g} {does}.{_WIDEN if place == 0 else ''}")
     for name, end in found.unknown:
         texts.append(
             f"{name}: what clipping at {bounds[name][end]:g} does cannot be foreseen, as the formula has no value beyond."

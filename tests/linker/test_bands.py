@@ -28,17 +28,19 @@ class Told(Linked):
         return np.asarray(1.0 / (1.0 + np.exp2(-self.links.score)))
 
 
-def link_by_probability(
-    n: int, rng: np.random.Generator, blocks: int = 4, shift: float = 0.3
-) -> tuple[Linked, NDArray[np.bool_]]:
-    """Links made elsewhere, right with the probability that they come with, which falls with income; and whether each is right."""
+def link_by_probability(n: int, rng: np.random.Generator, blocks: int = 4) -> tuple[Linked, NDArray[np.bool_]]:
+    """Links made elsewhere, right with the probability that they come with, which falls with income; and whether each is right.
+
+    Wrong links fall on rows of about the same probability: records are taken for others that are as poor.
+    """
     income = rng.lognormal(10.2, 0.5, n)
     state = rng.integers(0, blocks, n)
     rank = np.argsort(np.argsort(income)) / n
-    probability = np.clip(0.99 - shift * rank * rng.beta(2.0, 2.0, n) * 2.0, 0.51, 0.99)
+    probability = np.clip(0.99 - 0.6 * rank * rng.beta(2.0, 2.0, n), 0.51, 0.99)
     partner, right = np.arange(n), rng.random(n) < probability
     for block in range(blocks):
-        wrong = rng.permutation(np.flatnonzero(~right & (state == block)))
+        wrong = np.flatnonzero(~right & (state == block))
+        wrong = wrong[np.argsort(probability[wrong] + rng.normal(0.0, 0.02, wrong.size))]
         partner[wrong] = np.roll(wrong, 1)
     left = {"income": income, "state": [f"s{k}" for k in state]}
     other = {"spent": 6_000 + SLOPE * income + 6_000 * rng.normal(size=n), "state": left["state"]}
@@ -80,7 +82,9 @@ def test_as_many_bands_as_asked_for_hold_equally_many_wrong_links() -> None:
 
 def test_bands_of_few_rows_join_the_next() -> None:
     blocks = np.array(["a"] * 200 + ["b"] * 60 + ["c"] * 10 + [LAST, UNLINKED], dtype=object)
-    probability = np.concatenate([np.repeat([0.1, 0.6, 0.9], [100, 20, 80]), np.repeat([0.6, 0.9], [50, 10]), np.full(12, 0.2)])
+    probability = np.concatenate(
+        [np.repeat([0.1, 0.6, 0.9], [100, 20, 80]), np.repeat([0.6, 0.9], [50, 10]), np.full(12, 0.2)]
+    )
     names, bands = quality.band_links(blocks, probability, [0.5, 0.8])
     counts = {name: int((names == name).sum()) for name in dict.fromkeys(names)}
     assert counts == {"a, 0 to 0.5": 100, "a, 0.5 to 1": 100, "b, 0 to 1": 60, "c, 0 to 1": 10, LAST: 1, UNLINKED: 1}
@@ -142,7 +146,9 @@ def covers(linked: Linked, right: NDArray[np.bool_]) -> bool:
 def test_bands_cover_where_the_accuracy_depends_on_a_regressor(monkeypatch: pytest.MonkeyPatch) -> None:
     """Coverage is at most .75 over blocks alone, and at least .9 with bands, in 40 runs."""
     rng = np.random.default_rng(17)
-    monkeypatch.setattr(noise, "add_gaussian", lambda v, s: np.asarray(v) + np.asarray(s) * rng.normal(size=np.shape(v)))
+    monkeypatch.setattr(
+        noise, "add_gaussian", lambda v, s: np.asarray(v) + np.asarray(s) * rng.normal(size=np.shape(v))
+    )
     found: list[Any] = []
     for _ in range(40):
         linked, right = link_by_probability(10_000, rng)

@@ -322,7 +322,9 @@ def _describe_resemblance(found: Sequence[Resemblance]) -> list[Part]:
         for one in found
     ]
     table = Table(("column", "alike", "± s.e.", "change", "± s.e.", "stands out"), rows, "Wrong links and their rows")
-    return [text, table, *(f"{one.column}: {one.advice}" for one in found if one.flagged)]
+    within = [one.within for one in found if math.isfinite(one.within)]
+    share = [f"{100 * within[0]:.0f} % of these competing rows are in the group of their rival."] if within else []
+    return [text, table, *share, *(f"{one.column}: {one.advice}" for one in found if one.flagged)]
 
 
 def slope_changes(accuracy: float) -> tuple[str, str]:

@@ -35,7 +35,10 @@ RESEMBLES = (
     "Wrong links bring responses of rows like their own, so the correction overstates slopes. Read the release's bracket, link within narrower groups, or "
     "compare a field that tells such people apart."
 )
-DEPENDS = "Links of some of these rows are worse than others'. Make groups of like links: linked.banded(…), or read the release's bracket."
+DEPENDS = (
+    "Links of some of these rows are worse than others'. Read the release's bracket, or make groups of like links (linked.banded) if wrong links then stay "
+    "within groups."
+)
 
 
 @dataclass(frozen=True)
@@ -52,8 +55,8 @@ class Resemblance:
     change, change_error
         How much the one-to-one probability of links differs within groups: upper half less lower half of a number, or the level that stands out less the others;
         and its standard error.
-    wrong
-        Share of links that are expected to be wrong.
+    within
+        Share of plausible wrong partners that are in the row's own group, as the correction takes all of them to be. NaN if no records compete.
     """
 
     column: str
@@ -61,7 +64,7 @@ class Resemblance:
     error: float
     change: float
     change_error: float
-    wrong: float
+    within: float
 
     @property
     def resembles(self) -> bool:
@@ -104,10 +107,12 @@ def measure_resemblance(
     """
     values, is_number = _read_values(column)
     rows = _Rows(values, groups, is_number)
-    measure, error = _alike(rows, *_plausible_partners(links, pair_probability, ~np.isnan(values)))
+    row, partner, weight = _plausible_partners(links, pair_probability, ~np.isnan(values))
+    measure, error = _alike(rows, row, partner, weight)
+    within = float(weight @ (groups[row] == groups[partner]) / weight.sum()) if row.size else math.nan
     linked = ~np.isnan(values) & (links.right >= 0)
     change, change_error = _split(values[linked], groups[linked], own[linked], is_number)
-    return Resemblance(name, measure, error, change, change_error, float(1.0 - own.mean()))
+    return Resemblance(name, measure, error, change, change_error, within)
 
 
 def is_comparable(column: pa.ChunkedArray) -> bool:
@@ -181,13 +186,14 @@ class _Rows:
         else:
             key = group * self.levels + x
             place = np.minimum(np.searchsorted(self.cells, key), self.cells.size - 1)
-            total = size - np.where(self.cells[place] == key, self.counts[place], 0)
+            total = (size - np.where(self.cells[place] == key, self.counts[place], 0)).astype(np.float64)
         return np.asarray(total / np.maximum(size - (self.groups[a] == group), 1), np.float64)
 
     def draw(self, rows: Integers, rng: np.random.Generator) -> Integers:
         """For each row, one of its group at random."""
         group = self.groups[rows]
-        return self.members[self.starts[group] + (rng.random(rows.size) * self.sizes[group]).astype(np.int64)]
+        place = self.starts[group] + (rng.random(rows.size) * self.sizes[group]).astype(np.int64)
+        return np.asarray(self.members[place], np.int64)
 
 
 def _alike(rows: _Rows, row: Integers, partner: Integers, weight: Floats) -> tuple[float, float]:
@@ -218,7 +224,9 @@ def _split(values: Floats, groups: Integers, own: Floats, is_number: bool) -> tu
         sizes = np.diff(np.append(starts, values.size))
         rank[order] = (np.arange(values.size) - np.repeat(starts, sizes) + 0.5) / np.repeat(sizes, sizes)
         return _difference(centred, rank > 0.5)
-    levels = [level for level, count in zip(*np.unique(values, return_counts=True), strict=True) if count >= _LEAST_ROWS]
+    levels = [
+        level for level, count in zip(*np.unique(values, return_counts=True), strict=True) if count >= _LEAST_ROWS
+    ]
     found = [_difference(centred, values == level) for level in levels]
     return max(found, key=lambda one: abs(one[0]) / one[1] if one[1] > 0.0 else 0.0, default=(0.0, np.nan))
 
