@@ -219,10 +219,10 @@ class Linked:
         )
 
     @plain_faults
-    def banded(self, bands: int | Sequence[float] = 3) -> Linked:
+    def banded(self, bands: int | Sequence[float] = 5) -> Linked:
         """Divide groups of links by how probable each link is, so that every band has an accuracy of its own.
 
-        Wrong links are corrected as if every link of a group were wrong with the same probability. Where that differs with a regressor, it holds far better within bands. `bands` are
+        Wrong links are corrected as if every link of a group were wrong with the same probability. Where that differs with a regressor, it holds far better within bands, if wrong links stay within them. `bands` are
         cut points between 0 and 1, or how many bands there are to be, each with about as many wrong links. A band of a block with fewer than fifty rows joins the next one.
         Divide links before an audit is read back.
 
