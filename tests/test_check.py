@@ -109,7 +109,6 @@ def draw(cell: str, rng: np.random.Generator) -> tuple[dict[str, Any], dict[str,
     return rows, tight, wide
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     "cell",
     ["y, lognormal", "y, lognormal skewed", "y, lognormal weak", "y, normal weak", "x, lognormal", "x, lognormal weak"],

@@ -238,8 +238,8 @@ class Linked:
                 "Divide links into bands once, and before the answers of an audit are read back: linked.banded(…).audited(…)."
             )
         _check_bands(bands)
-        own = self._own_probability
-        cuts = quality.choose_cuts(own[self.links.right >= 0], bands) if isinstance(bands, int) else list(bands)
+        own, divided = self._own_probability, ~np.isin(self.links.block.astype(str), [LAST, UNLINKED])
+        cuts = quality.choose_cuts(own[divided], bands) if isinstance(bands, int) else list(bands)
         block, band = quality.band_links(self.links.block, own, cuts)
         banded = replace(self, links=replace(self.links, block=block, band=band))
         if not banded.strata.per_block:

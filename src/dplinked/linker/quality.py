@@ -103,6 +103,8 @@ def make_strata(blocks: NDArray[np.object_], bands: Integers | None = None) -> S
 
 def choose_cuts(probability: Floats, bands: int) -> list[float]:
     """Cut points between bands of links that hold equally many wrong links each, as far as probabilities tell."""
+    if probability.size == 0:
+        return []
     ordered = np.sort(probability)
     wrong = np.cumsum(1.0 - ordered)
     places = np.searchsorted(wrong, wrong[-1] * np.arange(1, bands) / bands)
