@@ -235,6 +235,16 @@ def test_link_audit_release_fit(two: Path, run: Run) -> None:
     assert (two / "out" / "accuracy.json").exists()
 
 
+def test_links_are_divided_into_bands(two: Path, run: Run) -> None:
+    import pyarrow.parquet
+
+    named = ["--field=given_name"]
+    done = run("link", two / "a.csv", two / "b.csv", "--out", two / "out", "--bands", 2, *named)
+    assert done.returncode == 0, done.stderr
+    groups = set(pyarrow.parquet.read_table(two / "out" / "linked.parquet")["link_block"].to_pylist())
+    assert sum(group.startswith("(all), ") for group in groups) == 2
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -244,6 +254,7 @@ def test_link_audit_release_fit(two: Path, run: Run) -> None:
         (["--field", "surname", "--audited", "none.csv"], "no file 'none.csv'"),
         (["--field", "surname", "--release-accuracy", "1"], "needs --audited"),
         (["--field", "surname", "--method", "magic"], "method must be one of"),
+        (["--field", "surname", "--bands", "1"], "bands must be a number of bands"),
         (["--field", "surname:colour"], "Column 'surname:colour'"),
     ],
 )

@@ -63,6 +63,9 @@ def link(
     engine: Annotated[str, typer.Option(help="Where Splink runs: duckdb or spark.")] = "duckdb",
     memory: Annotated[float, typer.Option(help="Gigabytes that the pairs of one block may take.")] = 2.0,
     seed: Annotated[int, typer.Option(help="Of ties, random links and samples.")] = 0,
+    bands: Annotated[
+        int | None, typer.Option(help="Divide groups into so many bands of like probabilities; fits hold links fixed.")
+    ] = None,
     audit_sample: Annotated[
         int | None, typer.Option(min=1, help="Write about this many links to check into audit.csv.")
     ] = None,
@@ -112,6 +115,7 @@ def link(
             id=None if id is None else (id, right_id or id), block=block or None, method=method, threshold=threshold,
             assignment=assignment, pairs=pairs, settings=settings, engine=engine, memory=memory * 1e9, seed=seed,
         )  # fmt: skip
+        linked = linked if bands is None else linked.banded(bands)
         linked = linked if audited is None else linked.audited(audited)
         paid: Any = None
         if release_accuracy is not None:

@@ -167,6 +167,14 @@ def _sum_of_others(values: Floats, order: Integers, starts: Integers) -> Floats:
     return result
 
 
+def holders(links: Integers, candidates: Candidates) -> Integers:
+    """The left row that carries the right record of each candidate pair, -1 if no row does (N)."""
+    holder = np.full(candidates.right_count + 1, -1)
+    holder[links] = np.arange(links.size)
+    holder[-1] = -1  # index -1 stands for "no link": such a row carries nobody's response
+    return holder[candidates.right]
+
+
 def matching_matrix(
     links: Integers, candidates: Candidates, probability: Floats, *, seed: int = 0, tolerance: float = 1e-6
 ) -> Any:
@@ -190,11 +198,7 @@ def matching_matrix(
     """
     from scipy.sparse import csr_array
 
-    n = links.size
-    holder = np.full(candidates.right_count + 1, -1)
-    holder[links] = np.arange(n)
-    holder[-1] = -1  # index -1 stands for "no link": such a row carries nobody's response
-    row = holder[candidates.right]
+    n, row = links.size, holders(links, candidates)
     kept = (row >= 0) & (probability > 0.0)
     matrix = csr_array((probability[kept], (row[kept], candidates.left[kept])), shape=(n, n))
     matrix, rows_left, columns_left = _balance(matrix, tolerance)

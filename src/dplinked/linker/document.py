@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from dplinked.linker.fields import Field
 from dplinked.linker.quality import AccuracyEstimate, Strata
+from dplinked.linker.resemblance import Resemblance
 from dplinked.linker.rules import LAST, UNLINKED, Links
 from dplinked.report import charts
 from dplinked.report.document import Chart, Document, Facts, Part, Section, Steps, Table
@@ -46,6 +47,8 @@ class LinkageFacts:
         Numbers of rows of the left and the right file.
     estimates
         Accuracies by every method that tells them, the best first.
+    resemblance
+        How alike wrong links are to their rows, in columns of the left file.
     """
 
     rows: tuple[int, int]
@@ -54,6 +57,7 @@ class LinkageFacts:
     method: str
     strata: Strata
     estimates: Sequence[AccuracyEstimate]
+    resemblance: Sequence[Resemblance] = ()
 
 
 def quality_document(linked: LinkageFacts) -> Document:
@@ -66,6 +70,8 @@ def quality_document(linked: LinkageFacts) -> Document:
     ]
     if linked.estimates:
         sections.append(Section("What an accuracy that is wrong by .02 does", _describe_error(linked)))
+    if linked.resemblance:
+        sections.append(Section("Do wrong links resemble their rows?", _describe_resemblance(linked.resemblance)))
     sections.append(Section("What to do next", [Steps(_next_steps(linked))]))
     return Document(_TITLE, sections, warning=WARNING)
 
@@ -298,6 +304,29 @@ def _describe_error(linked: LinkageFacts) -> list[Part]:
     ]
 
 
+def _describe_resemblance(found: Sequence[Resemblance]) -> list[Part]:
+    """Whether links are exchangeable as to each column, and what to do where they are not."""
+    text = (
+        "The correction takes a wrong link to fall on any other row of its group alike. Alike: how far the rows that compete for the same partner are like each other, 0 if "
+        "like random rows of the group, 1 if they have the same value. Change: how much better links are in the upper half of a column, or in the level that stands out."
+    )
+    rows = [
+        (
+            one.column,
+            _decimal(one.measure),
+            _decimal(one.error),
+            _signed(one.change),
+            _decimal(one.change_error),
+            "yes" * one.flagged or "no",
+        )
+        for one in found
+    ]
+    table = Table(("column", "alike", "± s.e.", "change", "± s.e.", "stands out"), rows, "Wrong links and their rows")
+    within = [one.within for one in found if math.isfinite(one.within)]
+    share = [f"{100 * within[0]:.0f} % of these competing rows are in the group of their rival."] if within else []
+    return [text, table, *share, *(f"{one.column}: {one.advice}" for one in found if one.flagged)]
+
+
 def slope_changes(accuracy: float) -> tuple[str, str]:
     """By how many percent a slope changes if the true accuracy is .02 lower, and .02 higher but at most 1."""
     lower = f"{100 * (accuracy / (accuracy - _STEP) - 1):+.1f} %" if accuracy > _STEP else "anything"
@@ -330,6 +359,10 @@ def _next_steps(linked: LinkageFacts) -> list[str]:
 
 def _decimal(value: float) -> str:
     return f"{value:.3f}" if math.isfinite(value) else "-"
+
+
+def _signed(value: float) -> str:
+    return f"{value:+.3f}" if math.isfinite(value) else "-"
 
 
 def _count(rows: int) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dplinked.data.arrow import LEFT, RIGHT, column_texts, mark_origin, to_arrow
-from dplinked.errors import StudyError, plain_faults, shown
+from dplinked.data.table import check_columns
+from dplinked.errors import StudyError, plain_faults, plain_number, shown
 from dplinked.linkage import ELE, Matching
 from dplinked.linkage.ele import RESULTS_OF_LINKING
 from dplinked.linker import quality
@@ -20,7 +22,8 @@ from dplinked.linker.assignment import match_probabilities, matching_matrix
 from dplinked.linker.document import LinkageFacts, quality_document
 from dplinked.linker.fields import Field
 from dplinked.linker.files import linkage_section, save_linked
-from dplinked.linker.rules import LAST, UNLINKED, Links
+from dplinked.linker.resemblance import Resemblance, is_comparable, measure_resemblance
+from dplinked.linker.rules import LAST, UNLINKED, Links, encode_names
 from dplinked.report.document import Document
 from dplinked.report.files import HTML, check_ending
 from dplinked.report.html import write_page
@@ -31,6 +34,7 @@ if TYPE_CHECKING:
 
 FileState = tuple[int, ...]
 BLOCK, SCORE, PROBABILITY = RESULTS_OF_LINKING
+_MOST_COMPARED = 20  # columns that the report compares between rows and their wrong partners
 
 
 @dataclass(frozen=True, repr=False)
@@ -75,7 +79,7 @@ class Linked:
     @cached_property
     def strata(self) -> quality.Strata:
         """Groups of rows that share an accuracy."""
-        return quality.make_strata(self.links.block)
+        return quality.make_strata(self.links.block, self.links.band)
 
     @cached_property
     def _pair_probability(self) -> NDArray[np.float64]:
@@ -215,6 +219,36 @@ class Linked:
         )
 
     @plain_faults
+    def banded(self, bands: int | Sequence[float] = 5) -> Linked:
+        """Divide groups of links by how probable each link is, so that every band has an accuracy of its own.
+
+        Wrong links are corrected as if every link of a group were wrong with the same probability. Where that differs with a regressor, it holds far better within bands, if wrong links stay within them. `bands` are
+        cut points between 0 and 1, or how many bands there are to be, each with about as many wrong links. A band of a block with fewer than fifty rows joins the next one.
+        Divide links before an audit is read back.
+
+        Privacy
+        -------
+        Which band a row is in follows from many people's identifiers, like the rest of ``link_block``. So bands go with links and groups that are held fixed,
+        ``PrivacyUnit()``; a unit that lets links change must cover what that does to bands with `linkage_change`.
+        """
+        if not self.links.candidates.left.size:
+            raise StudyError("These links came without probabilities, so there are no bands of them.")
+        if self.audit is not None or self.links.band is not None:
+            raise StudyError(
+                "Divide links into bands once, and before the answers of an audit are read back: linked.banded(…).audited(…)."
+            )
+        _check_bands(bands)
+        own, divided = self._own_probability, ~np.isin(self.links.block.astype(str), [LAST, UNLINKED])
+        cuts = quality.choose_cuts(own[divided], bands) if isinstance(bands, int) else list(bands)
+        block, band = quality.band_links(self.links.block, own, cuts)
+        banded = replace(self, links=replace(self.links, block=block, band=band))
+        if not banded.strata.per_block:
+            raise StudyError(
+                f"These are more than {quality.MOST_STRATA} groups, too many for an accuracy each. Ask for fewer bands, or link within fewer blocks."
+            )
+        return banded
+
+    @plain_faults
     def audit_sample(self, size: int = 400, seed: int = 0) -> pa.Table:
         """Draw about `size` links for a person to check. Both records stand side by side; the answer, yes or no, goes into the column ``correct``.
 
@@ -262,6 +296,26 @@ class Linked:
         found = quality.estimate_from_audit(self.strata, np.array(rows, dtype=np.int64), correct)
         return replace(self, audit=found, least_checked=least_checked)
 
+    @plain_faults
+    def resemblance(self, columns: Sequence[str] | None = None) -> dict[str, Resemblance]:
+        """Say of columns of the left file how alike wrong links are to the rows they fall on, from the records that compete for a partner.
+
+        By default these are the first twenty columns that hold numbers, dates or few levels, apart from ids and what was compared. The correction of wrong links is right where none of the
+        regressors is flagged; `advice` says what to do otherwise. FOR THE STEWARD, not for publication.
+        """
+        if not self.links.candidates.left.size:
+            raise StudyError("These links came without probabilities, so it is not known which records competed.")
+        if columns is None:
+            used = {self.ids[0], *self.blocks, *(field.name for field in self.fields)}
+            named = [name for name in self.left.column_names if name not in used]
+            columns = [name for name in named if is_comparable(self.left.column(name))][:_MOST_COMPARED]
+        if isinstance(columns, str) or not all(isinstance(name, str) for name in columns):
+            raise StudyError("columns must be a list of names, like ['income', 'age'].")
+        check_columns(columns, self.left.column_names)
+        groups = encode_names(self.links.block)[1]
+        evidence = self.links, groups, self._pair_probability, self._own_probability
+        return {name: measure_resemblance(self.left.column(name), name, *evidence) for name in columns}
+
     def overall(self, linkage: ELE) -> float:
         """The mean accuracy of all rows under a linkage model."""
 
@@ -287,7 +341,10 @@ class Linked:
 
     def _document(self) -> Document:
         rows = self.left.num_rows, self.right.num_rows
-        return quality_document(LinkageFacts(rows, self.links, self.fields, self.method, self.strata, self.estimates))
+        found = list(self.resemblance().values()) if self.links.candidates.left.size else []
+        return quality_document(
+            LinkageFacts(rows, self.links, self.fields, self.method, self.strata, self.estimates, found)
+        )
 
     def linkage_toml(self) -> str:
         """The study's ``[linkage]`` section."""
@@ -302,6 +359,19 @@ class Linked:
         linkage.toml, for instance with released accuracies; by default the one estimated from the files. Returns the names of the files.
         """
         return save_linked(self, Path(folder), audit_sample=audit_sample, seed=seed, linkage=linkage)
+
+
+def _check_bands(bands: Any) -> None:
+    """Refuse what is neither a number of bands nor a list of cut points."""
+    if isinstance(bands, int) and not isinstance(bands, bool):
+        fine = 2 <= bands <= quality.MOST_STRATA
+    else:
+        edges = [0.0, *map(plain_number, bands), 1.0] if isinstance(bands, (list, tuple)) and bands else []
+        fine = bool(edges) and all(low < high for low, high in pairwise(edges))
+    if not fine:
+        raise StudyError(
+            f"bands must be a number of bands from 2 to {quality.MOST_STRATA}, or a list of cut points between 0 and 1 in ascending order, not {shown(bands)}."
+        )
 
 
 def id_column(table: pa.Table, name: str | None) -> pa.Array:

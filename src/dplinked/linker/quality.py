@@ -24,9 +24,10 @@ Integers = NDArray[np.int64]
 LEVEL = 0.95
 ANSWER = "correct"  # the column of an audit in which the reviewer answers
 _OLD_ANSWER = "right"  # its name before version 0.2
-_MOST_STRATA = 50  # if there are more blocks than this, they share one accuracy
+MOST_STRATA = 50  # if there are more blocks than this, they share one accuracy
 LEAST_CHECKED = 5  # an audit asks for at least this many links per stratum, or for all links
 LEAST_SHOWN = 10  # strata with fewer checked links are not shown by themselves
+_LEAST_BANDED = 50  # rows of a band; wrong links of fewer would hardly fall within it
 _REGULAR = "(linked)"  # the stratum of all blocks together, if there are many
 
 
@@ -44,12 +45,16 @@ class Strata:
         Number of rows of each stratum.
     per_block
         Whether each block is a stratum of its own.
+    kinds
+        The population that each stratum is drawn from, whose strata have like accuracies: its band of probabilities, if there are any, and -1 for
+        rows that were linked across blocks.
     """
 
     names: tuple[str, ...]
     of_row: Integers
     rows: Integers
     per_block: bool
+    kinds: Integers
 
 
 @dataclass(frozen=True)
@@ -80,16 +85,64 @@ class AccuracyEstimate:
     correct: Integers | None = None
 
 
-def make_strata(blocks: NDArray[np.object_]) -> Strata:
-    """Make the strata from the block of each row."""
+def make_strata(blocks: NDArray[np.object_], bands: Integers | None = None) -> Strata:
+    """Make the strata from the block of each row, and from its band of probabilities if blocks are divided into such."""
     found, codes = encode_names(blocks)
     shown = [str(name) for name in found]
-    per_block = len(shown) <= _MOST_STRATA
+    per_block = len(shown) <= MOST_STRATA
     if not per_block:
         shown = [name if name in (LAST, UNLINKED) else _REGULAR for name in shown]
     names = sorted(set(shown))
     codes = np.array([names.index(name) for name in shown], dtype=np.int64)[codes]
-    return Strata(tuple(names), codes, np.bincount(codes, minlength=len(names)), per_block)
+    kinds = np.zeros(len(names), dtype=np.int64)
+    if bands is not None:
+        kinds[codes] = bands
+    kinds[np.isin(names, [LAST, UNLINKED])] = -1
+    return Strata(tuple(names), codes, np.bincount(codes, minlength=len(names)), per_block, kinds)
+
+
+def choose_cuts(probability: Floats, bands: int) -> list[float]:
+    """Cut points between bands of links that hold equally many wrong links each, as far as probabilities tell."""
+    if probability.size == 0:
+        return []
+    ordered = np.sort(probability)
+    wrong = np.cumsum(1.0 - ordered)
+    places = np.searchsorted(wrong, wrong[-1] * np.arange(1, bands) / bands)
+    return sorted({round(float(ordered[place]), 6) for place in places} - {0.0, 1.0})
+
+
+def band_links(
+    blocks: NDArray[np.object_], probability: Floats, cuts: Sequence[float]
+) -> tuple[NDArray[np.object_], Integers]:
+    """Divide each block by the probabilities of its links: the name of each row's group, and its band (n each).
+
+    A band of a block with too few rows joins the next one. Rows that were linked across blocks, or not at all, stay together.
+    """
+    edges, names, bands = [0.0, *cuts, 1.0], blocks.copy(), np.full(blocks.size, -1)
+    found, codes = encode_names(blocks)
+    for code, name in enumerate(found):
+        if name in (LAST, UNLINKED):
+            continue
+        rows = np.flatnonzero(codes == code)
+        own = np.searchsorted(cuts, probability[rows], side="right")
+        tops = _joined_bands(np.bincount(own, minlength=len(cuts) + 1))
+        own = np.searchsorted(tops, own)
+        for place, top in enumerate(tops):
+            low = 0 if place == 0 else tops[place - 1] + 1
+            chosen = rows[own == place]
+            names[chosen], bands[chosen] = f"{name}, {edges[low]:.15g} to {edges[top + 1]:.15g}", top
+    return names, bands
+
+
+def _joined_bands(counts: Integers) -> list[int]:
+    """The last band of each run of bands that go together; a run has enough rows, unless all of them together have not."""
+    tops, rows = list[int](), 0
+    for band, count in enumerate(counts.tolist()):
+        rows += count
+        if rows >= _LEAST_BANDED:
+            tops.append(band)
+            rows = 0
+    return [*tops[:-1], counts.size - 1] if tops else [counts.size - 1]
 
 
 # --- (1) clerical audit ------------------------------------------------------------------------------
@@ -126,14 +179,17 @@ def estimate_from_audit(strata: Strata, rows: Integers, answers: NDArray[np.bool
 
     Notes
     -----
-    Intervals are exact (Clopper and Pearson). Estimates are posterior means under a beta prior that is fitted to all blocks, so
+    Intervals are exact (Clopper and Pearson). Estimates are posterior means under a beta prior that is fitted to all blocks, or to those of a band, so
     those of small blocks are shrunk towards the others. Rows linked across blocks are a population of their own, and their
     estimate is not shrunk; it is one half if none of them was checked.
     """
     checked = np.bincount(strata.of_row[rows], minlength=len(strata.names))
     good = np.bincount(strata.of_row[rows], answers.astype(np.float64), minlength=len(strata.names)).astype(np.int64)
-    ordinary = np.array([name not in (LAST, UNLINKED) for name in strata.names])
-    mean, weight = _beta_prior(good[ordinary], checked[ordinary])
+    ordinary = strata.kinds >= 0
+    mean, weight = np.zeros(len(strata.names)), np.zeros(len(strata.names))
+    for kind in set(strata.kinds[ordinary].tolist()):
+        alike = strata.kinds == kind
+        mean[alike], weight[alike] = _beta_prior(good[alike], checked[alike])
     unknown = (np.array(strata.names) == LAST) & (checked == 0)  # it is drawn towards no other group
     apart = np.where(unknown, 0.5, good / np.maximum(checked, 1))
     accuracy = np.where(ordinary, (good + weight * mean) / np.maximum(checked + weight, 1e-12), apart)
@@ -306,11 +362,12 @@ def known_accuracies(
 
     `correct` of the `checked` links of each stratum are right, with noise of a standard deviation `scale`. Rows without a partner have the accuracy of random links.
     """
-    linkable = np.flatnonzero(np.array(strata.names) != UNLINKED)
-    apart = [strata.names[k] == LAST for k in linkable]
-    found, error = shrink_accuracies(correct[linkable], checked[linkable], scale, apart)
+    linkable = np.array(strata.names) != UNLINKED
     accuracy, errors = 1.0 / np.maximum(strata.rows, 1), np.zeros(len(strata.names))
-    accuracy[linkable], errors[linkable] = np.clip(found, accuracy[linkable], 1.0), np.minimum(error, 0.49)
+    for kind in set(strata.kinds.tolist()):
+        alike = np.flatnonzero(linkable & (strata.kinds == kind))
+        found, error = shrink_accuracies(correct[alike], checked[alike], scale, [kind < 0] * alike.size)
+        accuracy[alike], errors[alike] = np.clip(found, accuracy[alike], 1.0), np.minimum(error, 0.49)
     table, other = accuracy_table(strata, accuracy)
     listed = {name: float(value) for name, value in zip(strata.names, errors, strict=True)}
     return table, other, listed if strata.per_block else max(listed.values())
@@ -324,12 +381,12 @@ def pool_small_strata(strata: Strata, estimate: AccuracyEstimate) -> tuple[Float
     assert estimate.correct is not None
     assert estimate.checked is not None
     correct, checked = estimate.correct.astype(np.float64), estimate.checked.astype(np.float64)
-    few, last = checked < LEAST_SHOWN, np.array(strata.names) == LAST
-    pooled = few & ~last & (np.array(strata.names) != UNLINKED)
-    enough = checked[pooled].sum() >= LEAST_SHOWN
-    for counts in (correct, checked):
-        counts[pooled] = counts[pooled].mean() if enough else 0.0
-        counts[few & last] = 0.0
+    few = checked < LEAST_SHOWN
+    for kind in set(strata.kinds.tolist()):
+        pooled = few & (strata.kinds == kind)
+        enough = kind >= 0 and checked[pooled].sum() >= LEAST_SHOWN
+        for counts in (correct, checked):
+            counts[pooled] = counts[pooled].mean() if enough else 0.0
     return correct, checked
 
 

@@ -130,6 +130,11 @@ def release_accuracy(
             "If rows may change their groups (moves_block, linkage_change), so may the sample of links that were checked, and no noise on "
             "the counts covers that. Use moves_block=False without linkage_change, or declare a public accuracy."
         )
+    if linked.links.band is not None and unit.displaced_links:
+        raise StudyError(
+            "A link that changes has another probability, and so another band: with bands, links are held fixed (displaced_links=0). Release the accuracies of "
+            "groups without bands."
+        )
     if not (linked.audit.checked > 0).any():
         raise StudyError("No links were checked.")
     if ledger is None:

@@ -45,6 +45,8 @@ class Links:
         The compared pairs that might have been links.
     floor
         A candidate with a lower score than this is not preferred to a random link.
+    band
+        Band of probabilities that each link is in, if blocks are divided into bands (n).
     """
 
     right: Integers
@@ -52,6 +54,7 @@ class Links:
     block: NDArray[np.object_]
     candidates: Candidates
     floor: float = -np.inf
+    band: Integers | None = None
 
 
 def link_by_rules(

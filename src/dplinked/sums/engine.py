@@ -63,7 +63,7 @@ class Source(ABC):
 
     @abstractmethod
     def summarise_column(self, name: str, low: float, high: float) -> CellFacts:
-        """Missing, clipped and middle-70 % counts of a numeric column. FOR THE STEWARD."""
+        """Missing and clipped cells, middle 70 % and ends of a numeric column. FOR THE STEWARD."""
 
     @abstractmethod
     def count_keys(self, name: str) -> Mapping[str | None, int]:

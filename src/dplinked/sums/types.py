@@ -89,12 +89,13 @@ class BlockFacts:
 
 @dataclass(frozen=True)
 class CellFacts:
-    """Missing cells of a numeric column, those below and above its bounds, and where the middle 70 % lie (None without cells)."""
+    """Missing cells of a numeric column, those below and above its bounds, where the middle 70 % lie, and the smallest and largest (None without cells)."""
 
     missing: int
     below: int
     above: int
     middle: tuple[float, ...] | None
+    ends: tuple[float, ...] | None
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -64,18 +65,20 @@ class Tables(Source):
         return content_bytes(self._origin)
 
     def summarise_column(self, name: str, low: float, high: float) -> CellFacts:
-        """Missing, clipped and middle-70 % cells of a numeric column. The middle is that of a million rows, evenly spread."""
-        step, seen, outside = -(-self.count // _SAMPLED), [], np.zeros(3, np.int64)
+        """Missing and clipped cells, middle 70 % and ends of a numeric column. The middle is that of a million rows, evenly spread."""
+        step, seen, outside, ends = -(-self.count // _SAMPLED), [], np.zeros(3, np.int64), (math.inf, -math.inf)
         for part in range(self.rows.parts):
             for rows in self.rows.read(part, [name]):
                 values = rows.numbers(name, 0, rows.count)
                 finite = np.isfinite(values)
                 outside += [(~finite).sum(), (values[finite] < low).sum(), (values[finite] > high).sum()]
+                known = values[finite]
+                ends = min(ends[0], known.min(initial=math.inf)), max(ends[1], known.max(initial=-math.inf))
                 seen.append(values[::step][finite[::step]])
         inside = np.concatenate(seen)
         missing, below, above = outside.tolist()
         middle = tuple(np.quantile(inside, [0.15, 0.85]).tolist()) if inside.size else None
-        return CellFacts(missing, below, above, middle)
+        return CellFacts(missing, below, above, middle, ends if missing < self.count else None)
 
     def count_keys(self, name: str) -> Mapping[str | None, int]:
         """Rows per key."""

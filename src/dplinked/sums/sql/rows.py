@@ -101,7 +101,7 @@ class SqlRows(Source):
             self._engine.fetch(f"select {lengths} from {self._source}")
 
     def summarise_column(self, name: str, low: float, high: float) -> CellFacts:
-        """Missing, clipped and middle-70 % counts of a numeric column. FOR THE STEWARD."""
+        """Missing and clipped cells, middle 70 % and ends of a numeric column. FOR THE STEWARD."""
         self.require([name], numeric=[name])
         engine = self._engine
         cells = f"select {engine.number(self._stored[name])} as v from {self._source}"
@@ -110,11 +110,10 @@ class SqlRows(Source):
             f"sum(case when v {sign} {engine.double(end)} then 1 else 0 end)" for sign, end in (("<", low), (">", high))
         )
         middle = (engine.quantile("v", share) for share in (0.15, 0.85))
-        statement = f"select count(*) - count(v), {', '.join(outside)}, {', '.join(middle)} from ({finite}) finite"
-        ((missing, below, above, *ends),) = engine.fetch(statement)
-        return CellFacts(
-            int(missing), int(below or 0), int(above or 0), None if ends[0] is None else tuple(map(float, ends))
-        )
+        found = ", ".join(["count(*) - count(v)", *outside, *middle, "min(v)", "max(v)"])
+        ((missing, below, above, *places),) = engine.fetch(f"select {found} from ({finite}) finite")
+        known = None if places[0] is None else tuple(map(float, places))
+        return CellFacts(int(missing), int(below or 0), int(above or 0), known and known[:2], known and known[2:])
 
     def content(self) -> Iterator[bytes]:
         """The bytes of the files, or the names of the columns and a digest of the rows."""
