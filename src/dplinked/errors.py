@@ -64,6 +64,7 @@ def raise_alone(error: Exception) -> NoReturn:
     finally:
         error.__context__ = None
         error.__suppress_context__ = True
+        del error  # else it and its traceback would hold each other, and what the frames hold, such as an engine's tables, would stay
 
 
 def plain_faults(call: Callable[P, R]) -> Callable[P, R]:

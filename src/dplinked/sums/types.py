@@ -65,7 +65,7 @@ class PrivateResiduals(Private):
 # --- what engines are told, and what they tell of public things -----------------------------------------
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class BlockFacts:
     """What a release needs to know of public block sizes.
 

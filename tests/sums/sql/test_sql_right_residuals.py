@@ -11,11 +11,13 @@ import pyarrow as pa
 import pytest
 
 import dplinked as dpl
+from dplinked import second_stage
 from dplinked.study.design import Design, build_design
 from dplinked.sums.engine import open_source
 from dplinked.sums.partners import PARTNERS, clip_residuals, enough_partners
 from dplinked.sums.sql import right_residuals as stage
 from dplinked.sums.sql.dialect import SqlEngine
+from dplinked.sums.sql.duckdb_engine import DuckDBEngine
 from dplinked.sums.types import MeatClip, ResidualClip
 
 Open = Callable[..., Any]
@@ -280,3 +282,30 @@ def test_no_residual_exceeds_its_clip(engine: Open) -> None:
     design = build_design("y ~ x", {"y": (-1.0, 1.0), "x": (-1.0, 1.0)})
     found = engine(table).open(design, dpl.Exact(), FIXED).right_residuals(clip).vector[0]
     assert 0.99 * n * clip.widest < found <= (1.0 + 1e-9) * n * clip.widest
+
+
+def test_a_fit_that_fails_leaves_no_tables_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They hold rows, and the connection is the user's."""
+    duckdb = pytest.importorskip("duckdb")
+    connection, run = duckdb.connect(), DuckDBEngine.run
+    connection.execute("create table t as select i / 1000.0 as x, i / 2000.0 as y, i // 30 as b from range(1000) r(i)")
+
+    def fail(engine: DuckDBEngine, statement: str) -> Any:
+        if "circles" in statement and not statement.startswith("drop"):
+            raise RuntimeError
+        return run(engine, statement)
+
+    monkeypatch.setattr(DuckDBEngine, "run", fail)
+    monkeypatch.setattr(second_stage, "_pays", lambda *public: True)
+    with pytest.raises(dpl.ReleaseError) as caught:
+        dpl.fit(
+            connection.table("t"),
+            "y ~ x",
+            bounds={"x": (0, 1), "y": (0, 1)},
+            linkage=dpl.ELE(0.8, "b", other=0.8),
+            epsilon=8.0,
+            delta=1e-6,
+            large_epsilon=True,
+        )
+    del caught  # a traceback holds what its frames do
+    assert not connection.execute("select * from duckdb_tables() where table_name like 'dplinked%'").fetchall()

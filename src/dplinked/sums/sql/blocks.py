@@ -52,7 +52,7 @@ class Circles:
         self._found = None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class OneBlock:
     """All rows in one block, or right links (a = 1, o = 0): ``Q = a I + o 11'``. Instruments are times `weight`."""
 
@@ -78,7 +78,7 @@ class OneBlock:
         return f"select cells.*, {count} as m, {engine.double(self.a)} as a, {engine.double(self.o)} as o from ({rows}) cells"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class BlockTable:
     """Blocks of a key column, in a table that the engine keeps.
 

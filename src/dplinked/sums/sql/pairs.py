@@ -27,7 +27,7 @@ _WHOLE = r"0|-?[1-9][0-9]*"
 _WITH_WHOLE = ("integer", "float", "text")  # kinds of ids that may be whole numbers
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class PairTable:
     """An explicit matching matrix: a kept table of pairs (i, j, q) of ids, rows summing to one.
 
