@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from dplinked.errors import StudyError, plain_number
 from dplinked.records import PlainlyShown
 
-_MOST_ROWS = 10_000  # more rows per person than this leave nothing of the secret
+_MOST_ROWS = 1_000  # more rows per person than this leave nothing of the secret
 
 
 @dataclass(frozen=True, repr=False)
