@@ -172,10 +172,18 @@ def plan(
     half_width: Annotated[
         list[str] | None, typer.Option(help="Wanted half-width of a 95 % interval, like income=0.01.")
     ] = None,
+    links: Annotated[
+        list[int] | None,
+        typer.Option(
+            min=1,
+            help="Number of links that might be checked; repeat. Divides the study's budget between their accuracy and the fit.",
+        ),
+    ] = None,
     out: Annotated[Path | None, typer.Option("--out", "-o", help="Write a page with curves (HTML).")] = None,
 ) -> None:
     """Expected intervals over budgets and numbers of rows, from public values only. No data is opened."""
     from dplinked.plan.planning import plan_study
+    from dplinked.plan.split import plan_split
     from dplinked.study.study import Study
 
     if out is not None:
@@ -188,8 +196,11 @@ def plan(
             wanted[name] = float(value)
         except ValueError:
             raise StudyError(f"--half-width {text!r} must look like income=0.01.") from None
-    found = plan_study(Study.from_toml(study), rows, epsilon or [0.1, 0.3, 1.0, 3.0], r_squared, wanted)
+    declared = Study.from_toml(study)
+    found = plan_study(declared, rows, epsilon or [0.1, 0.3, 1.0, 3.0], r_squared, wanted)
     typer.echo(str(found))
+    if links:
+        typer.echo(f"\n{plan_split(declared, rows[0], links, r_squared)}")
     if out is not None:
         write_text(out, found.to_html())
         typer.echo(f"\nWritten to {out}.")
