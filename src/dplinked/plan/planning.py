@@ -128,8 +128,6 @@ def plan_study(
         counts = [int(number) for number in _listed(counts, "count", 1.0 / study.delta)]
     if not _is_one_number(epsilons):
         epsilons = _listed(epsilons, "epsilon", LARGE_EPSILON)
-    if not 0.0 <= plain_number(r_squared) < 1.0:
-        raise StudyError(f"r_squared must lie in [0, 1), not {shown(r_squared)}.")
     setting = make_setting(study)
     for count in counts:
         study.check_count(count)
@@ -178,6 +176,8 @@ def make_setting(study: Study) -> Setting:
 
 def guess_rows(study: Study, setting: Setting, r_squared: float) -> Guess:
     """What a study and a guessed R² make of the rows."""
+    if not 0.0 <= plain_number(r_squared) < 1.0:
+        raise StudyError(f"r_squared must lie in [0, 1), not {shown(r_squared)}.")
     named = [name for name in setting.aimed.response_variables if name in study.typical]
     linkage = study.linkage.public
     level, deviation = guess_response(setting.aimed, {name: study.typical[name] for name in named})

@@ -127,7 +127,11 @@ def plan_split(study: Study, count: int, links: Sequence[Any] = LINKS, r_squared
         raise StudyError(
             "Accuracies can be released for linkage errors within blocks (ELE), links that are one to one, and a unit without moves_block and linkage_change."
         )
-    if not all(isinstance(size, int) and not isinstance(size, bool) and 1 <= size <= count for size in links):
+    if not isinstance(count, int) or isinstance(count, bool):
+        raise StudyError("count must be a whole number of rows (int).")
+    if not isinstance(links, (list, tuple)) or not all(
+        isinstance(size, int) and not isinstance(size, bool) and 1 <= size <= count for size in links
+    ):
         raise StudyError("links must be whole numbers of links to check, each from 1 to the number of rows.")
     setting = make_setting(study)
     study.check_count(count)
