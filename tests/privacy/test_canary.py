@@ -852,8 +852,8 @@ def test_releases_draw_random_numbers_at_the_door_only() -> None:
     assert {name for _, name in taken_names} == {
         "ELE",
         "PrivacyUnit",
-        "accuracy_table",
-        "LAST",
+        "SecretSample",
+        "known_accuracies",
         "UNLINKED",
         "BLOCK",
         "Linked",
