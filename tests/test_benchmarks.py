@@ -36,6 +36,7 @@ NEEDS_HISTORY = pytest.mark.skipif(
         pytest.param(["sharper.py", "--quick"], marks=NEEDS_HISTORY),
         ["peers.py", "--quick"],
         ["estimand.py", "--quick"],
+        ["audits.py", "--quick"],
         ["linking.py", "accuracy", "--quick"],
         ["linking.py", "million", "--quick"],
         ["linking.py", "fit", "--quick"],

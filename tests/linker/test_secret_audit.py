@@ -18,7 +18,9 @@ from dplinked.linker import quality
 from dplinked.linker.files import linkage_section
 from dplinked.linker.release_accuracy import ReleasedAccuracy
 from dplinked.privacy.calibration import privacy_mu
+from dplinked.privacy.quantities.right_links import release_secret_links
 from dplinked.privacy.secret_sample import secret_delta, secret_epsilon
+from dplinked.sums.linked_rows import SecretLinks
 
 COUNT, SIZE = 2_000, 200
 KEY = b"sixteen bytes or more"
@@ -161,6 +163,14 @@ def test_what_would_break_the_promise_is_refused(linked, tmp_path: Path) -> None
         dpl.release_accuracy(checked, **BUDGET, guess=1.5)
     with pytest.raises(dpl.StudyError, match="belongs to links that were drawn in secret"):
         dpl.release_accuracy(linked.audited(public), **BUDGET, guess=0.5)
+
+
+def test_a_guess_that_moves_counts_further_than_was_paid_for_is_refused() -> None:
+    private = SecretLinks(np.array([5]), np.array([6]), 100)
+    sample = SecretSample(0.1, 2, 3.0, 0.8)
+    assert release_secret_links(private, sample, np.array([0.5])).shape == (1,)
+    with pytest.raises(dpl.ReleaseError, match="further than was paid for"):
+        release_secret_links(private, sample, np.array([0.1]))
 
 
 def test_a_fit_of_another_unit_is_refused(linked) -> None:

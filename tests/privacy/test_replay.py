@@ -411,8 +411,8 @@ def test_catches_faults_in_accuracies_of_a_secret_sample(monkeypatch: pytest.Mon
         monkeypatch.setattr(
             accuracy,
             "release_secret_links",
-            lambda private, sample: release(
-                dataclasses.replace(private, rows=int(private.checked.sum()) << 20), sample
+            lambda private, sample, guess: release(
+                dataclasses.replace(private, rows=int(private.checked.sum()) << 20), sample, guess
             ),
         )
     rng = np.random.default_rng(8)

@@ -329,16 +329,17 @@ def accuracy_table(strata: Strata, accuracy: Sequence[float] | Floats) -> tuple[
 
 
 def known_accuracies(
-    strata: Strata, correct: Floats, checked: Floats, scale: float, guess: float | None = None
+    strata: Strata, correct: Floats, checked: Floats, scale: float, guess: Floats | None = None
 ) -> tuple[float | dict[str, float], float | None, Any]:
     """Return the arguments ``accuracy``, ``other`` and ``accuracy_error`` of :class:`~dplinked.ELE`, from counts that may be shown.
 
     `correct` of the `checked` links of each stratum are right, with noise of a standard deviation `scale`. Of a secret sample, `checked` is the expected number of
-    links, and `guess` the accuracy that was taken for right links that are expected. Rows without a partner have the accuracy of random links.
+    links, and `guess` the accuracy of each stratum that was subtracted from each answer. Rows without a partner have the accuracy of random links.
     """
     linkable = np.flatnonzero(np.array(strata.names) != UNLINKED)
     apart = [strata.names[k] == LAST for k in linkable]
-    found, error = shrink_accuracies(correct[linkable], checked[linkable], scale, apart, guess)
+    own = None if guess is None else guess[linkable]
+    found, error = shrink_accuracies(correct[linkable], checked[linkable], scale, apart, own)
     accuracy, errors = 1.0 / np.maximum(strata.rows, 1), np.zeros(len(strata.names))
     accuracy[linkable], errors[linkable] = np.clip(found, accuracy[linkable], 1.0), np.minimum(error, 0.49)
     table, other = accuracy_table(strata, accuracy)
@@ -364,7 +365,7 @@ def pool_small_strata(strata: Strata, estimate: AccuracyEstimate) -> tuple[Float
 
 
 def shrink_accuracies(
-    correct: Floats, checked: Floats, scale: float, apart: list[bool], guess: float | None = None
+    correct: Floats, checked: Floats, scale: float, apart: list[bool], guess: Floats | None = None
 ) -> tuple[Floats, Floats]:
     """Estimate accuracies and their standard errors from the noisy counts alone, shrunk towards their common mean.
 

@@ -19,7 +19,7 @@ from dplinked.linkage import ELE, PrivacyUnit
 from dplinked.linkage.secret_sample import SecretSample
 from dplinked.linker.linked import BLOCK, Linked
 from dplinked.linker.quality import known_accuracies
-from dplinked.linker.rules import UNLINKED
+from dplinked.linker.rules import LAST, UNLINKED
 from dplinked.privacy.calibration import privacy_mu, round_up
 from dplinked.privacy.quantities.right_links import (
     changed_answers,
@@ -123,8 +123,8 @@ def release_accuracy(
     unit
         What one individual can change. It must be the same as in the fit.
     guess
-        For links that were drawn in secret: a public guess of the accuracy, 0.9 by default. Choose it before anybody looks; it affects precision, never privacy. If it is
-        off by .1, standard errors of an accuracy of .9 grow by a twentieth.
+        For links that were drawn in secret: a public guess of the accuracy within blocks, 0.9 by default; links across blocks have one half. Choose it before anybody
+        looks; it affects precision, never privacy. If it is off by .1, standard errors of an accuracy of .9 grow by a twentieth.
     ledger, population, ledger_key, release_id, again
         As in :func:`dplinked.fit`. Both files must be registered, and must not have changed since they were linked.
 
@@ -194,8 +194,8 @@ def _release(
     names = [strata.names[k] for k in groups]
     counts = np.zeros(len(strata.names))
     counts[groups] = noisy
-    guess = price.guess if isinstance(price, SecretSample) else None
-    table, other, spread = known_accuracies(strata, counts, checked.astype(np.float64), scale, guess)
+    guesses = _guesses(linked, price) if isinstance(price, SecretSample) else None
+    table, other, spread = known_accuracies(strata, counts, checked.astype(np.float64), scale, guesses)
     return ReleasedAccuracy(
         linkage=ELE(
             table,
@@ -242,14 +242,20 @@ def _draw_in_secret(linked: Linked, sample: SecretSample) -> tuple[Integers, Flo
     correct, checked = _counts(linked)
     groups = np.flatnonzero(np.array(linked.strata.names) != UNLINKED)
     private = SecretLinks(correct[groups], checked[groups], linked.left.num_rows)
-    noisy = release_secret_links(private, sample)
+    guess = _guesses(linked, sample)[groups]
+    noisy = release_secret_links(private, sample, guess)
     expected = np.where(np.array(linked.strata.names) == UNLINKED, 0.0, sample.rate * linked.strata.rows)
     return (
         groups,
-        noisy + sample.guess * expected[groups],
+        noisy + guess * expected[groups],
         expected,
         plan_secret_links(groups.size, sample, private.rows).parts[0].scale,
     )
+
+
+def _guesses(linked: Linked, sample: SecretSample) -> Floats:
+    """The guess of each group: the sample's, and one half for rows linked across blocks, which moves the counts less than any other."""
+    return np.where(np.array(linked.strata.names) == LAST, 0.5, sample.guess)
 
 
 def _counts(linked: Linked) -> tuple[Integers, Integers]:

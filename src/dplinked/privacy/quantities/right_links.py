@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from dplinked.errors import ReleaseError
 from dplinked.linkage import LinkageExposure
 from dplinked.linkage.secret_sample import SecretSample
 from dplinked.privacy import noise
@@ -56,13 +57,16 @@ def plan_secret_links(groups: int, sample: SecretSample, rows: int) -> NoisePlan
     )  # twice: subtracting the guess rounds too
 
 
-def release_secret_links(private: SecretLinks, sample: SecretSample) -> Floats:
-    """Right links of each group in a secret sample, less the guess for each checked one, in one Gaussian draw.
+def release_secret_links(private: SecretLinks, sample: SecretSample, guess: Floats) -> Floats:
+    """Right links of each group in a secret sample, less the group's guess for each checked one, in one Gaussian draw.
 
     Privacy
     -------
-    What :func:`dplinked.privacy.secret_sample.secret_delta` says of the sample: each drawn row moves one group's entry by ``1 - guess`` or ``-guess``. How many rows were drawn is not
+    What :func:`dplinked.privacy.secret_sample.secret_delta` says of the sample: each drawn row moves one group's entry by ``1 - guess`` or ``-guess``, by
+    no more than the sample's own guess says. How many rows were drawn is not
     released, and the noise does not depend on it. Room for the draw is made for the smaller of the two distances, so that it covers both.
     """
-    values = private.correct - sample.guess * private.checked
+    if not (np.maximum(guess, 1.0 - guess) <= max(sample.guess, 1.0 - sample.guess)).all():
+        raise ReleaseError("A group's guess lets a row move the counts further than was paid for. Nothing was drawn.")
+    values = private.correct - guess * private.checked
     return noise.add_gaussian(values, plan_secret_links(values.size, sample, private.rows).scales())
