@@ -404,7 +404,7 @@ def test_catches_faults_in_accuracies_of_a_secret_sample(monkeypatch: pytest.Mon
         monkeypatch.setattr(
             accuracy,
             "_draw_in_secret",
-            lambda linked, sample: [*draw(linked, sample)[:2], linked.audit.checked, sample.scale],
+            lambda linked, sample: dataclasses.replace(draw(linked, sample), checked=linked.audit.checked),
         )
     else:
         release, check = accuracy.release_secret_links, check_sample_stays_secret

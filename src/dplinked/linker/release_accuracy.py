@@ -187,15 +187,12 @@ def _release(
     linked: Linked, price: float | SecretSample, epsilon: float, delta: float, unit: PrivacyUnit
 ) -> ReleasedAccuracy:
     """Draw the noise, and estimate the accuracies from the noisy counts."""
-    strata, secret = linked.strata, isinstance(price, SecretSample)
-    groups, noisy, checked, scale = (
-        _draw_in_secret(linked, price) if isinstance(price, SecretSample) else _draw(linked, price, unit)
+    secret = isinstance(price, SecretSample)
+    drawn = _draw_in_secret(linked, price) if isinstance(price, SecretSample) else _draw(linked, price, unit)
+    names, groups = linked.strata.names, drawn.groups
+    table, other, spread = known_accuracies(
+        linked.strata, drawn.correct, drawn.checked.astype(np.float64), drawn.scale, drawn.guess
     )
-    names = [strata.names[k] for k in groups]
-    counts = np.zeros(len(strata.names))
-    counts[groups] = noisy
-    guesses = _guesses(linked, price) if isinstance(price, SecretSample) else None
-    table, other, spread = known_accuracies(strata, counts, checked.astype(np.float64), scale, guesses)
     return ReleasedAccuracy(
         linkage=ELE(
             table,
@@ -206,9 +203,9 @@ def _release(
             paid=price,
             displaced_links=unit.displaced_links or 0,
         ),
-        correct=dict(zip(names, noisy.tolist(), strict=True)),
-        scale=scale,
-        checked=dict(zip(names, checked[groups].tolist(), strict=True)),
+        correct={names[k]: float(drawn.correct[k]) for k in groups},
+        scale=drawn.scale,
+        checked={names[k]: drawn.checked[k].item() for k in groups},
         epsilon=float(epsilon),
         delta=float(delta),
         mu=None if isinstance(price, SecretSample) else price,
@@ -221,17 +218,28 @@ def _release(
     )
 
 
-def _draw(linked: Linked, mu: float, unit: PrivacyUnit) -> tuple[Integers, Floats, Integers, float]:
-    """Groups with checked links, their noisy numbers of right ones, all groups' numbers of checked ones, and the noise."""
+@dataclass(frozen=True)
+class _Drawn:
+    """Groups that were released; of all groups the noisy numbers of right links, how many were checked and the guess that was subtracted; and the noise."""
+
+    groups: Integers
+    correct: Floats
+    checked: Integers | Floats
+    scale: float
+    guess: Floats | None = None
+
+
+def _draw(linked: Linked, mu: float, unit: PrivacyUnit) -> _Drawn:
+    """Release the right links of the groups with checked ones."""
     correct, checked = _counts(linked)
-    groups = np.flatnonzero(checked > 0)
+    groups, noisy = np.flatnonzero(checked > 0), np.zeros(checked.size)
     exposure, spending = ELE(0.5, BLOCK).exposure(unit), Spending(mu)
-    noisy = release_right_links(RightLinks(correct[groups], int(checked.sum()), exposure), spending)
-    return groups, noisy, checked, spending.parts[0].scale
+    noisy[groups] = release_right_links(RightLinks(correct[groups], int(checked.sum()), exposure), spending)
+    return _Drawn(groups, noisy, checked, spending.parts[0].scale)
 
 
-def _draw_in_secret(linked: Linked, sample: SecretSample) -> tuple[Integers, Floats, Floats, float]:
-    """The same for a secret sample: of all groups, with numbers of checked links as they are expected.
+def _draw_in_secret(linked: Linked, sample: SecretSample) -> _Drawn:
+    """Release the right links of a secret sample, of all groups, with numbers of checked links as they are expected.
 
     Notes
     -----
@@ -240,22 +248,13 @@ def _draw_in_secret(linked: Linked, sample: SecretSample) -> tuple[Integers, Flo
     much at γ = .9. A noisy number of drawn links would tell of the sample, and would have to be paid for.
     """
     correct, checked = _counts(linked)
-    groups = np.flatnonzero(np.array(linked.strata.names) != UNLINKED)
-    private = SecretLinks(correct[groups], checked[groups], linked.left.num_rows)
-    guess = _guesses(linked, sample)[groups]
-    noisy = release_secret_links(private, sample, guess)
-    expected = np.where(np.array(linked.strata.names) == UNLINKED, 0.0, sample.rate * linked.strata.rows)
-    return (
-        groups,
-        noisy + guess * expected[groups],
-        expected,
-        plan_secret_links(groups.size, sample, private.rows).parts[0].scale,
-    )
-
-
-def _guesses(linked: Linked, sample: SecretSample) -> Floats:
-    """The guess of each group: the sample's, and one half for rows linked across blocks, which moves the counts less than any other."""
-    return np.where(np.array(linked.strata.names) == LAST, 0.5, sample.guess)
+    names, n = np.array(linked.strata.names), linked.left.num_rows
+    groups, noisy = np.flatnonzero(names != UNLINKED), np.zeros(names.size)
+    guess = np.where(names == LAST, 0.5, sample.guess)  # one half moves the counts less than any other guess
+    expected = np.where(names == UNLINKED, 0.0, sample.rate * linked.strata.rows)
+    noisy[groups] = release_secret_links(SecretLinks(correct[groups], checked[groups], n), sample, guess[groups])
+    scale = plan_secret_links(groups.size, sample, n).parts[0].scale
+    return _Drawn(groups, noisy + guess * expected, expected, scale, guess)
 
 
 def _counts(linked: Linked) -> tuple[Integers, Integers]:
