@@ -7,7 +7,7 @@ FEBRL ?= .venv-febrl
 RELEASE ?= .venv-release
 PYTEST := $(BIN)/python -m pytest -n 2
 
-.PHONY: demo studio test test-slow test-all test-febrl check format hooks docs wheel bench bench-attack bench-coverage bench-engines bench-estimand bench-ledger bench-linking bench-peers bench-plan bench-reproduction bench-sharper bench-symmetric clean
+.PHONY: demo studio test test-slow test-all test-febrl check format hooks docs wheel bench bench-attack bench-audits bench-coverage bench-engines bench-estimand bench-ledger bench-linking bench-peers bench-plan bench-reproduction bench-sharper bench-symmetric clean
 
 $(READY): pyproject.toml constraints.txt hatch_build.py src/dplinked/sums/numpy/kernel.c
 	$(PYTHON) -m venv $(VENV)
@@ -111,6 +111,10 @@ bench-estimand: $(READY)
 # What declaring symmetric errors does.
 bench-symmetric: $(READY)
 	$(BIN)/python benchmarks/symmetric.py --out benchmarks/results
+
+# The demo's slope by the ways in which an audit's accuracy may reach the fit.
+bench-audits: $(READY)
+	$(BIN)/python benchmarks/audits.py --out benchmarks/results
 
 # The fit at perfect linkage against private regression by others. SURVEY=path, HOUSING=path: files whose cells are left out without them.
 bench-peers: $(READY)

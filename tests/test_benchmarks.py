@@ -37,6 +37,7 @@ NEEDS_HISTORY = pytest.mark.skipif(
         ["peers.py", "--quick"],
         ["estimand.py", "--quick"],
         ["symmetric.py", "--quick"],
+        ["audits.py", "--quick"],
         ["linking.py", "accuracy", "--quick"],
         ["linking.py", "million", "--quick"],
         ["linking.py", "fit", "--quick"],

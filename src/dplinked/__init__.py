@@ -11,6 +11,7 @@ from dplinked.fitting import fit, fit_study
 from dplinked.ledger.ledger import Ledger
 from dplinked.linkage import ELE, Exact, Matching, PrivacyUnit
 from dplinked.plan.planning import Plan, plan, plan_study
+from dplinked.plan.split import plan_split
 from dplinked.release.release import Release
 from dplinked.study.descent import Descent
 from dplinked.study.study import Study
@@ -52,6 +53,7 @@ __all__ = [
     "fit_study",
     "link",
     "plan",
+    "plan_split",
     "plan_study",
     "privacy",
     "release_accuracy",

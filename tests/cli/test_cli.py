@@ -94,6 +94,9 @@ def test_plan_opens_no_data(folder: Path, run: Run) -> None:
     assert done.returncode == 0, done.stderr
     assert "no data touched" in done.stdout
     assert "0.5" in done.stdout
+    divided = run("plan", folder / "study.toml", "--rows", 2000, "--links", 100)
+    assert divided.returncode == 0, divided.stderr
+    assert "Accuracy and fit together" in divided.stdout
     written = run("plan", folder / "study.toml", "--rows", "50000", "--out", folder / "plan.html")
     assert written.returncode == 0
     assert "No data was touched" in (folder / "plan.html").read_text(encoding="utf-8")
@@ -243,6 +246,38 @@ def test_links_are_divided_into_bands(two: Path, run: Run) -> None:
     assert done.returncode == 0, done.stderr
     groups = set(pyarrow.parquet.read_table(two / "out" / "linked.parquet")["link_block"].to_pylist())
     assert sum(group.startswith("(all), ") for group in groups) == 2
+
+
+def test_link_with_an_audit_in_secret(two: Path, run: Run) -> None:
+    import pyarrow.csv
+
+    files = two_files(800, 3, errors=1.5)
+    base = ["link", two / "a.csv", two / "b.csv", "--out", two / "out", "--id", "id", "--block", "state", *FIELDS]
+    secret = ["--audit-sample", 150, "--audit-key", two / "audit.key"]
+    done = run(*base, *secret)
+    assert done.returncode == 0, done.stderr
+    assert "Who was drawn is secret" in done.stdout
+    assert len((two / "audit.key").read_text(encoding="ascii")) == 65
+    sample = pyarrow.csv.read_csv(
+        two / "out" / "audit.csv", convert_options=pyarrow.csv.ConvertOptions(strings_can_be_null=True)
+    )
+    pyarrow.csv.write_csv(review_links(sample, files), two / "answers.csv")
+    price = ["--release-accuracy", 0.5, "--delta", 1e-6, "--displaced-links", 1]
+    done = run(*base, *secret, "--audited", two / "answers.csv", *price)
+    assert done.returncode == 0, done.stderr
+    assert "rests on a secret" in (two / "out" / "accuracy.json").read_text(encoding="utf-8")
+    assert "paid = { " in (two / "out" / "linkage.toml").read_text(encoding="utf-8")
+    for options, message in (
+        (["--audited", two / "answers.csv", *secret[2:], *price], "--audit-key needs --audit-sample"),
+        (
+            ["--audited", two / "answers.csv", "--audit-sample", 100, *secret[2:], *price],
+            "not all the links that the key draws",
+        ),
+        (["--audited", two / "answers.csv", *secret, "--by-identifiers"], "drawn in secret"),
+    ):
+        done = run(*base, *options)
+        assert done.returncode == 2
+        assert message in done.stderr
 
 
 @pytest.mark.parametrize(

@@ -241,7 +241,7 @@ def drawn(blocks: list[str], right: np.ndarray | None = None, size: int = 200, s
     links = Links(
         np.arange(n) if right is None else right, np.zeros(n), names, Candidates(none, none, np.zeros(0), np.zeros(0), n, n),
     )  # fmt: skip
-    return quality.draw_audit(links, quality.make_strata(names), size, seed)
+    return quality.draw_audit(links, quality.make_strata(names), size, quality.seed_key(seed))
 
 
 BLOCKS = ["a"] * 900 + ["b"] * 90 + ["c"] * 3

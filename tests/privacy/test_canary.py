@@ -465,6 +465,7 @@ def positions() -> dict[str, tuple[Callable[..., Any], dict[str, Any]]]:
             {"count": 1000, **{name: study[name] for name in (*common, *shaped)}, "epsilon": 1.0, "r_squared": 0.5, "half_width": {"x": 0.5}},
         ),
         "plan_study": (dpl.plan_study, {"study": dpl.Study(**study), "counts": [1000], "epsilons": [1.0], "r_squared": 0.5, "half_width": None}),
+        "plan_split": (dpl.plan_split, {"study": dpl.Study(**study), "count": 1000, "links": [100], "r_squared": 0.5}),
         "Study": (made(dpl.Study), {**study, "data": None}),
         "fit_study": (dpl.fit_study, {"study": dpl.Study(**study), "data": numbers, "release_id": None}),
         "from_toml": (dpl.Study.from_toml, {"path": "absent.toml"}),
@@ -475,7 +476,9 @@ def positions() -> dict[str, tuple[Callable[..., Any], dict[str, Any]]]:
                 "assignment": "greedy", "pairs": None, "settings": None, "engine": "duckdb", "memory": 1e9, "seed": 0,
             },
         ),
-        "release_accuracy": (dpl.release_accuracy, {"linked": linked, **budget, "unit": dpl.PrivacyUnit(), "ledger": None, "population": None, "release_id": None}),
+        "release_accuracy": (dpl.release_accuracy, {"linked": linked, **budget, "unit": dpl.PrivacyUnit(), "guess": None, "ledger": None, "population": None, "release_id": None}),
+        "audit_sample": (linked.audit_sample, {"size": 50, "seed": 0, "key": None}),
+        "audited": (linked.audited, {"answers": linked.audit_sample(50), "least_checked": 5, "key": None, "size": None}),
         "ELE": (
             made(dpl.ELE),
             {"accuracy": 0.9, "block": "k", "other": 0.5, "checked": None, "accuracy_error": None, "source": None, "accuracy_min": None, "paid": None, "displaced_links": None},
@@ -845,7 +848,10 @@ def test_releases_draw_random_numbers_at_the_door_only() -> None:
     assert {name for _, name in taken_names} == {
         "ELE",
         "PrivacyUnit",
+        "SecretSample",
         "known_accuracies",
+        "LAST",
+        "UNLINKED",
         "BLOCK",
         "Linked",
     }

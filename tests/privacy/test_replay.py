@@ -5,6 +5,8 @@ from __future__ import annotations
 import dataclasses
 import importlib
 import itertools
+import math
+import sys
 import warnings
 from functools import partial
 from pathlib import Path
@@ -19,6 +21,7 @@ import scipy.sparse as sp
 import dplinked as dpl
 from dplinked import methods, second_stage
 from dplinked.linker import quality
+from dplinked.linker.release_accuracy import GUESS
 from dplinked.privacy import spending as spent
 from dplinked.privacy.calibration import privacy_mu
 from dplinked.privacy.noise_plan import NoisePlan
@@ -40,9 +43,11 @@ from neighbours import (
     make_pair,
     wild_pair,
 )
-from replay import Leak, replay
+from replay import Leak, record, replay
+from secret_samples import brute_delta
 
 EPSILON, DELTA = 1.0, 1e-5
+SECRET_RATE = 0.05
 FORMULAS = ("y ~ x", "y ~ 0 + x + w", "y ~ x + C(g)", "y ~ x*w + I(x**2)", "y ~ 0 + C(g):x")
 PATHS = {
     "ssp": {"ranges": "declared", "intervals": False},
@@ -343,6 +348,87 @@ def test_released_accuracies_replay(monkeypatch: pytest.MonkeyPatch) -> None:
     assert reached > 0.95 * privacy_mu(EPSILON, DELTA)  # all turned answers in one group: the bound is attained
 
 
+def release_in_secret(linked: dpl.Linked, unit: dpl.PrivacyUnit) -> Any:
+    """Release an audit as one of links that were drawn in secret."""
+    audit = dataclasses.replace(linked.audit, secret=quality.SecretAudit(SECRET_RATE, "tag"))
+    drawn = dataclasses.replace(linked, audit=audit)
+    return lambda: dpl.release_accuracy(drawn, epsilon=EPSILON, delta=DELTA, unit=unit)
+
+
+def check_secret_accuracy(monkeypatch: pytest.MonkeyPatch, rng: np.random.Generator, seed: int) -> None:
+    """The same sample on both neighbours: the same calls and result. And over all who may have been drawn, by brute force: no more than (ε, δ)."""
+    displaced = int(rng.integers(0, 3))
+    pair, unit = audited_pair(rng, displaced), dpl.PrivacyUnit(displaced_links=displaced)
+    runs = [release_in_secret(side, unit) for side in pair]
+    replay(monkeypatch, *runs, math.inf, seed)
+    scale = float(record(monkeypatch, runs[0], seed)[1][0].scale.min())
+    turned = [[(0, right)] * (displaced + 2) for right in (True, False)]
+    if max(brute_delta(SECRET_RATE, scale, GUESS, EPSILON, changes) for changes in turned) > DELTA * (1.0 + 1e-6):
+        raise Leak("the noise is too small for who may have been drawn")
+
+
+def check_sample_stays_secret(monkeypatch: pytest.MonkeyPatch, rng: np.random.Generator, seed: int) -> None:
+    """Two samples of the same links differ in the noisy counts and in nothing else."""
+    linked = audited_pair(rng, 0)[0]
+    samples = [np.flatnonzero(rng.random(linked.left.num_rows) < share) for share in (0.3, 0.6)]
+    right = rng.random(linked.left.num_rows) < 0.8
+    audits = [quality.estimate_from_audit(linked.strata, rows, right[rows]) for rows in samples]
+    runs = [release_in_secret(dataclasses.replace(linked, audit=audit), dpl.PrivacyUnit()) for audit in audits]
+    replay(monkeypatch, *runs, math.inf, seed)
+
+
+def test_accuracies_of_a_secret_sample_replay(monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = np.random.default_rng(8)
+    for seed in range(6):
+        check_secret_accuracy(monkeypatch, rng, seed)
+        check_sample_stays_secret(monkeypatch, rng, seed)
+
+
+@pytest.mark.parametrize(
+    "fault", ["half the noise", "one person, one row", "public sample", "numbers shown", "noise by numbers"]
+)
+def test_catches_faults_in_accuracies_of_a_secret_sample(monkeypatch: pytest.MonkeyPatch, fault: str) -> None:
+    accuracy = importlib.import_module("dplinked.linker.release_accuracy")
+    check = check_secret_accuracy
+    if fault == "half the noise":
+        scales = NoisePlan.scales
+        monkeypatch.setattr(NoisePlan, "scales", lambda plan: scales(plan) / 2.0)
+    elif fault == "one person, one row":
+        calibrate = accuracy.calibrate_sample
+        monkeypatch.setattr(
+            accuracy,
+            "calibrate_sample",
+            lambda rate, rows, *rest: dataclasses.replace(calibrate(rate, 1, *rest), rows=rows),
+        )
+    elif fault == "public sample":  # whoever looks knows who was drawn
+        exact = brute_delta
+        monkeypatch.setattr(sys.modules[__name__], "brute_delta", lambda rate, *rest: exact(1.0, *rest))
+    elif fault == "numbers shown":
+        draw, check = accuracy._draw_in_secret, check_sample_stays_secret
+        monkeypatch.setattr(
+            accuracy,
+            "_draw_in_secret",
+            lambda linked, sample: dataclasses.replace(draw(linked, sample), checked=linked.audit.checked),
+        )
+    else:
+        release, check = accuracy.release_secret_links, check_sample_stays_secret
+        monkeypatch.setattr(
+            accuracy,
+            "release_secret_links",
+            lambda private, sample, guess: release(
+                dataclasses.replace(private, rows=int(private.checked.sum()) << 20), sample, guess
+            ),
+        )
+    rng = np.random.default_rng(8)
+
+    def search() -> None:
+        for seed in range(8):
+            check(monkeypatch, rng, seed)
+
+    with pytest.raises(Leak):
+        search()
+
+
 def _put(noisy: np.ndarray, checked: np.ndarray, counts: np.ndarray) -> np.ndarray:
     """Noisy counts with the true ones in their places."""
     noisy = noisy.copy()
@@ -370,7 +456,7 @@ def test_catches_faults_in_released_accuracies(monkeypatch: pytest.MonkeyPatch, 
         monkeypatch.setattr(
             accuracy,
             "known_accuracies",
-            lambda strata, counts, checked, scale: known(strata, _put(counts, checked, seen[-1]), checked, scale),
+            lambda strata, counts, checked, *rest: known(strata, _put(counts, checked, seen[-1]), checked, *rest),
         )
     rng = np.random.default_rng(8)
 

@@ -69,6 +69,13 @@ def link(
     audit_sample: Annotated[
         int | None, typer.Option(min=1, help="Write about this many links to check into audit.csv.")
     ] = None,
+    audit_key: Annotated[
+        Path | None,
+        typer.Option(
+            help="Draw the links to check in secret, by the key in this file (made if it is not there). Keep it and audit.csv like the data, show them to nobody, and "
+            "release from them once. Give it and --audit-sample again with --audited."
+        ),
+    ] = None,
     audited: Annotated[Path | None, typer.Option(help="The checked audit.csv, its column 'correct' filled in.")] = None,
     by_identifiers: Annotated[
         bool,
@@ -104,10 +111,13 @@ def link(
         raise StudyError(
             "--by-identifiers needs --audited, and does not go with --release-accuracy: choose one of them."
         )
+    if audit_key is not None and audit_sample is None:
+        raise StudyError("--audit-key needs --audit-sample, also with --audited: how many links were to be drawn.")
     check_folder(out)
-    inputs = {path.resolve() for path in (left, right, pairs, audited) if path is not None}
+    inputs = {path.resolve() for path in (left, right, pairs, audited, audit_key) if path is not None}
     if clash := inputs & {(out / name).resolve() for name in WRITTEN}:
         raise StudyError(f"{clash.pop().name!r} is read and would be overwritten. Choose another folder with --out.")
+    size = None if audit_key is None else audit_sample
     audit_sample = audit_sample if audited is None else None  # a new sample must not overwrite the answers
     with progress.status("Linking …"), told_warnings():
         linked = dpl.link(
@@ -116,7 +126,7 @@ def link(
             assignment=assignment, pairs=pairs, settings=settings, engine=engine, memory=memory * 1e9, seed=seed,
         )  # fmt: skip
         linked = linked if bands is None else linked.banded(bands)
-        linked = linked if audited is None else linked.audited(audited)
+        linked = linked if audited is None else linked.audited(audited, key=audit_key, size=size)
         paid: Any = None
         if release_accuracy is not None:
             unit = dpl.PrivacyUnit(displaced_links=displaced_links)
@@ -125,7 +135,7 @@ def link(
                 ledger_key=ledger_key, again=again,
             )  # fmt: skip
         known = linked.linkage_by_identifiers() if by_identifiers else None if paid is None else paid.linkage
-        written = linked.save(out, audit_sample=audit_sample, seed=seed, linkage=known)
+        written = linked.save(out, audit_sample=audit_sample, seed=seed, key=audit_key, linkage=known)
         if paid is not None:
             paid.save(out / ACCURACY)
             written.append(ACCURACY)
@@ -135,6 +145,11 @@ def link(
         typer.echo(
             f"Fill in the column 'correct' of {out}/audit.csv (yes or no), then run the same command with --audited {out}/audit.csv."
         )
+        if audit_key is not None:
+            typer.echo(
+                f"Who was drawn is secret, and the promise rests on it: keep {out}/audit.csv and {audit_key.name} like the data, show them to nobody but the reviewers, and destroy "
+                "them once the accuracies are released."
+            )
 
 
 @app.command()
@@ -161,10 +176,18 @@ def plan(
     half_width: Annotated[
         list[str] | None, typer.Option(help="Wanted half-width of a 95 % interval, like income=0.01.")
     ] = None,
+    links: Annotated[
+        list[int] | None,
+        typer.Option(
+            min=1,
+            help="Number of links that might be checked; repeat. Divides the study's budget between their accuracy and the fit.",
+        ),
+    ] = None,
     out: Annotated[Path | None, typer.Option("--out", "-o", help="Write a page with curves (HTML).")] = None,
 ) -> None:
     """Expected intervals over budgets and numbers of rows, from public values only. No data is opened."""
     from dplinked.plan.planning import plan_study
+    from dplinked.plan.split import plan_split
     from dplinked.study.study import Study
 
     if out is not None:
@@ -177,8 +200,11 @@ def plan(
             wanted[name] = float(value)
         except ValueError:
             raise StudyError(f"--half-width {text!r} must look like income=0.01.") from None
-    found = plan_study(Study.from_toml(study), rows, epsilon or [0.1, 0.3, 1.0, 3.0], r_squared, wanted)
+    declared = Study.from_toml(study)
+    found = plan_study(declared, rows, epsilon or [0.1, 0.3, 1.0, 3.0], r_squared, wanted)
     typer.echo(str(found))
+    if links:
+        typer.echo(f"\n{plan_split(declared, rows[0], links, r_squared)}")
     if out is not None:
         write_text(out, found.to_html())
         typer.echo(f"\nWritten to {out}.")

@@ -1,4 +1,4 @@
-"""The key of a ledger's fingerprints, in a file of its own: without it, fingerprints tell nothing about the data."""
+"""Keys in files of their own: of a ledger's fingerprints, which tell nothing about the data without it, and of an audit's secret sample."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ from pathlib import Path
 
 from dplinked.errors import LedgerError, StudyError, raise_alone, shown
 
+LEDGER, AUDIT = "ledger", "audit"
+_LEAST_BYTES = 16
 NAMED_BY = "DPLINKED_LEDGER_KEY"  # environment variable that names the key file of a ledger in PostgreSQL
 
 
@@ -24,7 +26,7 @@ def key_path(database: Path | None, key: str | Path | None) -> Path | None:
     return Path(os.environ[NAMED_BY]) if os.environ.get(NAMED_BY) else None
 
 
-def create_key(path: Path | None) -> None:
+def create_key(path: Path | None, whose: str = LEDGER) -> None:
     """Write a new key that only its owner can read. A key that is there already stays."""
     if path is None:
         raise StudyError(
@@ -34,31 +36,45 @@ def create_key(path: Path | None) -> None:
         with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="ascii") as file:
             file.write(secrets.token_hex(32) + "\n")
     except FileExistsError:
-        read_key(path)
+        read_key(path, whose)
     except OSError:
         raise_alone(
-            StudyError(f"The ledger's key {shown(path.name)} cannot be written. Name a file in an existing folder.")
+            StudyError(f"The {whose}'s key {shown(path.name)} cannot be written. Name a file in an existing folder.")
         )
 
 
-def read_key(path: Path | None) -> bytes:
-    """Read the key. One that others may read is refused, since it would tell them fingerprints from guesses."""
+def read_key(path: Path | None, whose: str = LEDGER) -> bytes:
+    """Read the key. One that others may read is refused, since it would tell them fingerprints from guesses, or who was checked."""
     if path is None:
         raise StudyError("Name the ledger's key: key = 'budget.key' in [ledger], or key=….")
     open_to_others, found = False, b""
     with contextlib.suppress(OSError, ValueError):  # one message for whatever the file holds: it may be the data's
         open_to_others = os.name == "posix" and bool(path.stat().st_mode & (stat.S_IRWXG | stat.S_IRWXO))
         found = b"" if open_to_others else bytes.fromhex(path.read_text(encoding="ascii"))
+    refusal = LedgerError if whose == LEDGER else StudyError
     if open_to_others:
         raise_alone(
-            LedgerError(
-                f"The ledger's key {shown(path.name)} can be read by others. Nothing was spent. Run: chmod 600."
-            )
+            refusal(f"The {whose}'s key {shown(path.name)} can be read by others. Nothing was spent. Run: chmod 600.")
         )
     if len(found) != 32:
         raise_alone(
-            LedgerError(
-                f"The file {shown(path.name)} is missing, cannot be read or holds no ledger's key. Nothing was spent. Name the key's file."
+            refusal(
+                f"The file {shown(path.name)} is missing, cannot be read or holds no {whose}'s key. Nothing was spent. Name the key's file."
             )
         )
     return found
+
+
+def audit_key(key: str | Path | bytes, *, create: bool = False) -> bytes:
+    """The key of a secret sample: as it is given, or as its file holds it. With `create`, a file that is not there yet is written with a new key."""
+    if isinstance(key, bytes):
+        if len(key) < _LEAST_BYTES:
+            raise StudyError(
+                f"An audit's key needs {_LEAST_BYTES} random bytes or more, as secrets.token_bytes(32) makes them."
+            )
+        return key
+    if not isinstance(key, (str, os.PathLike)):
+        raise StudyError("An audit's key must be the path of a file, or random bytes.")
+    if create:
+        create_key(Path(key), AUDIT)
+    return read_key(Path(key), AUDIT)

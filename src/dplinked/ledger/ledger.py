@@ -1,7 +1,8 @@
 """The budget ledger: what was spent on a population, append-only and hash-chained, in SQLite or PostgreSQL.
 
 A release is charged before it reads any rows. The order is: reserve (commit), compute, record (commit), show. If the process crashes in
-between, the charge stays. A request that was answered before is answered by the stored release. Costs are whole units of ρ = μ²/2, rounded up, since μ² adds for Gaussian releases. The balance is one row per
+between, the charge stays. A request that was answered before is answered by the stored release. Costs are whole units of ρ = μ²/2, rounded up, since μ² adds for Gaussian releases; a release from
+a secret sample costs the units that Gaussian ones lose by it. The balance is one row per
 population. It is updated in the same transaction as the event that explains it, and sealed by a checksum over itself and the chain's head.
 """
 
@@ -18,13 +19,13 @@ import socket
 import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from dplinked.data.fingerprint import source_place
 from dplinked.errors import BudgetError, LedgerError, ReleaseError, StudyError, plain_faults, raise_alone
-from dplinked.ledger.costs import UNITS, budget_units, check_size, cost, pure_mu
+from dplinked.ledger.costs import UNITS, budget_units, check_size, cost, pure_mu, sample_units
 from dplinked.ledger.database import (
     FAULT,
     connect,
@@ -41,6 +42,7 @@ from dplinked.ledger.database import (
 from dplinked.ledger.events import START, Event, LedgerEntry, canonical, chain_event, chained_again, seal_row
 from dplinked.ledger.key import create_key, key_path, read_key
 from dplinked.linkage import UNSTATED, Linkage, LinkageFloor, Matching, PrivacyUnit
+from dplinked.linkage.secret_sample import SecretSample
 from dplinked.privacy.calibration import privacy_epsilon, privacy_mu, round_down
 from dplinked.study.budget import check_budget
 from dplinked.sums.engine import source_bytes
@@ -297,22 +299,30 @@ class Ledger:
         allowed = [self.check_place(source, unit) for source in sources]
         return [self.check_content(source, known) for source, known in zip(sources, allowed, strict=True)]
 
-    def reserve(self, release: str | None, request: Mapping[str, Any], mu: float, *, again: bool = False) -> Charge:
+    def reserve(
+        self,
+        release: str | None,
+        request: Mapping[str, Any],
+        mu: float | SecretSample,
+        *,
+        again: bool = False,
+        tag: str | None = None,
+    ) -> Charge:
         """Charge a release before it is computed, and commit; or return the stored release of the same request.
 
-        If the id was charged for another request, this is an error. If the same request is being computed at this moment, its
+        A release from a secret sample is charged by that instead of a μ; the sample is known again by its `tag`, and may be used once. If the id was charged for another request, this is an error. If the same request is being computed at this moment, its
         result is waited for. With `again`, the same request is charged anew.
         """
         name = release or tokens.token_hex(8)
         _check_name(name, "A release's id must be a text of at most 200 printable characters")
         wanted = hashlib.sha256(canonical(dict(request)).encode()).hexdigest()
-        units, limit = cost(mu), time.monotonic() + _WAIT
+        limit = time.monotonic() + _WAIT
         while True:
             with self._transaction() as connection:
                 row = self._locked(connection)
                 charged = self._charged_before(connection, release, wanted, again)
                 if charged is None:
-                    return self._charge(connection, row, name, wanted, units)
+                    return self._charge(connection, row, name, wanted, mu, tag)
                 recorded = self._find(connection, "release", charged.release)
                 if recorded is not None:
                     return Charge(str(charged.release), wanted, charged.hash, _balance(row), recorded.body)
@@ -339,17 +349,39 @@ class Ledger:
         finished = [event for event in same if self._find(connection, "release", event.release) is not None]
         return next(iter(finished), same[-1] if same and release is None else None)
 
-    def _charge(self, connection: Any, row: dict[str, Any], name: str, wanted: str, units: int) -> Charge:
+    def _charge(
+        self,
+        connection: Any,
+        row: dict[str, Any],
+        name: str,
+        wanted: str,
+        price: float | SecretSample,
+        tag: str | None,
+    ) -> Charge:
         """Charge a new release, unless the budget does not allow it."""
+        secret = {"sample": asdict(price), "tag": tag} if isinstance(price, SecretSample) else {}
+        units = self._sample_units(connection, row, price, tag) if isinstance(price, SecretSample) else cost(price)
         if units > row["total"] - row["spent"]:
             raise BudgetError(
                 f"The budget of {self.population!r} does not allow this release: it has epsilon = "
                 f"{round_down(_balance(row).epsilon_left)} left at delta = {float(row['delta']):g}. Nothing was spent."
             )
-        owner = canonical({"host": socket.gethostname(), "process": os.getpid()})
+        owner = canonical({"host": socket.gethostname(), "process": os.getpid(), **secret})
         after = self._append(connection, row, "charge", name, wanted, units, owner)
         _ACTIVE.add(after["head"])
         return Charge(name, wanted, after["head"], _balance(after))
+
+    def _sample_units(self, connection: Any, row: Mapping[str, Any], sample: SecretSample, tag: str | None) -> int:
+        """What a release from a secret sample costs beside the earlier ones. The same sample is refused: its releases are not independent, so costs do not add."""
+        bodies = [json.loads(event.body) for event in self._events(connection, "charge")]
+        earlier = [body for body in bodies if "sample" in body]
+        if tag in [body["tag"] for body in earlier]:
+            raise StudyError(
+                "A release was charged from this secret sample before, and a second one would tell who is in it. Nothing was spent. Draw another sample with a "
+                "new key."
+            )
+        samples = [SecretSample(**body["sample"]) for body in earlier]
+        return sample_units(float(row["epsilon"]), float(row["delta"]), samples, sample)
 
     def record(self, charge: Charge, release: str) -> None:
         """Store the finished release, and commit. Only then may it be shown."""

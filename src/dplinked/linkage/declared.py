@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from dplinked.records import ReadableByKey
 
@@ -36,7 +37,7 @@ class DeclaredLinkage(ReadableByKey):
     checked: float | dict[str, float] | None = None
     accuracy_error: float | dict[str, float] | None = None
     accuracy_min: float | None = None
-    paid: float | None = None
+    paid: float | dict[str, Any] | None = None
     displaced_links: int | None = None
     column_sum: float | None = None
     carriers: int | None = None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Hashable, Mapping, Sequence
 from copy import copy
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from dplinked.data.keys import key_text, number
 from dplinked.errors import StudyError, plain_faults, plain_number, raise_alone, shown
 from dplinked.linkage.declared import DeclaredLinkage
+from dplinked.linkage.secret_sample import SecretSample
 from dplinked.linkage.unit import LinkageExposure, PrivacyUnit, checked_carriers
 
 Floats = NDArray[np.float64]
@@ -73,6 +74,13 @@ def _checked_accuracies(accuracy: Any, block: str | None) -> float | dict[str, f
     return declared
 
 
+def _as_plain(value: Any) -> Any:
+    """A setting of the model as JSON and TOML write it."""
+    if isinstance(value, SecretSample):
+        return asdict(value)
+    return dict(value) if isinstance(value, Mapping) else value
+
+
 def _accuracy_from_table(table: Any, block: str) -> dict[Hashable, float]:
     """Read ``{block: accuracy}`` from any table with the block column and a column ``accuracy``."""
     import narwhals as nw
@@ -126,8 +134,8 @@ class ELE:
     accuracy_min
         Only with ``source="estimated"``: a public lower limit of the accuracies. Smaller ones are raised to it.
     paid, displaced_links
-        Only with ``source="released"``: the μ that releasing the accuracies cost, and the number of displaced links in the
-        privacy unit of that release.
+        Only with ``source="released"``: what releasing the accuracies cost, as its μ or as the numbers of its secret sample, and the number of
+        displaced links in the privacy unit of that release.
     carriers
         How many rows may hold one person's response: 1 for one-to-one links. If links are one to many, all of these rows change with
         the person, and a number that is too small breaks the promise.
@@ -142,7 +150,7 @@ class ELE:
     accuracy_error: float | Mapping[str, float] | None
     source: str
     accuracy_min: float | None
-    paid: float | None
+    paid: float | SecretSample | None
     displaced_links: int | None
     carriers: int
     fields: tuple[str, ...] | None
@@ -158,7 +166,7 @@ class ELE:
         accuracy_error: float | Mapping[Hashable, float] | None = None,
         source: str | None = None,
         accuracy_min: float | None = None,
-        paid: float | None = None,
+        paid: float | SecretSample | Mapping[str, Any] | None = None,
         displaced_links: int | None = None,
         carriers: int = 1,
         fields: Sequence[str] | None = None,
@@ -203,10 +211,13 @@ class ELE:
         object.__setattr__(self, "source", source)
         object.__setattr__(self, "accuracy_min", accuracy_min)
 
-    def _set_payment(self, paid: float | None, displaced_links: int | None) -> None:
+    def _set_payment(self, paid: Any, displaced_links: int | None) -> None:
         """Set what released accuracies cost, and for which unit; only these have a cost."""
         released = self.source == "released"
-        if (paid is not None) != released or (paid is not None and not 0.0 < plain_number(paid) < math.inf):
+        if isinstance(paid, Mapping):
+            paid = SecretSample(**paid)
+        secret = isinstance(paid, SecretSample)
+        if (paid is not None) != released or not (paid is None or secret or 0.0 < plain_number(paid) < math.inf):
             raise StudyError(
                 "source='released' needs paid=…, what the release of the accuracies cost, and only it takes one."
             )
@@ -214,6 +225,10 @@ class ELE:
         if whole != released or (displaced_links is not None) != released:
             raise StudyError(
                 "source='released' needs displaced_links=…, which its release was paid for, and only it takes one."
+            )
+        if isinstance(paid, SecretSample) and displaced_links is not None and paid.rows < 2 + displaced_links:
+            raise StudyError(
+                f"The accuracies were released for {paid.rows} rows per person, too few for {displaced_links} displaced link(s)."
             )
         object.__setattr__(self, "paid", paid)
         object.__setattr__(self, "displaced_links", displaced_links)
@@ -439,7 +454,7 @@ class ELE:
         for name in ("checked", "accuracy_error", "accuracy_min", "paid", "displaced_links", "fields"):
             value = getattr(self, name)
             if value is not None:
-                declared[name] = dict(value) if isinstance(value, Mapping) else value
+                declared[name] = _as_plain(value)
         return declared if self._many is None else {**declared, "carriers": self._many}
 
     @property

@@ -246,7 +246,13 @@ def _describe_accuracy(linked: LinkageFacts) -> list[Part]:
         )
     parts: list[Part] = [Chart(lambda: charts.accuracy_chart(names, series))]
     parts.append(Table(tuple(header), rows, "Accuracy per group"))
-    parts.append(f"The linkage model of these links takes the figures of the method {found[0].method}.")
+    used = next((one.method for one in found if one.secret is None), None)
+    if used is not None:
+        parts.append(f"The linkage model of these links takes the figures of the method {used}.")
+    if found[0].secret is not None:
+        parts.append(
+            "The checked links were drawn in secret: their figures, and who was drawn, must not be shown to anybody who sees a release."
+        )
     parts += [f"{one.method} assumes {one.assumes}." for one in found]
     return [*parts, *_describe_difference(linked, drawn)]
 

@@ -14,6 +14,8 @@ from dplinked.linkage import ELE
 from dplinked.linker.quality import answer_column
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+
     from dplinked.linker.linked import Linked
 
 ROWS, LINKAGE, REPORT, PAGE = "linked.parquet", "linkage.toml", "quality.txt", "quality.html"
@@ -22,36 +24,36 @@ AUDIT, ACCURACY = "audit.csv", "accuracy.json"
 _STALE = {LINKAGE, ACCURACY}  # if a linkage does not write them anew, they describe an earlier one
 
 
-def save_linked(linked: Linked, folder: Path, *, audit_sample: int | None, seed: int, linkage: ELE | None) -> list[str]:
-    """Write all files into a folder, or none of them if one cannot be written; returns their names."""
+def save_linked(linked: Linked, folder: Path, *, sample: pa.Table | None, linkage: ELE | None) -> list[str]:
+    """Write all files, and a sample of links to check, into a folder, or none of them if one cannot be written; returns their names."""
     if folder.exists() and not folder.is_dir():
         raise StudyError(f"{folder.name!r} is a file. Name a folder to write to.")
     parent = folder if folder.is_dir() else folder.resolve().parent
     if not (parent.is_dir() and os.access(parent, os.W_OK)):
         raise StudyError(f"{str(folder)!r} cannot be written. Name a folder in an existing one.")
-    if audit_sample is not None and _has_answers(folder / AUDIT):
+    if sample is not None and _has_answers(folder / AUDIT):
         raise StudyError(
             f"{str(folder / AUDIT)!r} holds a reviewer's answers. Move it, or read it back with --audited."
         )
     try:
         with tempfile.TemporaryDirectory(dir=parent, prefix=".dplinked-") as work:
-            _write(linked, Path(work), audit_sample, seed, linkage)
+            _write(linked, Path(work), sample, linkage)
             return _move(Path(work), folder)
     except OSError:
         raise_alone(StudyError(f"{str(folder)!r} could not be written; nothing in it was changed."))
 
 
-def _write(linked: Linked, work: Path, audit_sample: int | None, seed: int, linkage: ELE | None) -> None:
+def _write(linked: Linked, work: Path, sample: pa.Table | None, linkage: ELE | None) -> None:
     import pyarrow.csv
     import pyarrow.parquet
 
     pyarrow.parquet.write_table(linked.rows, work / ROWS)
-    if linked.estimates or linkage is not None:
+    if linkage is not None or any(found.secret is None for found in linked.estimates):
         (work / LINKAGE).write_text(linkage_section(linkage or linked.linkage), encoding="utf-8")
     (work / REPORT).write_text(linked.summary() + "\n", encoding="utf-8")
     linked.to_html(work / PAGE)
-    if audit_sample is not None:
-        pyarrow.csv.write_csv(linked.audit_sample(audit_sample, seed), work / AUDIT)
+    if sample is not None:
+        pyarrow.csv.write_csv(sample, work / AUDIT)
 
 
 def _move(work: Path, folder: Path) -> list[str]:

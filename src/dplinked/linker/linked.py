@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -15,6 +16,7 @@ from numpy.typing import NDArray
 from dplinked.data.arrow import LEFT, RIGHT, column_texts, mark_origin, to_arrow
 from dplinked.data.table import check_columns
 from dplinked.errors import StudyError, plain_faults, plain_number, shown
+from dplinked.ledger.key import audit_key
 from dplinked.linkage import ELE, Matching
 from dplinked.linkage.ele import RESULTS_OF_LINKING
 from dplinked.linker import quality
@@ -160,13 +162,17 @@ class Linked:
 
     @property
     def linkage(self) -> ELE:
-        """The linkage model for `fit`: exchangeable errors within groups, with accuracies estimated from these very files."""
-        if not self.estimates:
+        """The linkage model for `fit`: exchangeable errors within groups, with accuracies estimated from these very files.
+
+        An audit of links that were drawn in secret does not enter: :func:`dplinked.release_accuracy` alone may use it.
+        """
+        usable = [found for found in self.estimates if found.secret is None]
+        if not usable:
             raise StudyError(
                 "Nothing tells how good these links are: the pairs came without probabilities. Check some of them "
                 "(audit_sample), or declare dpl.ELE(accuracy=…, block='link_block') yourself."
             )
-        best = self.estimates[0]
+        best = usable[0]
         hidden = quality.hidden_accuracies(self.strata, best, self.least_checked)
         accuracy, other = quality.accuracy_table(self.strata, hidden)
         checked = None if best.checked is None else self.least_checked
@@ -186,6 +192,11 @@ class Linked:
         """
         if self.audit is None:
             raise StudyError("No links were checked. Check some (audit_sample), then read them back with audited(…).")
+        if self.audit.secret is not None:
+            raise StudyError(
+                "These links were drawn in secret, and accuracies as they were found would tell of who was drawn. Release them "
+                "(dpl.release_accuracy), or draw links without a key."
+            )
         counts = quality.pool_small_strata(self.strata, self.audit)
         if not counts[1].any():
             raise StudyError(f"Too few links were checked to show an accuracy: check {quality.LEAST_SHOWN} or more.")
@@ -249,15 +260,22 @@ class Linked:
         return banded
 
     @plain_faults
-    def audit_sample(self, size: int = 400, seed: int = 0) -> pa.Table:
+    def audit_sample(self, size: int = 400, seed: int = 0, *, key: str | Path | bytes | None = None) -> pa.Table:
         """Draw about `size` links for a person to check. Both records stand side by side; the answer, yes or no, goes into the column ``correct``.
 
-        Every row of the left file is drawn with the same chance, which follows from its position, the seed, the size and the number of
+        With `key`, random bytes or a file that holds them (it is made if it is not there), the sample is secret: nobody without the key knows who was drawn, and releasing
+        what was found takes far less noise. That holds as long as key and sample stay secret: keep both like the data, or destroy them, show the reviewers' lists to nobody, and
+        release from them once. Without a key, whoever knows the seed knows who was drawn.
+
+        Every row of the left file is drawn with the same chance, which follows from its position, the seed or key, the size and the number of
         rows alone, so who is checked does not depend on the links. A row without a partner is answered already: it has no right link.
         """
         import pyarrow as pa
 
-        rows = quality.draw_audit(self.links, self.strata, size, seed)
+        if key is not None and seed:
+            raise StudyError("A sample is drawn by a public seed or by a secret key, not by both. Leave out seed=….")
+        secret = quality.seed_key(seed) if key is None else audit_key(key, create=True)
+        rows = quality.draw_audit(self.links, self.strata, size, secret)
         pairs = self.pairs.take(rows)
         table = {"left_id": pairs["left"], "right_id": pairs["right"], "block": pairs[BLOCK], "score": pairs[SCORE]}
         for field in self.fields:
@@ -267,8 +285,17 @@ class Linked:
         return pa.table({**table, quality.ANSWER: pa.array(known, pa.string())})
 
     @plain_faults
-    def audited(self, answers: Any, *, least_checked: int = quality.LEAST_CHECKED) -> Linked:
+    def audited(
+        self,
+        answers: Any,
+        *,
+        least_checked: int = quality.LEAST_CHECKED,
+        key: str | Path | bytes | None = None,
+        size: int | None = None,
+    ) -> Linked:
         """Read a checked sample back, given as a table or as the path of a CSV or Parquet file.
+
+        A secret sample needs the `key` and the `size` it was drawn with, and an answer for every link of it.
 
         `least_checked` matters only if the accuracies are to stay hidden (:attr:`linkage`). It is public, so choose it before the audit: groups with fewer
         checked links are estimated as if the links that lack were half right, and one person moves no accuracy by more than one over it.
@@ -293,8 +320,31 @@ class Linked:
         if len(set(rows)) != len(rows):
             raise StudyError("The audit names a link twice.")
         correct = quality.read_answers(table.column(answered).to_pylist(), answered)
-        found = quality.estimate_from_audit(self.strata, np.array(rows, dtype=np.int64), correct)
-        return replace(self, audit=found, least_checked=least_checked)
+        checked = np.array(rows, dtype=np.int64)
+        found = quality.estimate_from_audit(self.strata, checked, correct)
+        return replace(
+            self, audit=replace(found, secret=self._secret_audit(checked, key, size)), least_checked=least_checked
+        )
+
+    def _secret_audit(
+        self, checked: NDArray[np.int64], key: str | Path | bytes | None, size: int | None
+    ) -> quality.SecretAudit | None:
+        """How the checked rows were drawn in secret. Rows that the key does not draw are refused: who else chose them may have told of it, or looked at them."""
+        if (key is None) != (size is None):
+            raise StudyError(
+                "A secret sample is known by its key and its size: give both, as in audit_sample(size, key=…)."
+            )
+        if key is None or size is None:
+            return None
+        secret = audit_key(key)
+        if not np.array_equal(np.sort(checked), quality.draw_audit(self.links, self.strata, size, secret)):
+            raise StudyError(
+                "These are not all the links that the key draws, and no others. Give the size and the key that they were drawn with, and answer every line; "
+                "links drawn by a seed have no key."
+            )
+        return quality.SecretAudit(
+            quality.sampling_rate(size, self.left.num_rows), hashlib.sha256(b"tag" + secret).hexdigest()
+        )
 
     @plain_faults
     def resemblance(self, columns: Sequence[str] | None = None) -> dict[str, Resemblance]:
@@ -351,14 +401,21 @@ class Linked:
         return linkage_section(self.linkage)
 
     def save(
-        self, folder: str | Path, *, audit_sample: int | None = None, seed: int = 0, linkage: ELE | None = None
+        self,
+        folder: str | Path,
+        *,
+        audit_sample: int | None = None,
+        seed: int = 0,
+        key: str | Path | bytes | None = None,
+        linkage: ELE | None = None,
     ) -> list[str]:
         """Write linked.parquet, linkage.toml, quality.txt and quality.html into a folder: all of them, or none if one fails.
 
-        With `audit_sample`, about so many links to check are written to audit.csv, drawn with `seed`. `linkage` is the model for
+        With `audit_sample`, about so many links to check are written to audit.csv, drawn with `seed` or, in secret, with `key`. `linkage` is the model for
         linkage.toml, for instance with released accuracies; by default the one estimated from the files. Returns the names of the files.
         """
-        return save_linked(self, Path(folder), audit_sample=audit_sample, seed=seed, linkage=linkage)
+        sample = None if audit_sample is None else self.audit_sample(audit_sample, seed if key is None else 0, key=key)
+        return save_linked(self, Path(folder), sample=sample, linkage=linkage)
 
 
 def _check_bands(bands: Any) -> None:

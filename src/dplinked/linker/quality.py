@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -58,6 +58,22 @@ class Strata:
 
 
 @dataclass(frozen=True)
+class SecretAudit:
+    """How checked links were drawn in secret.
+
+    Attributes
+    ----------
+    rate
+        The chance of each row to be drawn. It is public.
+    tag
+        A hash by which the key is known again. It is not shown.
+    """
+
+    rate: float
+    tag: str = field(repr=False)
+
+
+@dataclass(frozen=True)
 class AccuracyEstimate:
     """The accuracy of each stratum, estimated by one method.
 
@@ -73,6 +89,8 @@ class AccuracyEstimate:
         For an audit only: how many links of each stratum were checked, and how many of these are correct.
     assumes
         What the method assumes, as the end of the sentence "it assumes …".
+    secret
+        For an audit of links that were drawn in secret: how they were.
     """
 
     method: str
@@ -83,6 +101,7 @@ class AccuracyEstimate:
     assumes: str
     checked: Integers | None = None
     correct: Integers | None = None
+    secret: SecretAudit | None = None
 
 
 def make_strata(blocks: NDArray[np.object_], bands: Integers | None = None) -> Strata:
@@ -148,12 +167,12 @@ def _joined_bands(counts: Integers) -> list[int]:
 # --- (1) clerical audit ------------------------------------------------------------------------------
 
 
-def draw_audit(links: Links, strata: Strata, size: int, seed: int) -> Integers:
+def draw_audit(links: Links, strata: Strata, size: int, key: bytes) -> Integers:
     """Draw about `size` rows whose links a person should check, each with the same chance, whatever the links are.
 
     Notes
     -----
-    Row i is drawn if a hash of i, keyed with the seed, is below size/n of its range. No row's group and no row's link
+    Row i is drawn if a keyed hash of i is below size/n of its range: each row by itself, with the same chance, in large groups and in small ones. No row's group and no row's link
     takes part, so another name for one person changes nobody's chance. Left out is the group of rows without a partner, whose accuracy is known;
     a row without a partner in another group counts as a wrong link. So while rows keep their groups, the numbers checked in them stay. The number of rows
     is random; its standard deviation is below the root of `size`.
@@ -163,13 +182,23 @@ def draw_audit(links: Links, strata: Strata, size: int, seed: int) -> Integers:
         raise StudyError(
             f"An audit of {size} links is too small for {groups} groups of links: ask for {LEAST_CHECKED} for each of them or more."
         )
-    drawn = _position_hashes(n, seed) < size / max(n, 1)
+    drawn = _position_hashes(n, key) < sampling_rate(size, n)
     return np.flatnonzero(drawn & (np.array(strata.names)[strata.of_row] != UNLINKED))
 
 
-def _position_hashes(n: int, seed: int) -> Floats:
-    """A number in [0, 1) for each of n positions, by a hash of the position that is keyed with the seed."""
-    key = hashlib.sha256(str(seed).encode()).digest()
+def sampling_rate(size: int, n: int) -> float:
+    """The chance of each of n rows to be among about `size` drawn ones."""
+    return min(1.0, size / max(n, 1))
+
+
+def seed_key(seed: int) -> bytes:
+    """The key of a public sample: everybody who knows the seed knows who was drawn."""
+    return str(seed).encode()
+
+
+def _position_hashes(n: int, key: bytes) -> Floats:
+    """A number in [0, 1) for each of n positions, by a keyed hash of the position."""
+    key = hashlib.sha256(key).digest()
     digests = (hashlib.blake2b(i.to_bytes(8, "little"), key=key, digest_size=8).digest() for i in range(n))
     return np.frombuffer(b"".join(digests), "<u8") / 2.0**64
 
@@ -356,17 +385,19 @@ def accuracy_table(strata: Strata, accuracy: Sequence[float] | Floats) -> tuple[
 
 
 def known_accuracies(
-    strata: Strata, correct: Floats, checked: Floats, scale: float
+    strata: Strata, correct: Floats, checked: Floats, scale: float, guess: Floats | None = None
 ) -> tuple[float | dict[str, float], float | None, Any]:
     """Return the arguments ``accuracy``, ``other`` and ``accuracy_error`` of :class:`~dplinked.ELE`, from counts that may be shown.
 
-    `correct` of the `checked` links of each stratum are right, with noise of a standard deviation `scale`. Rows without a partner have the accuracy of random links.
+    `correct` of the `checked` links of each stratum are right, with noise of a standard deviation `scale`. Of a secret sample, `checked` is the expected number of
+    links, and `guess` the accuracy of each stratum that was subtracted from each answer. Rows without a partner have the accuracy of random links.
     """
     linkable = np.array(strata.names) != UNLINKED
     accuracy, errors = 1.0 / np.maximum(strata.rows, 1), np.zeros(len(strata.names))
     for kind in set(strata.kinds.tolist()):
         alike = np.flatnonzero(linkable & (strata.kinds == kind))
-        found, error = shrink_accuracies(correct[alike], checked[alike], scale, [kind < 0] * alike.size)
+        own = None if guess is None else guess[alike]
+        found, error = shrink_accuracies(correct[alike], checked[alike], scale, [kind < 0] * alike.size, own)
         accuracy[alike], errors[alike] = np.clip(found, accuracy[alike], 1.0), np.minimum(error, 0.49)
     table, other = accuracy_table(strata, accuracy)
     listed = {name: float(value) for name, value in zip(strata.names, errors, strict=True)}
@@ -390,19 +421,23 @@ def pool_small_strata(strata: Strata, estimate: AccuracyEstimate) -> tuple[Float
     return correct, checked
 
 
-def shrink_accuracies(correct: Floats, checked: Floats, scale: float, apart: list[bool]) -> tuple[Floats, Floats]:
+def shrink_accuracies(
+    correct: Floats, checked: Floats, scale: float, apart: list[bool], guess: Floats | None = None
+) -> tuple[Floats, Floats]:
     """Estimate accuracies and their standard errors from the noisy counts alone, shrunk towards their common mean.
 
     The model is ``γ̃_b ~ N(γ_b, v_b)`` and ``γ_b ~ N(mean, τ²)``, where v_b comes from sampling and noise and is infinite for a group
     without checked links. Ordinary groups share a mean and a τ², which are estimated from them. The groups marked in `apart`, which were
-    linked across blocks, have the mean and variance of a uniform distribution instead.
+    linked across blocks, have the mean and variance of a uniform distribution instead. Where the number of links that were drawn is secret, the number that is
+    expected stands for it, and each drawn link adds its answer less the guess: a variance of ``γ(1-γ) + (γ - guess)²`` per link.
     """
     ordinary, seen = ~np.array(apart), checked > 0
-    told, most = ordinary & seen, np.maximum(checked, 1.0)
+    told, most = ordinary & seen, np.where(seen, checked, 1.0)
     y = correct / most
     pooled = np.clip((correct[ordinary].sum() + 0.5) / (checked[ordinary].sum() + 1.0), 0.01, 0.99)
     typical = np.where(ordinary, pooled, np.clip((correct + 0.5) / (checked + 1.0), 0.05, 0.95))
-    v = np.where(seen, typical * (1.0 - typical) / most + (scale / most) ** 2, np.inf)
+    of_one = typical * (1.0 - typical) + (0.0 if guess is None else (typical - guess) ** 2)
+    v = np.where(seen, of_one / most + (scale / most) ** 2, np.inf)
     mean, spread, doubt = np.full(y.size, 0.5), np.full(y.size, 1.0 / 12.0), np.zeros(y.size)
     if told.any():
         weight = 1.0 / v[told]

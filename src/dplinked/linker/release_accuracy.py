@@ -12,19 +12,34 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dplinked.data.fingerprint import source_state
-from dplinked.errors import LedgerError, StudyError, plain_faults, raise_alone, shown
+from dplinked.errors import LedgerError, StudyError, plain_faults, plain_number, raise_alone, shown
 from dplinked.ledger.events import LedgerEntry
 from dplinked.ledger.ledger import Ledger
 from dplinked.linkage import ELE, PrivacyUnit
+from dplinked.linkage.secret_sample import SecretSample
 from dplinked.linker.linked import BLOCK, Linked
 from dplinked.linker.quality import known_accuracies
+from dplinked.linker.rules import LAST, UNLINKED
 from dplinked.privacy.calibration import privacy_mu, round_up
-from dplinked.privacy.quantities.right_links import release_right_links
+from dplinked.privacy.quantities.right_links import (
+    changed_answers,
+    plan_secret_links,
+    release_right_links,
+    release_secret_links,
+)
+from dplinked.privacy.secret_sample import calibrate_sample
 from dplinked.privacy.spending import Spending
 from dplinked.study.budget import check_release_budget
-from dplinked.sums.linked_rows import RightLinks
+from dplinked.sums.linked_rows import RightLinks, SecretLinks
 
 Floats = NDArray[np.float64]
+Integers = NDArray[np.int64]
+
+GUESS = 0.9  # accuracy that is taken for links drawn in secret if none is guessed
+_SECRECY = (
+    " It rests on a secret: who was checked, how many of each group, and the key by which they were drawn, are known to nobody who sees the release, and nothing else is "
+    "released from what the check found."
+)
 
 
 @dataclass(frozen=True)
@@ -38,9 +53,9 @@ class ReleasedAccuracy:
     correct, scale
         Noisy number of correct links in each group, and the standard deviation of the noise.
     checked
-        How many links of each group were checked.
+        How many links of each group were checked; of a secret sample, how many were to be expected.
     epsilon, delta, mu, unit
-        What was spent, and the privacy unit it was spent for.
+        What was spent, and the privacy unit it was spent for. A secret sample has no μ: ``linkage.paid`` says what it cost.
     statement
         The privacy guarantee in words.
     ledger
@@ -50,10 +65,10 @@ class ReleasedAccuracy:
     linkage: ELE
     correct: dict[str, float]
     scale: float
-    checked: dict[str, int]
+    checked: dict[str, float]
     epsilon: float
     delta: float
-    mu: float
+    mu: float | None
     unit: dict[str, Any]
     statement: str
     ledger: LedgerEntry | None = None
@@ -94,7 +109,7 @@ class ReleasedAccuracy:
 
 @plain_faults
 def release_accuracy(
-    linked: Linked, *, epsilon: float, delta: float, unit: PrivacyUnit, ledger: str | Path | None = None,
+    linked: Linked, *, epsilon: float, delta: float, unit: PrivacyUnit, guess: float | None = None, ledger: str | Path | None = None,
     population: str | None = None, ledger_key: str | Path | None = None, release_id: str | None = None, again: bool = False,
 ) -> ReleasedAccuracy:  # fmt: skip
     """Release the accuracies that a clerical audit found, with differential privacy.
@@ -107,6 +122,9 @@ def release_accuracy(
         The privacy budget that this release spends. A fit that uses the accuracies spends its own budget in addition, and states the sum.
     unit
         What one individual can change. It must be the same as in the fit.
+    guess
+        For links that were drawn in secret: a public guess of the accuracy within blocks, 0.9 by default; links across blocks have one half. Choose it before anybody
+        looks; it affects precision, never privacy. If it is off by .1, standard errors of an accuracy of .9 grow by a twentieth.
     ledger, population, ledger_key, release_id, again
         As in :func:`dplinked.fit`. Both files must be registered, and must not have changed since they were linked.
 
@@ -115,6 +133,9 @@ def release_accuracy(
     (ε, δ)-differentially private for `unit`. This assumes that neighbours have the same groups of rows and the same checked
     links, and that a reviewer's answer to a link depends on its two records alone. Then one person can change at most
     2 + displaced_links answers. The groups, their sizes and the numbers of checked links are public.
+
+    Links that were drawn in secret (``audit_sample(…, key=…)``) take far less noise: who does not know whether a person's rows were drawn learns less from the counts. Then who was
+    checked, and how many of each group, is neither public nor released, and must stay secret with the key. Nothing else may be released from the same sample.
     """
     if not isinstance(linked, Linked):
         raise StudyError(f"release_accuracy takes what dpl.link gave, not {shown(linked)}.")
@@ -137,23 +158,25 @@ def release_accuracy(
         )
     if not (linked.audit.checked > 0).any():
         raise StudyError("No links were checked.")
+    price = _price(linked, epsilon, delta, unit, guess)
     if ledger is None:
-        return _release(linked, linked.audit.checked, linked.audit.correct, epsilon, delta, unit)
+        return _release(linked, price, epsilon, delta, unit)
     book = Ledger(ledger, population, key=ledger_key)
     _check_unchanged(linked)
     # The ledger knows a request again by its fingerprint, so the key "right" stays as it was in version 0.1.
     answers = {"checked": linked.audit.checked.tolist(), "right": linked.audit.correct.tolist()}
     request = {
         "accuracy": book.fingerprint(answers), "files": book.check_registered(*linked.sources, unit=unit), "groups": list(linked.strata.names),
-        "epsilon": epsilon, "delta": delta, "unit": asdict(unit),
+        "epsilon": epsilon, "delta": delta, "unit": asdict(unit), **({"sample": asdict(price)} if isinstance(price, SecretSample) else {}),
     }  # fmt: skip
+    tag = None if linked.audit.secret is None else book.fingerprint({"audit": [linked.audit.secret.tag]})
     _check_unchanged(linked)  # checked again: they must not have changed while they were fingerprinted either
-    charge = book.reserve(release_id, request, privacy_mu(epsilon, delta), again=again)
+    charge = book.reserve(release_id, request, price, again=again, tag=tag)
     if charge.stored is not None:
         charge.tell_if_seen(release_id)
         return ReleasedAccuracy.from_json(charge.stored)
     with book.finishing(charge):
-        released = _release(linked, linked.audit.checked, linked.audit.correct, epsilon, delta, unit)
+        released = _release(linked, price, epsilon, delta, unit)
         released = replace(released, ledger=charge.describe())
         book.record(charge, released.to_json())
     return released
@@ -166,22 +189,15 @@ def _check_unchanged(linked: Linked) -> None:
 
 
 def _release(
-    linked: Linked,
-    checked: NDArray[np.int64],
-    correct: NDArray[np.int64],
-    epsilon: float,
-    delta: float,
-    unit: PrivacyUnit,
+    linked: Linked, price: float | SecretSample, epsilon: float, delta: float, unit: PrivacyUnit
 ) -> ReleasedAccuracy:
-    strata, groups = linked.strata, np.flatnonzero(checked > 0)
-    exposure = ELE(0.5, BLOCK).exposure(unit)
-    spending = Spending(privacy_mu(epsilon, delta))
-    noisy = release_right_links(RightLinks(correct[groups], int(checked.sum()), exposure), spending)
-    scale, mu = spending.parts[0].scale, spending.spent
-    names = [strata.names[k] for k in groups]
-    counts = np.zeros(len(strata.names))
-    counts[groups] = noisy
-    table, other, spread = known_accuracies(strata, counts, checked.astype(np.float64), scale)
+    """Draw the noise, and estimate the accuracies from the noisy counts."""
+    secret = isinstance(price, SecretSample)
+    drawn = _draw_in_secret(linked, price) if isinstance(price, SecretSample) else _draw(linked, price, unit)
+    names, groups = linked.strata.names, drawn.groups
+    table, other, spread = known_accuracies(
+        linked.strata, drawn.correct, drawn.checked.astype(np.float64), drawn.scale, drawn.guess
+    )
     return ReleasedAccuracy(
         linkage=ELE(
             table,
@@ -189,19 +205,83 @@ def _release(
             other=other,
             accuracy_error=spread,
             source="released",
-            paid=mu,
+            paid=price,
             displaced_links=unit.displaced_links or 0,
         ),
-        correct=dict(zip(names, noisy.tolist(), strict=True)),
-        scale=scale,
-        checked={name: int(checked[k]) for name, k in zip(names, groups, strict=True)},
+        correct={names[k]: float(drawn.correct[k]) for k in groups},
+        scale=drawn.scale,
+        checked={names[k]: drawn.checked[k].item() for k in groups},
         epsilon=float(epsilon),
         delta=float(delta),
-        mu=mu,
+        mu=None if isinstance(price, SecretSample) else price,
         unit=asdict(unit),
         statement=(
             f"({round_up(epsilon, 10)}, {round_up(delta, 10)})-differentially private. Protected is {unit.describe()} Taken as public, and the "
-            "same for neighbours: the rows' groups, their sizes, which links were checked, and that an answer depends on the two "
-            "records alone."
+            f"same for neighbours: the rows' groups, their sizes, {'the chance of each row to be checked' if secret else 'which links were checked'}, and that an answer depends on the two "
+            f"records alone.{_SECRECY if secret else ''}"
         ),
     )
+
+
+@dataclass(frozen=True)
+class _Drawn:
+    """Groups that were released; of all groups the noisy numbers of right links, how many were checked and the guess that was subtracted; and the noise."""
+
+    groups: Integers
+    correct: Floats
+    checked: Integers | Floats
+    scale: float
+    guess: Floats | None = None
+
+
+def _draw(linked: Linked, mu: float, unit: PrivacyUnit) -> _Drawn:
+    """Release the right links of the groups with checked ones."""
+    correct, checked = _counts(linked)
+    groups, noisy = np.flatnonzero(checked > 0), np.zeros(checked.size)
+    exposure, spending = ELE(0.5, BLOCK).exposure(unit), Spending(mu)
+    noisy[groups] = release_right_links(RightLinks(correct[groups], int(checked.sum()), exposure), spending)
+    return _Drawn(groups, noisy, checked, spending.parts[0].scale)
+
+
+def _draw_in_secret(linked: Linked, sample: SecretSample) -> _Drawn:
+    """Release the right links of a secret sample, of all groups, with numbers of checked links as they are expected.
+
+    Notes
+    -----
+    How many links of a group were drawn is secret too, so that ``Σ(answer - guess)`` over the drawn ones is put beside the expected number p·n of them: its expectation is
+    ``p·n·(γ - guess)``, its variance ``p(1-p)n·(γ(1-γ) + (γ - guess)²)``. Right links alone, over the expected number, have γ in place of the last bracket, ten times as
+    much at γ = .9. A noisy number of drawn links would tell of the sample, and would have to be paid for.
+    """
+    correct, checked = _counts(linked)
+    names, n = np.array(linked.strata.names), linked.left.num_rows
+    groups, noisy = np.flatnonzero(names != UNLINKED), np.zeros(names.size)
+    guess = np.where(names == LAST, 0.5, sample.guess)  # one half moves the counts less than any other guess
+    expected = np.where(names == UNLINKED, 0.0, sample.rate * linked.strata.rows)
+    noisy[groups] = release_secret_links(SecretLinks(correct[groups], checked[groups], n), sample, guess[groups])
+    scale = plan_secret_links(groups.size, sample, n).parts[0].scale
+    return _Drawn(groups, noisy + guess * expected, expected, scale, guess)
+
+
+def _counts(linked: Linked) -> tuple[Integers, Integers]:
+    """Right and checked links of each group."""
+    assert linked.audit is not None
+    assert linked.audit.correct is not None
+    assert linked.audit.checked is not None
+    return linked.audit.correct, linked.audit.checked
+
+
+def _price(
+    linked: Linked, epsilon: float, delta: float, unit: PrivacyUnit, guess: float | None
+) -> float | SecretSample:
+    """What the release costs: its μ, or the noise of its secret sample."""
+    secret = linked.audit.secret if linked.audit is not None else None
+    if secret is None:
+        if guess is not None:
+            raise StudyError(
+                "guess=… belongs to links that were drawn in secret: audit_sample(size, key=…), audited(…, key=…, size=…)."
+            )
+        return privacy_mu(epsilon, delta)
+    guess = GUESS if guess is None else plain_number(guess)
+    if not 0.0 <= guess <= 1.0:
+        raise StudyError("guess must be a public accuracy, from 0 to 1.")
+    return calibrate_sample(secret.rate, changed_answers(ELE(0.5, BLOCK).exposure(unit)), guess, epsilon, delta)

@@ -130,12 +130,10 @@ def plan_study(
         counts = [int(number) for number in _listed(counts, "count", 1.0 / study.delta)]
     if not _is_one_number(epsilons):
         epsilons = _listed(epsilons, "epsilon", LARGE_EPSILON)
-    if not 0.0 <= plain_number(r_squared) < 1.0:
-        raise StudyError(f"r_squared must lie in [0, 1), not {shown(r_squared)}.")
-    setting = _setting(study)
+    setting = make_setting(study)
     for count in counts:
         study.check_count(count)
-    guess = _guess(study, setting, r_squared)
+    guess = guess_rows(study, setting, r_squared)
     points = [(epsilon, count) for epsilon in epsilons for count in counts]
     errors = {point: expect_errors(setting, guess, *point) for point in points}
     point = Point(epsilons[len(epsilons) // 2], counts[0], guess.accuracy)
@@ -172,12 +170,16 @@ def _listed(values: Any, name: str, limit: float) -> list[float]:
     return numbers
 
 
-def _setting(study: Study) -> Setting:
+def make_setting(study: Study) -> Setting:
+    """A study as planning needs it."""
     design, exposure = study.prepare()
     return Setting(study, design, replace(study, typical={}).prepare()[0], exposure)
 
 
-def _guess(study: Study, setting: Setting, r_squared: float) -> Guess:
+def guess_rows(study: Study, setting: Setting, r_squared: float) -> Guess:
+    """What a study and a guessed R² make of the rows."""
+    if not 0.0 <= plain_number(r_squared) < 1.0:
+        raise StudyError(f"r_squared must lie in [0, 1), not {shown(r_squared)}.")
     named = [name for name in setting.aimed.response_variables if name in study.typical]
     linkage = study.linkage.public
     level, deviation = guess_response(setting.aimed, {name: study.typical[name] for name in named})
@@ -264,9 +266,9 @@ def _levers(setting: Setting, guess: Guess, point: Point) -> tuple[Lever, ...]:
     if typical:
         tighter = {name: _halved(bounds[name], middle) for name, middle in typical.items()}
         try:
-            narrow = _setting(replace(study, bounds={**study.bounds, **tighter}))
+            narrow = make_setting(replace(study, bounds={**study.bounds, **tighter}))
             changed["bounds half as wide"] = _try_rows(
-                narrow, _guess(narrow.study, narrow, guess.r_squared), epsilon, count
+                narrow, guess_rows(narrow.study, narrow, guess.r_squared), epsilon, count
             )
         except StudyError:
             pass  # a transform that the narrower bounds do not allow

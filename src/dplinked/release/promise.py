@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-import statistics
 from collections.abc import Mapping
 from dataclasses import replace
 
 from dplinked.linkage.declared import DeclaredLinkage
+from dplinked.linkage.secret_sample import SecretSample
 from dplinked.privacy.calibration import privacy_epsilon, privacy_mu, round_down, round_up
+from dplinked.privacy.secret_sample import add_payment, secret_delta
 from dplinked.release.coefficients import coefficient_rows
 from dplinked.release.contents import Privacy
 from dplinked.release.result import Result
@@ -85,9 +86,10 @@ def describe_privacy(result: Result) -> list[Part]:
 
 
 def _promise(result: Result) -> list[str]:
-    """What (ε, δ) and μ mean, in words. The bet is the Gaussian trade-off's: right with probability Φ(μ/2) at best."""
+    """What (ε, δ) and μ mean, in words. The bet is won with probability (1 + δ)/2 at best, δ that of ε = 0; for a Gaussian release Φ(μ/2)."""
     privacy, paid = result.privacy, result.linkage.paid
-    guess = statistics.NormalDist().cdf(math.hypot(privacy.mu, paid or 0.0) / 2.0)
+    samples, total = add_payment(SecretSample(**paid) if isinstance(paid, Mapping) else paid or 0.0, privacy.mu)
+    guess = (1.0 + secret_delta(samples, 0.0, total)) / 2.0
     both = "this release and that of the linkage accuracy" if paid else "the release"
     factor = round_up(math.exp(min(privacy.epsilon, 700.0)), 3)
     return [

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import math
-
 from dplinked.linkage import ELE, Linkage, Matching
-from dplinked.privacy.calibration import privacy_epsilon, round_up
+from dplinked.linkage.secret_sample import SecretSample
+from dplinked.privacy.calibration import round_up
+from dplinked.privacy.secret_sample import add_payment, secret_epsilon
 from dplinked.release.contents import Privacy
 from dplinked.study.study import Study
 
@@ -22,12 +22,19 @@ def describe_privacy(study: Study, mu: float) -> Privacy:
     )
     paid = study.linkage.paid if isinstance(study.linkage, ELE) else None
     if paid is not None:
-        total = math.hypot(mu, paid)
+        samples, total = add_payment(paid, mu)
         statement += (
-            f" The linkage accuracy was released before, at mu = {round_up(paid)}; both releases together are "
-            f"({round_up(privacy_epsilon(total, study.delta))}, {round_up(study.delta, 10)})-differentially private."
+            f" The linkage accuracy was released before, {_price(paid)}; both releases together are "
+            f"({round_up(secret_epsilon(samples, study.delta, total))}, {round_up(study.delta, 10)})-differentially private."
         )
     return Privacy(study.epsilon, study.delta, mu, study.unit, statement, tuple(public))
+
+
+def _price(paid: float | SecretSample) -> str:
+    """What the release of the accuracies cost, and what that rests on."""
+    if isinstance(paid, SecretSample):
+        return "from links that were drawn in secret, which rests on that: who was checked, and the key they were drawn by, stay secret, and nothing else was released from what the check found"
+    return f"at mu = {round_up(paid)}"
 
 
 def _accuracy_is(linkage: Linkage) -> list[str]:
@@ -36,7 +43,10 @@ def _accuracy_is(linkage: Linkage) -> list[str]:
         return ["the linkage model's declarations"] if isinstance(linkage, Matching) else []
     return {
         "public": ["the linkage accuracy (declared)"],
-        "released": ["the linkage accuracy (released before)"],
+        "released": [
+            "the linkage accuracy (released before)",
+            *(["the chance of each link to be checked"] if isinstance(linkage.paid, SecretSample) else []),
+        ],
         "identifiers": [
             "the links, and their accuracy as a check of identifiers found it (no column of the formula took part in linking, in checking, or in when checking stopped)"
         ],

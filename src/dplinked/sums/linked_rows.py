@@ -134,6 +134,15 @@ class RightLinks(Private):
     exposure: LinkageExposure
 
 
+@dataclass(frozen=True, repr=False)
+class SecretLinks(Private):
+    """Numbers of right links and of checked links per group, in a secret sample of `rows` rows."""
+
+    correct: NDArray[np.int64]
+    checked: NDArray[np.int64]
+    rows: int
+
+
 # --- what an engine does, and what the door is given ----------------------------------------------------
 
 
