@@ -9,7 +9,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dplinked.errors import CalibrationError, StudyError
-from dplinked.privacy.calibration import noise_multiplier, privacy_delta, privacy_epsilon, privacy_mu, round_up
+from dplinked.privacy.calibration import (
+    noise_multiplier,
+    privacy_delta,
+    privacy_epsilon,
+    privacy_mu,
+    round_down,
+    round_up,
+)
 
 
 @pytest.mark.parametrize(
@@ -90,3 +97,8 @@ def test_epsilon_and_mu_are_inverse(mu: float) -> None:
 def test_promises_are_rounded_up(value: float, shown: str) -> None:
     assert round_up(value) == shown
     assert float(round_up(value)) >= value
+
+
+def test_what_is_left_of_a_budget_that_is_used_up_can_be_said() -> None:
+    for mu in (7e-7, 1e-12, 0.0):
+        assert float(round_down(privacy_epsilon(mu, 1e-6))) < 1e-50

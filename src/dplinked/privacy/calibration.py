@@ -14,6 +14,8 @@ from collections.abc import Callable
 from dplinked.errors import CalibrationError, StudyError, shown
 from dplinked.study.budget import check_budget
 
+_HALVINGS = 200  # at most: what is 0 is approached, not reached
+
 
 def privacy_delta(mu: float, epsilon: float) -> float:
     """Smallest δ at which a Gaussian release with Δ/σ = μ is (ε, δ)-private.
@@ -35,7 +37,9 @@ def privacy_mu(epsilon: float, delta: float) -> float:
     low, high = 0.0, 1.0
     while privacy_delta(high, epsilon) <= delta:
         low, high = high, 2.0 * high
-    while low < (middle := (low + high) / 2.0) < high:
+    for _ in range(_HALVINGS):
+        if not low < (middle := (low + high) / 2.0) < high:
+            break
         low, high = (middle, high) if privacy_delta(middle, epsilon) <= delta else (low, middle)
     return low * (1.0 - 1e-7)  # room for the last digits of δ
 
@@ -45,7 +49,9 @@ def privacy_epsilon(mu: float, delta: float) -> float:
     low, high = 0.0, 1.0
     while privacy_delta(mu, high) > delta:
         low, high = high, 2.0 * high
-    while low < (middle := (low + high) / 2.0) < high:
+    for _ in range(_HALVINGS):
+        if not low < (middle := (low + high) / 2.0) < high:
+            break
         low, high = (low, middle) if privacy_delta(mu, middle) <= delta else (middle, high)
     return high * (1.0 + 1e-7)
 
