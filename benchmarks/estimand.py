@@ -26,10 +26,9 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 import numpy as np
 from rich.progress import track
-from scipy import stats
 
 import situations
-from sections import report_head, write_results
+from sections import close_report, covers_too_little, report_head, write_results
 from sharper import Runs, fit_runs
 from situations import LAWS, Floats, People, Situation, numbered, numbered_law
 
@@ -117,8 +116,7 @@ def judge(rows: list[dict[str, Any]], judged: str) -> list[str]:
         name = f"{row['curve']}, {row['links']}"
         if abs(row["off"]) - row["off by chance"] > MOST_OFF:
             missed.append(f"{name}: the mean estimate is {row['off']:+.1%} off the line")
-        held = round(row["coverage"] * row["runs"])
-        if stats.binom.cdf(held, row["runs"], LEAST_COVERED) < 0.01 / len(chosen):
+        if covers_too_little(row["coverage"], row["runs"], LEAST_COVERED, len(chosen)):
             missed.append(f"{name}: the intervals hold the line in {row['coverage']:.0%} of the runs")
     return missed
 
@@ -144,7 +142,7 @@ def write_report(rows: list[dict[str, Any]], missed: list[str], notes: list[str]
             f"{row['length']:.2f}",
         ]
         lines.append("| " + " | ".join(cells) + " |")
-    return "\n".join([*lines, "", *([f"MISSED: {line}" for line in missed] or ["All criteria met."])])
+    return close_report(lines, missed)
 
 
 def main() -> int:

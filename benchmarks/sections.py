@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from scipy import stats
+
 from machine import describe_machine
 
 
@@ -68,3 +70,13 @@ def write_results(folder: Path, name: str, report: str, rows: Sequence[Mapping[s
         writer = csv.DictWriter(file, fieldnames=list(rows[0]), lineterminator="\n")
         writer.writeheader()
         writer.writerows({key: f"{v:.6g}" if isinstance(v, float) else v for key, v in row.items()} for row in rows)
+
+
+def close_report(lines: Sequence[str], missed: Sequence[str]) -> str:
+    """A report's lines, and at their end the criteria that were missed."""
+    return "\n".join([*lines, "", *([f"MISSED: {line}" for line in missed] or ["All criteria met."])])
+
+
+def covers_too_little(coverage: float, runs: int, least: float, cells: int) -> bool:
+    """Whether intervals hold what they should in fewer than the share `least` of the runs, by a binomial test of 1 % over all cells."""
+    return bool(stats.binom.cdf(round(coverage * runs), runs, least) < 0.01 / cells)

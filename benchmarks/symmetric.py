@@ -26,10 +26,9 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 import numpy as np
 from rich.progress import track
-from scipy import stats
 
 import situations
-from sections import report_head, write_results
+from sections import close_report, covers_too_little, report_head, write_results
 from sharper import Compared, Runs, fit_runs
 from situations import LAWS, ROOT3, SITUATIONS, SYMMETRIC, Floats, People, Situation, numbered, numbered_law
 
@@ -87,8 +86,7 @@ def judge(rows: list[dict[str, Any]]) -> list[str]:
     for row in rows:
         if row["ratio low"] > 1.0:
             missed.append(f"{row['cell']}: the error is {row['ratio']:.2f} times that of any errors")
-        held = round(row["coverage now"] * row["runs"])
-        if stats.binom.cdf(held, row["runs"], LEAST_COVERED) < 0.01 / len(rows):
+        if covers_too_little(row["coverage now"], row["runs"], LEAST_COVERED, len(rows)):
             missed.append(f"{row['cell']}: the intervals hold the slope in {row['coverage now']:.0%} of the runs")
     return missed
 
@@ -105,7 +103,7 @@ def write_report(rows: list[dict[str, Any]], missed: list[str], notes: list[str]
         pairs = [f"{row[f'{what} then']:{form}} / {row[f'{what} now']:{form}}" for what, form in (("coverage", ".3f"), ("length", ".2f"))]  # fmt: skip
         off = f"{row['off']:+.1%} (± {row['off by chance']:.1%})"
         lines.append("| " + " | ".join([row["cell"], row["declared"], ratio, off, *pairs]) + " |")
-    return "\n".join([*lines, "", *([f"MISSED: {line}" for line in missed] or ["All criteria met."])])
+    return close_report(lines, missed)
 
 
 def main() -> int:
