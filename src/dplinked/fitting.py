@@ -33,6 +33,8 @@ def fit(
     epsilon: float,
     delta: float,
     levels: Mapping[str, Sequence[Any]] | None = None,
+    family: str = "linear",
+    exposure: str | None = None,
     unit: PrivacyUnit | None = None,
     method: str = "ssp",
     calibration: str = "tight",
@@ -52,7 +54,7 @@ def fit(
     release_id: str | None = None,
     again: bool = False,
 ) -> Release:
-    """Fit a linear regression on linked rows, with differential privacy.
+    """Fit a linear, logistic or Poisson regression on linked rows, with differential privacy.
 
     Parameters
     ----------
@@ -70,6 +72,11 @@ def fit(
         The privacy budget this release may spend.
     levels
         Public levels of every categorical column, the reference level first.
+    family
+        ``"linear"``; ``"logistic"`` for a response of two levels, which are declared in `levels`, the reference first; ``"poisson"`` for counts, with bounds
+        (0, largest). Coefficients are then logarithms of odds ratios and of rate ratios; see :meth:`Release.ratios`.
+    exposure
+        Name of the column, with bounds above 0, that counts are taken by, such as years under observation: its logarithm is added to the line.
     unit
         What one individual can change besides their x and y; see :class:`PrivacyUnit`.
     method
@@ -127,6 +134,8 @@ def fit(
         epsilon=epsilon,
         delta=delta,
         levels={} if levels is None else levels,
+        family=family,
+        exposure=exposure,
         unit=UNSTATED if unit is None else unit,
         method=method,
         calibration=calibration,
@@ -219,7 +228,7 @@ def _state(study: Study, source: Any) -> tuple[Any, ...]:
 
 def _open_source(study: Study, source: Any, progress: Progress | None) -> Source:
     """Open the columns that the study needs."""
-    once = not study.intervals and study.ranges != "private"
+    once = study.family == "linear" and not study.intervals and study.ranges != "private"
     return open_source(source, [*study.prepare()[0].variables, *key_columns(study)], once=once, progress=progress)
 
 
@@ -238,7 +247,10 @@ def _find_rows(study: Study, opened: Source) -> LinkedRows:
     study.check_origins(design, opened.origins)
     try:
         with _quietly():
-            return opened.linked_rows(method_of(study).prepare(design), study.linkage, study.unit)
+            method = method_of(study)
+            rows = opened.linked_rows(method.prepare(design), study.linkage, study.unit)
+            method.check(study, rows)
+            return rows
     except ReleaseError as fault:
         if study.ledger is None:
             raise

@@ -30,6 +30,7 @@ from dplinked.estimate.variance import (
     link_dependence,
     split_errors,
 )
+from dplinked.outcomes import check_outcome, fit_curve
 from dplinked.plan.expected import better_instrument, first_share
 from dplinked.privacy.calibration import noise_multiplier, privacy_mu
 from dplinked.privacy.quantities.descent import release_descent
@@ -79,11 +80,14 @@ class Method:
         The design it needs, made from the study's.
     run
         From the study, linked rows and the budget to a release.
+    check
+        Refuses rows that it cannot be run on, from public values alone.
     """
 
     rule: str
     prepare: Callable[[Design], Design]
     run: Callable[[Study, LinkedRows, Spending], Release]
+    check: Callable[[Study, LinkedRows], None] = lambda study, rows: None
 
     def mu(self, study: Study) -> float:
         """μ that a release of this study spends."""
@@ -107,7 +111,7 @@ def paper_mu(study: Study) -> float:
 
 def method_of(study: Study) -> Method:
     """The way that a study declares."""
-    return METHODS[study.method, study.calibration]
+    return METHODS[study.method, study.calibration] if study.family == "linear" else OUTCOMES
 
 
 # --- tightly calibrated --------------------------------------------------------------------------------
@@ -132,6 +136,13 @@ def fit_sums(study: Study, rows: LinkedRows, spending: Spending) -> Release:
     variance = release_variance(study, rows, groups, spending, sums, estimate.beta)
     errors = split_errors(rows.design, groups, estimate, sums, variance)
     return build_release(study, rows.design, rows.count, spending, estimate, errors, sums=sums)
+
+
+def fit_outcome(study: Study, rows: LinkedRows, spending: Spending) -> Release:
+    """Events and counts: a logistic or Poisson regression."""
+    if study.searches_ranges:
+        rows = rows.with_design(search_ranges(rows, spending))
+    return fit_curve(study, *weigh_groups(study, rows, spending), spending)
 
 
 def aim_instrument(study: Study, rows: LinkedRows, spending: Spending) -> Design:
@@ -294,3 +305,4 @@ METHODS = {
     ("ssp", "paper"): Method("classic", Design.unscaled, fit_paper_sums),
     ("ngd", "paper"): Method("paper-zcdp", Design.unscaled, fit_paper_descent),
 }
+OUTCOMES = Method("analytic", lambda design: design, fit_outcome, check_outcome)

@@ -20,12 +20,14 @@ from numpy.typing import NDArray
 
 from dplinked.data.keys import key_text
 from dplinked.errors import StudyError, plain_number, raise_alone, shown, suggest
+from dplinked.study.family import MOST_COUNTS, Curve
 from dplinked.study.formula import Factor, Interval, ParsedFormula, evaluate, interval_of, parse_formula
 from dplinked.study.scaling import ColumnScaling, Scaling
 
 Floats = NDArray[np.float64]
 Codes = NDArray[np.int32]
 
+CURVE_REACH = 5.0  # of η: a curve has most of its way within ± so much
 _ULP_ROOM = 1.0 + 1e-12  # room for the last digits of a norm computed in floating point
 
 
@@ -103,6 +105,10 @@ class Design:
     half_widths
         One half-width per column for the bounded instrument ``h = clip(x / half_width, -1, 1)``. Indicator columns, and all
         columns where this is None, are their own instrument, ``h = x``.
+    curve
+        How the mean of the outcome follows the line, if it is not the line itself.
+    exposure
+        The logarithm of a count's exposure, which is added to the line.
     """
 
     formula: str
@@ -114,6 +120,8 @@ class Design:
     levels: Mapping[str, tuple[Any, ...]]
     fill: Mapping[str, float]
     half_widths: tuple[float, ...] | None = None
+    curve: Curve | None = None
+    exposure: Column | None = None
 
     @cached_property
     def names(self) -> tuple[str, ...]:
@@ -129,7 +137,8 @@ class Design:
     @cached_property
     def response_variables(self) -> frozenset[str]:
         """Names of the data columns that the response is made of; no regressor uses them."""
-        return frozenset(name for factor in self.response.numeric for name in factor.variables)
+        numeric = (name for factor in self.response.numeric for name in factor.variables)
+        return frozenset([*numeric, *(name for name, _ in self.response.cell)])
 
     def response_range(self, typical: Mapping[str, Sequence[float]]) -> Interval:
         """What the response's expression makes of typical ranges of its columns."""
@@ -231,6 +240,20 @@ class Design:
         widths = tuple(min(width, column.peak) for width, column in zip(half_widths, self.columns, strict=True))
         return replace(self, half_widths=widths)
 
+    def exposed(self) -> Design:
+        """The design of passes along the line: the exposure's logarithm comes as a last column that has no instrument."""
+        if self.exposure is None:
+            return self
+        assert self.half_widths is not None
+        last = Group(len(self.columns), len(self.columns) + 1, 0.0, numeric=True)
+        return replace(
+            self,
+            columns=(*self.columns, self.exposure),
+            groups=(*self.groups, last),
+            half_widths=(*self.half_widths, math.inf),
+            exposure=None,
+        )
+
     def unscaled(self) -> Design:
         """The same columns in the user's own units, as the paper has them."""
         columns = tuple(replace(column, shift=0.0, scale=1.0) for column in self.columns)
@@ -249,9 +272,10 @@ class Design:
         return Scaling(tuple(columns), response, self.intercept, self.half_widths)
 
     def coefficient_range(self) -> Floats:
-        """Largest plausible coefficient on the scaled columns: crossing a column's bounds crosses the response's."""
-        slopes = [self.response.peak / column.peak if column.peak else math.inf for column in self.columns]
-        return np.array([self.response.peak, *slopes] if self.intercept else slopes)
+        """Largest plausible coefficient on the scaled columns: crossing a column's bounds crosses the response's, or most of a curve."""
+        reach = self.response.peak if self.curve is None else CURVE_REACH
+        slopes = [reach / column.peak if column.peak else math.inf for column in self.columns]
+        return np.array([reach, *slopes] if self.intercept else slopes)
 
 
 def build_design(
@@ -260,11 +284,15 @@ def build_design(
     levels: Mapping[str, Sequence[Any]] | None = None,
     typical: Mapping[str, Sequence[float]] | None = None,
     fill: Mapping[str, float] | None = None,
+    family: str = "linear",
+    exposure: str | None = None,
 ) -> Design:
     """Turn declarations into a design, or say which declaration is missing or wrong."""
     declared_levels = {name: _checked_levels(name, values, formula) for name, values in (levels or {}).items()}
-    parsed = parse_formula(formula, [name for name in declared_levels if name not in bounds])
+    known = [name for name in declared_levels if name not in bounds]
+    parsed = parse_formula(formula, known, events=family == "logistic")
     factors = [parsed.response, *itertools.chain.from_iterable(parsed.terms)]
+    factors += [] if exposure is None else [_exposure_factor(exposure, parsed)]
     for factor in factors[1:]:
         if shared := set(factor.variables) & set(parsed.response.variables):
             raise StudyError(
@@ -283,18 +311,54 @@ def build_design(
                 )
             used_levels[name] = declared_levels[name]
     columns, groups = _build_columns(parsed, intervals, used_levels)
+    response, curve = _response_column(parsed, intervals, used_levels, family)
     design = Design(
         formula=formula,
-        response=_numeric_column((parsed.response,), intervals, centre=parsed.intercept),
+        response=response,
         columns=tuple(columns),
         groups=tuple(groups),
         intercept=parsed.intercept,
         bounds=intervals,
         levels=used_levels,
         fill=_checked_fill(fill or {}, intervals),
+        curve=curve,
+        exposure=None if exposure is None else _exposure_column(factors[-1], intervals),
     )
     middles = _typical_middles(design, typical or {}, intervals)
     return design.centred(middles) if middles else design
+
+
+def _response_column(
+    parsed: ParsedFormula, bounds: Mapping[str, Interval], levels: Mapping[str, tuple[Any, ...]], family: str
+) -> tuple[Column, Curve | None]:
+    """The response, and how its mean follows the line. An event is 1 at its second level, a count is what it is."""
+    factor = parsed.response
+    if family == "linear":
+        return _numeric_column((factor,), bounds, centre=parsed.intercept), None
+    if family == "logistic":
+        name = factor.variables[0]
+        if len(levels[name]) != 2:
+            raise StudyError(f"family='logistic' takes a response of two levels, the reference first; {shown(name)} has more.")
+        return Column(f"{factor.text}[{levels[name][1]}]", (), ((name, 1),), (0.0, 1.0), 0.0, 1.0), Curve(family)
+    low, high = interval_of(factor, bounds)
+    if low != 0.0 or high != int(high) or not 1.0 <= high <= MOST_COUNTS:
+        raise StudyError(
+            f"family='poisson' takes counts: declare the bounds of {shown(factor.text)} as (0, largest), the largest a whole number up to {MOST_COUNTS}."
+        )
+    return Column(factor.text, (factor,), (), (low, high), 0.0, 1.0), Curve(family, int(high))
+
+
+def _exposure_factor(name: str, parsed: ParsedFormula) -> Factor:
+    """The logarithm of the exposure's column."""
+    if name in parsed.response.variables:
+        raise StudyError(f"The exposure {shown(name)} is the response's own column. Name a column of the regressors' side.")
+    call = ast.Call(func=ast.Name(id="log", ctx=ast.Load()), args=[ast.Name(id=name, ctx=ast.Load())], keywords=[])
+    return Factor(f"log({name})", (name,), call)
+
+
+def _exposure_column(factor: Factor, bounds: Mapping[str, Interval]) -> Column:
+    """The exposure's logarithm, which counts for one whole on the line."""
+    return Column(factor.text, (factor,), (), interval_of(factor, bounds), 0.0, 1.0)
 
 
 def _build_columns(

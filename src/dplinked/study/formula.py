@@ -56,13 +56,13 @@ class ParsedFormula:
     intercept: bool
 
 
-def parse_formula(text: str, levels: Sequence[str] = ()) -> ParsedFormula:
-    """Parse a formula; bare columns named in `levels` are categorical."""
-    return _parse(text, tuple(levels))
+def parse_formula(text: str, levels: Sequence[str] = (), *, events: bool = False) -> ParsedFormula:
+    """Parse a formula; bare columns named in `levels` are categorical. The response is if it is an event."""
+    return _parse(text, tuple(levels), events)
 
 
 @functools.lru_cache(maxsize=64)  # a fit asks four times, a plan hundreds of times
-def _parse(text: str, levels: tuple[str, ...]) -> ParsedFormula:
+def _parse(text: str, levels: tuple[str, ...], events: bool) -> ParsedFormula:
     from formulaic import Formula
     from formulaic.errors import FormulaicError
 
@@ -75,9 +75,14 @@ def _parse(text: str, levels: tuple[str, ...]) -> ParsedFormula:
         )
     if len(left) != 1 or len(left[0].factors) != 1:
         raise StudyError(f"The formula {shown(text)} must have one response on the left of '~'.")
-    response = _parse_factor(left[0].factors[0], ())
-    if response.categorical:
-        raise StudyError(f"The response {shown(response.text)} must be numeric.")
+    response = _parse_factor(left[0].factors[0], levels if events else ())
+    if response.categorical and not events:
+        raise StudyError(f"The response {shown(response.text)} must be numeric; family='logistic' takes one of two levels.")
+    if events and not response.categorical:
+        name = response.variables[0]
+        raise StudyError(
+            f"family='logistic' needs the two levels of the response, the reference first: levels={{{shown(name)}: ['no', 'yes']}}, without bounds."
+        )
     terms, intercept = [], False
     for term in right:
         factors = tuple(term.factors)

@@ -20,6 +20,7 @@ from dplinked.records import PlainlyShown
 from dplinked.study.budget import check_budget, check_delta, check_size
 from dplinked.study.descent import Descent
 from dplinked.study.design import Design, build_design
+from dplinked.study.family import FAMILIES
 from dplinked.study.toml import read_settings
 
 _METHODS = ("ssp", "ngd")
@@ -61,6 +62,8 @@ class Study(PlainlyShown):
     population: str | None = None
     ledger_key: str | Path | None = field(default=None, repr=False)
     errors: str = "any"
+    family: str = "linear"
+    exposure: str | None = None
 
     @plain_faults
     def __post_init__(self) -> None:
@@ -74,6 +77,7 @@ class Study(PlainlyShown):
         if not self.large_epsilon:
             check_size(self.epsilon)
         choices = {"method": _METHODS, "calibration": _CALIBRATIONS, "ranges": _RANGES, "errors": _ERRORS}
+        choices["family"] = FAMILIES
         for name, allowed in choices.items():
             if getattr(self, name) not in allowed:
                 raise StudyError(f"{name} must be one of {list(allowed)}, not {shown(getattr(self, name))}.")
@@ -114,8 +118,9 @@ class Study(PlainlyShown):
                 raise StudyError(
                     f"{name} must be a mapping from columns' names, like {name}={{'income': …}}, not {shown(getattr(self, name))}."
                 )
-        for name in ("method", "calibration", "ranges", "errors", "population"):
-            if not isinstance(getattr(self, name), str) and (name != "population" or self.population is not None):
+        for name in ("method", "calibration", "ranges", "errors", "family", "population", "exposure"):
+            left_out = name in ("population", "exposure") and getattr(self, name) is None
+            if not isinstance(getattr(self, name), str) and not left_out:
                 raise StudyError(f"{name} must be a text, not {shown(getattr(self, name))}.")
         if self.ledger is not None and not isinstance(self.ledger, (str, PathLike)):
             raise StudyError(f"ledger must be a path or an address, not {shown(self.ledger)}.")
@@ -148,6 +153,21 @@ class Study(PlainlyShown):
                 "errors='symmetric' and 'skewed' say how far residuals may be clipped, which method='ssp' with calibration='tight' does: use these, or leave it out."
             )
 
+        self._check_family()
+
+    def _check_family(self) -> None:
+        """Refuse what is for lines alone."""
+        if self.exposure is not None and self.family != "poisson":
+            raise StudyError("exposure belongs to family='poisson': it is what the rates of counts are taken by.")
+        if self.family == "linear":
+            return
+        if self.method != "ssp" or self.calibration != "tight":
+            raise StudyError(f"family={self.family!r} is fitted by method='ssp' with calibration='tight': leave out both.")
+        if self.ridge is not None:
+            raise StudyError(f"ridge belongs to family='linear': leave it out, coefficients of family={self.family!r} are shrunk as far as noise asks for.")
+        if self.errors != "any":
+            raise StudyError(f"errors={self.errors!r} is for lines: leave it out, family={self.family!r} clips no residuals.")
+
     @property
     def searches_ranges(self) -> bool:
         """Whether the middles of columns are looked for privately: if that is asked for, or nothing else is said and no regressor's typical range is declared."""
@@ -157,7 +177,9 @@ class Study(PlainlyShown):
     @plain_faults
     def prepare(self) -> tuple[Design, LinkageExposure]:
         """Check all declarations against each other; nothing of the data is needed."""
-        design = build_design(self.formula, self.bounds, self.levels, self.typical, self.fill)
+        design = build_design(
+            self.formula, self.bounds, self.levels, self.typical, self.fill, self.family, self.exposure
+        )
         _check_variables(design, self.linkage, self.unit)
         if self.descent is not None:
             self.descent.first_iterate((design.unscaled() if self.calibration == "paper" else design).scaling)
@@ -168,8 +190,9 @@ class Study(PlainlyShown):
         skipped = ("data", "ledger", "population", "ledger_key", "linkage")
         settings = {name: getattr(self, name) for name in self.__dataclass_fields__ if name not in skipped}
         settings["ranges"] = _RANGES_IN_LEDGERS[self.ranges]
-        if self.errors == "any":  # as before there was a choice
-            del settings["errors"]
+        for name, left_out in (("errors", "any"), ("family", "linear"), ("exposure", None)):  # as before there was a choice
+            if settings[name] == left_out:
+                del settings[name]
         return {**settings, "linkage": self.linkage.identity(), "data": list(fingerprints)}
 
     def check_count(self, count: int) -> None:

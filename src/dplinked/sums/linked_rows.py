@@ -126,6 +126,39 @@ class ClippedResiduals(Private):
 
 
 @dataclass(frozen=True, repr=False)
+class CurveSums(Private):
+    """What a curve makes of the regressors of rows by themselves, each times γ - o and the weight of its block; no response enters.
+
+    Attributes
+    ----------
+    vector
+        ``Σ s (1, h)(m - level)`` (p), m the curve's mean.
+    matrix
+        ``Σ s m' (1, h)(1, x)'`` (p×p), m' the curve's slope.
+    limit, intercept_weight
+        K and ι: ``s(ι, h)`` is at most K long.
+    reach
+        Bound on ``|m - level|``.
+    steepest
+        Bound on m'.
+    radius
+        Bound on ‖x‖.
+    rows
+        Number of rows, public.
+    """
+
+    vector: Floats
+    matrix: Floats
+    limit: float
+    intercept_weight: float
+    reach: float
+    steepest: float
+    radius: float
+    rows: int
+    exposure: LinkageExposure
+
+
+@dataclass(frozen=True, repr=False)
 class RightLinks(Private):
     """Numbers of right links per group among `checked` links in all."""
 
@@ -198,7 +231,16 @@ class Pass(Protocol):
         """The same rows without their links: each row's response is taken for its own. If `weighted`, instruments are times w·a of the group."""
 
     def right_residuals(self, clip: ResidualClip, meat: MeatClip | None = None) -> PrivateResiduals:
-        """``Σ (1, h_i)[(1-o) ψ_i(z_i - t_i) - (1-γ) mean ψ_i(z_l - t_i)]`` over partners l; see :mod:`dplinked.sums.partners`."""
+        """``Σ (1, h_i)[(1-o) ψ_i(z_i - t_i) - (1-γ) mean ψ_i(z_l - t_i)]`` over partners l; see :mod:`dplinked.sums.partners`.
+
+        Along the clip's curve t_i is its mean at the line, and ψ_i multiplies by s_i.
+        """
+
+    def curve_sums(self, clip: ResidualClip, level: float) -> PrivateSums:
+        """``Σ w a s m' (1, h)(1, x)'`` and ``Σ w a s (1, h)(m - level)`` along the clip's curve, of rows by themselves: responses are not read.
+
+        w and a are those of the row's block, if rows have blocks.
+        """
 
 
 @dataclass(frozen=True, repr=False)
@@ -284,12 +326,58 @@ class LinkedRows:
     def right_residuals(self, clip: ResidualClip, meat: MeatClip | None = None) -> ClippedResiduals:
         """The clipped residual equation of right links, and the squares of its contributions if `meat` asks for them."""
         assert clip.intercept_weight > 0.0 or not self.design.intercept, "nothing would bound the intercept's entry"
-        found = self.engine.right_residuals(clip, meat)
-        largest = 0.0
+        found = self._along(clip).engine.right_residuals(*self._stretched(clip, meat))
+        limit, largest, kept = clip.limit * self._reach(clip), 0.0, slice(len(self.design.names))
         if meat is not None:
             first = int(self.design.intercept)
             weights = [*(meat.weights[:first] / (clip.intercept_weight or 1.0)), *meat.weights[first:]]
-            largest = float(max(weights)) * clip.limit
+            largest = float(max(weights)) * limit
+        squares = None if found.meat is None else found.meat[kept, kept]
         return ClippedResiduals(
-            found.vector, clip.limit, clip.intercept_weight, found.meat, meat, largest, self.count, self.exposure
+            found.vector[kept], limit, clip.intercept_weight, squares, meat, largest, self.count, self.exposure
         )
+
+    def curve_sums(self, clip: ResidualClip, level: float) -> CurveSums:
+        """What a curve makes of the regressors of rows by themselves, around a public `level` of the outcome."""
+        curve, kept = clip.curve, slice(len(self.design.names))
+        assert curve is not None
+        assert clip.intercept_weight > 0.0 or not self.design.intercept, "nothing would bound the intercept's entry"
+        found = self._along(clip).engine.curve_sums(self._stretched(clip, None)[0], level)
+        return CurveSums(
+            found.vector[kept],
+            found.matrix[kept, kept],
+            clip.limit,
+            clip.intercept_weight,
+            max(abs(level), abs(curve.largest - level)),
+            curve.steepest,
+            self.design.radius,
+            self.count,
+            self.exposure,
+        )
+
+    def _along(self, clip: ResidualClip) -> LinkedRows:
+        """The rows with their exposure as a last column, where they have one and a curve asks for it."""
+        return self if clip.curve is None else self.with_design(self.design.exposed())
+
+    def _stretched(self, clip: ResidualClip, meat: MeatClip | None) -> tuple[ResidualClip, MeatClip | None]:
+        """The same clips for rows with an exposure. It counts whole on the line, or not at all, and has no instrument, so that its entries are 0."""
+        if clip.curve is None or self.design.exposure is None:
+            return clip, meat
+        beta = np.append(clip.beta, float(clip.exposed))
+        longer = None if meat is None else replace(meat, weights=np.append(meat.weights, 1.0))
+        return replace(clip, beta=beta), longer
+
+    def _reach(self, clip: ResidualClip) -> float:
+        """Bound on residuals that are not clipped, per unit of the limit; 1 for those that are.
+
+        Outcomes lie between 0 and the curve's largest, and so do the curve's means. If the line is level, all means are the same.
+        """
+        if clip.curve is None:
+            return 1.0
+        assert clip.widest == 1.0
+        assert self.design.response.interval == (0.0, float(clip.curve.largest)), "another outcome than the curve's"
+        first = int(self.design.intercept)
+        if clip.beta[first:].any() or (clip.exposed and self.design.exposure is not None):
+            return float(clip.curve.largest)
+        level = float(clip.curve.mean(clip.beta[:first].sum()[None])[0])
+        return max(level, clip.curve.largest - level)

@@ -8,6 +8,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from dplinked.study.family import Curve
+from dplinked.sums.partners import clip_residuals
+
 Floats = NDArray[np.float64]
 
 
@@ -114,6 +117,9 @@ class ResidualClip:
     A row's residuals are clipped to ±`limit`/√(ι² + ‖h‖²), h its instruments and ι the `intercept_weight`, but to ±`widest` at most. So no row's
     ``(ι, h)`` times a clipped residual is longer than `limit`.
 
+    Along a `curve` nothing is clipped, since residuals of rare events are all in one tail. Fitted values are the curve's means at the line, and residuals are multiplied by
+    ``s = min(1, limit/√(ι² + ‖h‖²))`` (`widest` is 1): it is the instruments that are shortened, to at most `limit`.
+
     Attributes
     ----------
     beta
@@ -124,15 +130,29 @@ class ResidualClip:
         ι, what the intercept's 1 counts for; 0 without an intercept.
     widest
         Largest clip.
+    curve
+        How the outcome's mean follows the line; None where it is the line.
+    exposed
+        Whether the logarithm of the exposure is added to the line, if there is an exposure.
     """
 
     beta: Floats
     limit: float
     intercept_weight: float
     widest: float
+    curve: Curve | None = None
+    exposed: bool = True
+
+    def fit(self, line: Floats) -> Floats:
+        """Fitted values of rows (k), from their values on the line."""
+        return line if self.curve is None else self.curve.mean(line)
+
+    def cut(self, residuals: Floats, widths: Floats) -> Floats:
+        """What counts of residuals: ψ of them, or along a curve their part that the shortened instruments leave."""
+        return clip_residuals(residuals, widths) if self.curve is None else residuals * widths
 
     def widths(self, instruments: Floats) -> Floats:
-        """How far the residuals of some rows are clipped (k), from their instruments without the intercept's (d×k)."""
+        """How far the residuals of some rows are clipped, or by what their instruments are multiplied (k); from instruments without the intercept's (d×k)."""
         norms = np.sqrt(self.intercept_weight**2 + np.einsum("ij,ij->j", instruments, instruments))
         return np.asarray(self.limit / np.maximum(norms * (1.0 + 1e-12), self.limit / self.widest), np.float64)
 

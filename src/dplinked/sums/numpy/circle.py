@@ -112,8 +112,10 @@ def responses_alone(data: PreparedRows) -> PreparedRows:
 
 def _choose_columns(data: PreparedRows, names: Collection[str]) -> PreparedRows:
     """The same rows without regressors; of the response's columns those are read that are named, and keys are."""
-    bounds = {name: bounds for name, bounds in data.design.bounds.items() if name in names}
-    return replace(data, design=replace(data.design, columns=(), groups=(), bounds=bounds, levels={}, half_widths=None))
+    design = data.design
+    bounds = {name: bounds for name, bounds in design.bounds.items() if name in names}
+    levels = {name: levels for name, levels in design.levels.items() if name in names}
+    return replace(data, design=replace(design, columns=(), groups=(), bounds=bounds, levels=levels, half_widths=None))
 
 
 def _keys_alone(data: PreparedRows) -> PreparedRows:

@@ -15,6 +15,7 @@
 #define NEAR 512           /* responses of a block, and of the partners after its last, that are at hand at once */
 #define LANES 8            /* whole numbers that are shuffled at once */
 #define ROUNDS 4           /* of a permutation, as circle.py has it */
+#define LEAST_ETA -30.0    /* as family.py has it */
 #define ROOM (1.0 + 1e-12) /* for the last digits of a norm */
 
 #if defined(__GNUC__) && !defined(__clang__) && defined(__x86_64__) && defined(__GLIBC__)
@@ -30,10 +31,10 @@ typedef struct {
     double low, high, fill, shift, scale, half;
 } Scaling;
 
-/* What types.py calls a ResidualClip, with the line's level and, for squares of rows, the norm that contributions are cut to; and what the
- * whole numbers in a circle mean: middle + unit * number is a response. */
+/* What types.py calls a ResidualClip, with the line's level and, for squares of rows, the norm that contributions are cut to; what the
+ * whole numbers in a circle mean: middle + unit * number is a response; and the curve that means follow: `events`, `counts` up to so many, or neither. */
 typedef struct {
-    double level, limit, intercept_weight, widest, norm, middle, unit;
+    double level, limit, intercept_weight, widest, norm, middle, unit, events, counts, highest, steepest;
 } Clip;
 
 /* Totals of blocks (blocks x width); what rounding lost of them, or NULL; and `run`, the sum of the latest rows of `block`, which is not
@@ -110,6 +111,33 @@ INLINE void fit_line(const double *restrict x, const double *slopes, double leve
     for (int64_t j = 0; j < columns; j++)
         for (int64_t i = 0; i < rows; i++)
             line[i] += slopes[j] * x[j * STRIDE + i];
+}
+
+/* Turn a line into a curve's means and, where they are asked for, its slopes, as family.py has them. */
+INLINE void follow_curve(double *restrict line, double *restrict slope, const Clip *c, int64_t rows)
+{
+    double eta[CHUNK], below[CHUNK];
+    const double most = c->events ? 1.0 : c->counts, steepest = c->steepest;
+    for (int64_t i = 0; i < rows; i++) {
+        eta[i] = line[i] < LEAST_ETA ? LEAST_ETA : line[i] > c->highest ? c->highest : line[i];
+        eta[i] = exp(c->events ? -eta[i] : eta[i]);
+        line[i] = below[i] = 0.0;
+    }
+    for (int64_t k = (int64_t)c->counts - 1; k > 0; k--) {
+        const double missing = c->counts - (double)k, step = 1.0 / (double)k;
+        for (int64_t i = 0; i < rows; i++) {
+            line[i] = (line[i] + missing) * (eta[i] * step);
+            below[i] = (below[i] + 1.0) * (eta[i] * step);
+        }
+    }
+    for (int64_t i = 0; i < rows; i++) {
+        const double none = c->events ? 1.0 / (1.0 + eta[i]) : exp(-eta[i]);
+        const double mean = c->events ? none : c->counts - none * (line[i] + c->counts);
+        const double rise = c->events ? none * (1.0 - none) : eta[i] * none * (below[i] + 1.0);
+        line[i] = mean < 0.0 ? 0.0 : mean > most ? most : mean;
+        if (slope)
+            slope[i] = rise < 0.0 ? 0.0 : rise > steepest ? steepest : rise;
+    }
 }
 
 /* Turn squared lengths into size / max(length, least). */
@@ -281,6 +309,10 @@ INLINE int meet_partners(const int32_t *circle, int64_t size, const int64_t *slo
             unroll(circle, size, place + 1 < size ? place + 1 : 0, partners, c, z);
             met = z;
         }
+        if (c->events || c->counts) {
+            own[i] = (1.0 - o) * own[i] - share * (add_up(met, partners) - (double)partners * line[i]) * width[i];
+            continue;
+        }
         const double sum = partners == PARTNERS ? add_clipped(met, PARTNERS, line[i], width[i]) : add_clipped(met, partners, line[i], width[i]);
         own[i] = (1.0 - o) * own[i] - share * sum;
     }
@@ -416,7 +448,7 @@ FOR_ALL_MACHINES int dplinked_residuals(int64_t rows, int64_t columns, int inter
 {
     const int64_t d = columns, p = d + intercept;
     double *x = workspace, *u = x + d * STRIDE, *h = u + p * STRIDE, *line = h + p * STRIDE, z[CHUNK], width[CHUNK], lengths[CHUNK];
-    const int clipped = c->limit <= DBL_MAX;
+    const int clipped = c->limit <= DBL_MAX, curved = c->events || c->counts;
     Totals t = {totals, lost, line + STRIDE, mixed ? 2 * p + 1 : p, -1, 0};
     for (int64_t i = 0; i < CHUNK; i++)
         h[i] = 1.0; /* the intercept's; without one, written over */
@@ -436,6 +468,8 @@ FOR_ALL_MACHINES int dplinked_residuals(int64_t rows, int64_t columns, int inter
                 width[i] += hj[i] * hj[i];
         }
         fit_line(x, slopes, mixed ? 0.0 : c->level, d, n, line);
+        if (curved)
+            follow_curve(line, 0, c, n);
         scale_cells(cells[d] + first, scaling + d, n, z);
         for (int64_t i = 0; mixed && i < n; i++)
             z[i] -= c->level + a[code[i]] * line[i];
@@ -443,7 +477,10 @@ FOR_ALL_MACHINES int dplinked_residuals(int64_t rows, int64_t columns, int inter
             z[i] = (values ? c->middle + c->unit * to_whole(z[i], c) : z[i]) - line[i];
         if (clipped) {
             divide_by_lengths(width, c->limit, c->limit / c->widest, n);
-            clip_all(z, width, n);
+            for (int64_t i = 0; curved && i < n; i++)
+                z[i] *= width[i];
+            if (!curved)
+                clip_all(z, width, n);
         }
         for (int64_t start = 0, stop; values && start < n; start = stop) {
             const int64_t block = code[start], where = starts[block], size = starts[block + 1] - where;
@@ -488,6 +525,53 @@ FOR_ALL_MACHINES int dplinked_residuals(int64_t rows, int64_t columns, int inter
     }
     if (totals)
         end_run(&t);
+    return 1;
+}
+
+/* Sums along a curve, of rows by themselves: products s m' (1, h)(1, x)' and then s (1, h)(m - middle), with s = min(1, limit / |(ι, h)|) times the
+ * weight of the row's block. Returns 0 where a code is no block's number, else 1. */
+FOR_ALL_MACHINES int dplinked_curve(int64_t rows, int64_t columns, int intercept, const double *const *cells, const Scaling *scaling,
+                                    const double *slopes, const Clip *c, int64_t blocks, const int32_t *codes, const double *weights,
+                                    double *sums, double *workspace)
+{
+    const int64_t d = columns, p = d + intercept;
+    double *x = workspace, *h = x + p * STRIDE, *line = h + p * STRIDE, share[CHUNK], slope[CHUNK], steep[CHUNK];
+    for (int64_t i = 0; i < CHUNK; i++)
+        x[i] = h[i] = 1.0; /* the intercept's; without one, written over */
+    for (int64_t first = 0; first < rows; first += CHUNK) {
+        const int64_t n = rows - first < CHUNK ? rows - first : CHUNK;
+        const int32_t *code = codes ? codes + first : 0;
+        int same = 1;
+        if (code && !check_codes(code, n, blocks, &same))
+            return 0;
+        for (int64_t i = 0; i < n; i++)
+            share[i] = c->intercept_weight * c->intercept_weight;
+        for (int64_t j = 0; j < d; j++) {
+            double *restrict xj = x + (j + intercept) * STRIDE, *restrict hj = h + (j + intercept) * STRIDE;
+            scale_cells(cells[j] + first, scaling + j, n, xj);
+            clip_instrument(xj, scaling[j].half, n, hj);
+            for (int64_t i = 0; i < n; i++)
+                share[i] += hj[i] * hj[i];
+        }
+        fit_line(x + intercept * STRIDE, slopes, c->level, d, n, line);
+        follow_curve(line, slope, c, n);
+        divide_by_lengths(share, c->limit, c->limit / c->widest, n);
+        for (int64_t i = 0; weights && i < n; i++)
+            share[i] *= weights[code[i]];
+        for (int64_t i = 0; i < n; i++)
+            line[i] = share[i] * (line[i] - c->middle);
+        for (int64_t j = 0; j < p; j++) {
+            const double *restrict hj = h + j * STRIDE;
+            int64_t k = 0;
+            sums[p * p + j] += multiply(hj, line, n);
+            for (int64_t i = 0; i < n; i++)
+                steep[i] = hj[i] * (share[i] * slope[i]);
+            for (; k + 4 <= p; k += 4)
+                multiply_four(steep, x + k * STRIDE, n, sums + j * p + k);
+            for (; k < p; k++)
+                sums[j * p + k] += multiply(steep, x + k * STRIDE, n);
+        }
+    }
     return 1;
 }
 

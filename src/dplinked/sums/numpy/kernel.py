@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from dplinked.data.encoding import CHANGED
 from dplinked.errors import ReleaseError
 from dplinked.study.design import Design
+from dplinked.study.family import Curve
 from dplinked.sums.numpy.prepare import Blocks, Piece
 from dplinked.sums.partners import NEAR, PARTNERS
 from dplinked.sums.types import MeatClip, ResidualClip
@@ -51,6 +52,9 @@ def _load() -> Any:
         library.dplinked_store.argtypes = [whole, *[pointer] * 5]
         library.dplinked_residuals.argtypes = [
             whole, whole, ctypes.c_int, ctypes.c_int, *[pointer] * 4, whole, *[pointer] * 12
+        ]  # fmt: skip
+        library.dplinked_curve.argtypes = [
+            whole, whole, ctypes.c_int, *[pointer] * 4, whole, *[pointer] * 4
         ]  # fmt: skip
         library.dplinked_places.argtypes = [whole, whole, *[pointer] * 4, whole, *[pointer] * 2]
         library.dplinked_counts.argtypes = [
@@ -181,7 +185,7 @@ class ResidualSums:
         scale = (0.0, 1.0) if circle is None else (circle.middle, circle.unit)
         norm = 0.0 if meat is None else meat.norm
         clips = (math.inf, 0.0, 1.0) if clip is None else (clip.limit, clip.intercept_weight, clip.widest)
-        self._clip = np.array([level, *clips, norm, *scale])
+        self._clip = np.array([level, *clips, norm, *scale, *_curve(None if clip is None else clip.curve)])
         by_row = meat is not None and meat.route == "row"
         self._squared = np.array(meat.weights, np.float64) if meat is not None and by_row else None
         size, p = 1 if blocks is None else blocks.sizes.size, len(design.names)
@@ -208,6 +212,40 @@ class ResidualSums:
         )  # fmt: skip
         _check(done)
         return [sums[:p], sums[p:].reshape(p, p)]
+
+
+class CurveSums:
+    """The sums of one thread along a curve, of rows by themselves; :meth:`add` returns those of one tile.
+
+    Parameters
+    ----------
+    design
+        The scaling and the instrument.
+    clip, level
+        The curve, the line, how far instruments are shortened, and what means are taken around.
+    blocks
+        The blocks, by whose weights rows are multiplied, if there are any.
+    """
+
+    def __init__(self, design: Design, clip: ResidualClip, level: float, blocks: Blocks | None) -> None:
+        self._columns, self._blocks, first = _Columns(design), blocks, int(design.intercept)
+        self._slopes, around = np.array(clip.beta[first:], np.float64), float(clip.beta[:first].sum())
+        limits = around, clip.limit, clip.intercept_weight, clip.widest
+        self._clip = np.array([*limits, 0.0, level, 1.0, *_curve(clip.curve)])
+        self.totals: list[Floats] = []
+
+    def add(self, tile: Piece) -> list[Floats]:
+        """Sum a tile: ``Σ s m' (1, h)(1, x)'`` (p×p) and ``Σ s (1, h)(m - level)`` (p), each row times the weight of its block."""
+        d, intercept, codes = self._columns.count, int(self._columns.design.intercept), _codes(tile)
+        weights, size = (None, 1) if self._blocks is None else (self._blocks.weights, self._blocks.sizes.size)
+        p, cells = d + intercept, self._columns.cells(tile)
+        sums = np.zeros(p * p + p)
+        done = KERNEL.dplinked_curve(
+            tile.count, d, intercept, _pointers(cells), self._columns.scaling, _address(self._slopes), _address(self._clip), size,
+            _address(codes), _address(weights), _address(sums), self._columns.workspace,
+        )  # fmt: skip
+        _check(done)
+        return [sums[: p * p].reshape(p, p), sums[p * p :]]
 
 
 class ResidualCounts:
@@ -261,7 +299,7 @@ def store_responses(alone: Design, piece: Piece, middle: float, unit: float, val
     """Write the responses of rows into their slots. The design has no columns but the response."""
     columns = _Columns(alone)
     cells = columns.cells(piece)
-    clip = np.array([0.0, 0.0, 0.0, 0.0, 0.0, middle, unit])
+    clip = np.array([0.0, 0.0, 0.0, 0.0, 0.0, middle, unit, *_curve(None)])
     KERNEL.dplinked_store(
         piece.count, _pointers(cells), columns.scaling, _address(clip), _address(piece.slots), _address(values)
     )
@@ -295,6 +333,13 @@ def _check(done: int) -> None:
     """Refuse rows that are not those whose blocks were counted."""
     if not done:
         raise ReleaseError(CHANGED)
+
+
+def _curve(curve: Curve | None) -> tuple[float, ...]:
+    """The curve as kernel.c has it in a Clip: whether it is that of events, the largest count, and the ends of η and of slopes."""
+    if curve is None:
+        return 0.0, 0.0, 0.0, 0.0
+    return float(not curve.counts), float(curve.largest * curve.counts), curve.highest, curve.steepest
 
 
 def _scaling(design: Design, place: int) -> tuple[float, ...]:

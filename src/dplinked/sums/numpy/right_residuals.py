@@ -26,7 +26,7 @@ from dplinked.sums.numpy.instrument import complete_sums
 from dplinked.sums.numpy.prepare import Piece, PreparedRows, Strip, cut_strips
 from dplinked.sums.numpy.reduce import Sums, Totals, merge, sum_strips, sum_tiles
 from dplinked.sums.numpy.residuals import MEASURING, begin_counts, instruments_of, shorten
-from dplinked.sums.partners import PARTNERS, clip_residuals
+from dplinked.sums.partners import PARTNERS
 from dplinked.sums.types import MeatClip, Predictor, PrivateCounts, PrivateResiduals, PrivateSums, ResidualClip
 
 Floats = NDArray[np.float64]
@@ -106,9 +106,9 @@ def _row_terms(data: PreparedRows, clip: ResidualClip, circle: Circle | None, st
     """``(1, h_i)`` times what it is multiplied by, of each row of a strip (p×k)."""
     h, fitted, widths = _row_clips(data, clip, strip.x)
     z = strip.z if circle is None else circle.rounded(strip.z)
-    brackets = clip_residuals(z - fitted, widths)
+    brackets = clip.cut(z - fitted, widths)
     if data.blocks is not None and circle is not None:
-        o, met = strip.take(data.blocks.o), _meet_partners(circle, strip, fitted, widths)
+        o, met = strip.take(data.blocks.o), _meet_partners(circle, strip, clip, fitted, widths)
         brackets = (1.0 - o) * brackets - (1.0 - (strip.take(data.blocks.a) + o)) * met
     if data.blocks is not None and data.blocks.weights is not None:
         brackets *= strip.take(data.blocks.weights)
@@ -119,10 +119,10 @@ def _row_clips(data: PreparedRows, clip: ResidualClip, x: Floats) -> tuple[Float
     """Instruments (p×k), fitted values (k) and widths (k) of rows."""
     first = int(data.design.intercept)
     h = instruments_of(data, x)
-    return h, clip.beta[:first].sum() + clip.beta[first:] @ x, clip.widths(h[first:])
+    return h, clip.fit(clip.beta[:first].sum() + clip.beta[first:] @ x), clip.widths(h[first:])
 
 
-def _meet_partners(circle: Circle, strip: Strip, fitted: Floats, widths: Floats) -> Floats:
+def _meet_partners(circle: Circle, strip: Strip, clip: ResidualClip, fitted: Floats, widths: Floats) -> Floats:
     """Mean clipped residual of each row with the responses of its partners; 0 in blocks of one (k)."""
     assert strip.codes is not None
     assert strip.slots is not None
@@ -131,7 +131,7 @@ def _meet_partners(circle: Circle, strip: Strip, fitted: Floats, widths: Floats)
     partners, met = np.minimum(PARTNERS, sizes - 1), np.zeros_like(fitted)
     for lag in range(1, 1 + int(partners.max(initial=0))):
         z = circle.middle + circle.unit * circle.values[starts + (places + lag) % sizes]
-        met += np.where(lag <= partners, clip_residuals(z - fitted, widths), 0.0)
+        met += np.where(lag <= partners, clip.cut(z - fitted, widths), 0.0)
     return np.asarray(met / np.maximum(partners, 1))
 
 
@@ -161,7 +161,7 @@ def _matched(data: PreparedRows, clip: ResidualClip, meat: MeatClip | None) -> t
         h, fitted, widths = _row_clips(data, clip, x[:, rows])
         pairs = C[rows]
         row = np.repeat(np.arange(fitted.size), np.diff(pairs.indptr))
-        met = clip_residuals(z[pairs.indices] - fitted[row], widths[row])
+        met = clip.cut(z[pairs.indices] - fitted[row], widths[row])
         terms = h * np.bincount(row, pairs.data * met, fitted.size)
         return [np.add.reduce(terms, axis=1), _square_rows(terms, meat)]
 

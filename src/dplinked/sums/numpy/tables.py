@@ -16,7 +16,7 @@ from dplinked.data.table import Rows
 from dplinked.linkage import Linkage, PrivacyUnit
 from dplinked.study.design import Design
 from dplinked.sums.engine import Source
-from dplinked.sums.numpy import counts, instrument, kernel, paper, residuals, right_residuals
+from dplinked.sums.numpy import counts, curve, instrument, kernel, paper, residuals, right_residuals
 from dplinked.sums.numpy.prepare import Parts, PreparedRows, prepare_rows
 from dplinked.sums.types import (
     BlockFacts,
@@ -152,6 +152,10 @@ class TablePass:
     def right_residuals(self, clip: ResidualClip, meat: MeatClip | None = None) -> PrivateResiduals:
         """The clipped residual equation of right links, and the squares of its contributions if they are asked for."""
         return right_residuals.right_residuals(self.data, clip, meat)
+
+    def curve_sums(self, clip: ResidualClip, level: float) -> PrivateSums:
+        """The outcome's expected equation along a curve, and its slope, of rows by themselves."""
+        return curve.curve_sums(self.data, clip, level)
 
 
 def resolve_data(data: Any) -> Any:

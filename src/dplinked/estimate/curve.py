@@ -1,0 +1,124 @@
+"""Events and counts: how far instruments are shortened, where steps start and how long they may be, and what they tell together.
+
+Nothing here sees data. All of it follows from public and released values, so a poor guess costs precision, never privacy.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from statistics import NormalDist
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dplinked.estimate.centring import centred_core
+from dplinked.privacy.quantities.instrument import ReleasedSums
+from dplinked.study.family import Curve
+
+Floats = NDArray[np.float64]
+
+_EXAMPLES = np.array([NormalDist().inv_cdf((i + 0.5) / 64) for i in range(64)])  # where ‖h‖² may lie
+_TRIED = np.geomspace(0.5, 2.0, 30)  # limits, relative to the root mean square of ‖(ι, h)‖
+_GUESS = 0.3  # deviation of an outcome, relative to its largest
+_LONGEST = 1.5  # step, in deviations of η
+_WIDEST = 3.0  # deviation of η that a start may have
+_HERMITE = np.polynomial.hermite_e.hermegauss(41)
+
+
+def choose_limit(ratios: Floats, iota: float, noise: float, count: float) -> tuple[float, float]:
+    """K, the length that instruments are shortened to, and the root mean square of what that leaves of them.
+
+    The shorter, the less noise, and the less the rows far out tell. Norms of instruments are taken to spread as those of independent normal columns do.
+
+    Parameters
+    ----------
+    ratios
+        Root mean square of each instrument (d).
+    iota
+        What the intercept's 1 counts for.
+    noise
+        Standard deviation of the equation's noise per unit of K, relative to the outcome's largest.
+    count
+        Number of rows, squares of their weights.
+    """
+    square, spread = float((ratios**2).sum()), math.sqrt(2.0 * float((ratios**4).sum()))
+    squares = np.clip(square + spread * _EXAMPLES, 0.05 * square, max(1.0, square, float(ratios.size)))
+    typical = math.sqrt(iota**2 + square) if square or iota else 1.0
+
+    def judge(limit: float) -> tuple[float, float]:
+        shares = np.minimum(1.0, limit / np.sqrt(iota**2 + squares)) if typical else np.ones(1)
+        signal, sampling = float((shares * squares).mean()), float((shares**2 * squares).mean())
+        d = max(1, ratios.size)
+        error = (sampling / d * count * _GUESS**2 + (noise * limit) ** 2) / max(signal / d, 1e-300) ** 2
+        return error, math.sqrt(sampling / square) if square else 1.0
+
+    if not square:
+        return max(iota, 1.0), 1.0
+    limit = min((typical * tried for tried in _TRIED.tolist()), key=lambda one: judge(one)[0])
+    return limit, judge(limit)[1]
+
+
+def expect_outcome(curve: Curve, level: float, sums: ReleasedSums, rows: float) -> float:
+    """Mean outcome as the released equation around a `level` tells it, at least that of one row and at most that of all but one.
+
+    `sums` are the equation and its slope along the level line, that slope over the curve's.
+    """
+    mean = level + float(sums.vector[0] / sums.matrix[0, 0])
+    least = 1.0 / max(rows, 2.0)
+    return min(curve.largest - least, max(least, mean))
+
+
+def find_start(curve: Curve, mean: float, slopes: Floats, means: Floats, covariance: Floats) -> Floats:
+    """Coefficients on the curve (p) from those of the straight line, the intercept first.
+
+    If η is normal with deviation σ around μ, the line's slopes are those on the curve times ``E m'(η)`` (Stein), and the mean outcome is ``E m(η)``. So μ and the factor are
+    looked for by turns.
+
+    Parameters
+    ----------
+    mean
+        Mean outcome.
+    slopes, means
+        Slopes of the straight line, and means of the columns (d each).
+    covariance
+        Of the columns (d×d).
+    """
+    nodes, weights = _HERMITE[0], _HERMITE[1] / _HERMITE[1].sum()
+    spread = math.sqrt(max(0.0, float(slopes @ covariance @ slopes)))
+    middle = curve.find_eta(mean)
+    factor = 1.0 / max(float(curve.mean_and_slope(np.array([middle]))[1][0]), 1e-6)
+    for _ in range(40):
+        factor = min(factor, _WIDEST / max(spread, 1e-300))
+        found, steep = curve.mean_and_slope(middle + factor * spread * nodes)
+        rise = max(float(weights @ steep), 1e-6)
+        middle += float(np.clip((mean - weights @ found) / rise, -1.0, 1.0))
+        factor = (factor + 1.0 / rise) / 2.0
+    factor = min(factor, _WIDEST / max(spread, 1e-300))
+    return np.concatenate([[middle - factor * float(slopes @ means)], factor * slopes])
+
+
+def column_covariance(sums: ReleasedSums, half_widths: Floats, intercept: bool) -> Floats:
+    """Covariance of the columns (d×d), from the slope of a level line, whose instruments are columns over their half-widths; made positive semidefinite."""
+    total = sums.matrix[0, 0] if intercept else float(np.trace(np.abs(sums.matrix))) / max(1, len(sums.matrix))
+    core = centred_core(sums.matrix, intercept) * half_widths[:, None] / max(total, 1e-300)
+    values, vectors = np.linalg.eigh((core + core.T) / 2.0)
+    return np.asarray((vectors * np.maximum(values, 0.0)) @ vectors.T, np.float64)
+
+
+def limit_step(before: Floats, after: Floats, sizes: Floats) -> tuple[Floats, float]:
+    """The coefficients after a step that moves η by at most `_LONGEST` deviations, and by how many it moved it.
+
+    `sizes` are those of the columns (p), 1 for the intercept.
+    """
+    way = float(np.linalg.norm((after - before) * sizes))
+    return before + min(1.0, _LONGEST / max(way, 1e-300)) * (after - before), way
+
+
+def with_firm_corner(sums: ReleasedSums, intercept: bool) -> ReleasedSums:
+    """The same sums with the intercept's own entry at least as large as its noise, so that it can be divided by."""
+    if not intercept:
+        return sums
+    matrix = sums.matrix.copy()
+    matrix[0, 0] = max(matrix[0, 0], sums.matrix_scale[0, 0], 1e-300)
+    return replace(sums, matrix=matrix)
