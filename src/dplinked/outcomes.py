@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from statistics import NormalDist
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dplinked.errors import StudyError
 from dplinked.estimate.centring import centred_core
-from dplinked.estimate.coefficients import Estimate, solve_sums
+from dplinked.estimate.coefficients import solve_sums
 from dplinked.estimate.curve import (
     choose_limit,
     column_covariance,
@@ -37,12 +38,13 @@ from dplinked.privacy.quantities.curve import (
 )
 from dplinked.privacy.quantities.instrument import ReleasedSums
 from dplinked.privacy.quantities.meat import SCALE_ALONE, MeatRoute, choose_route
+from dplinked.privacy.quantities.residual_scale import plan_residual_scale, release_residual_size, residual_edges
 from dplinked.privacy.quantities.right_residuals import (
     release_residual_meat,
     release_right_residuals,
     right_residuals_sensitivity,
 )
-from dplinked.privacy.spending import CURVE_SLOPE, LEVEL_SLOPE, MEAT, NEARER, Spending
+from dplinked.privacy.spending import CLIPPING, CURVE_SLOPE, LEVEL_SLOPE, MEAT, NEARER, Spending
 from dplinked.release.build import build_release
 from dplinked.release.release import Release
 from dplinked.second_stage import prior_scale
@@ -51,13 +53,17 @@ from dplinked.study.instrument import column_spread
 from dplinked.study.study import Study
 from dplinked.sums.linked_rows import LinkedRows
 from dplinked.sums.partners import unlinking_terms
-from dplinked.sums.types import MeatClip, ResidualClip
+from dplinked.sums.types import MeatClip, Predictor, ResidualClip
 
 Floats = NDArray[np.float64]
 
-_WIDE = 2.5  # times its root mean square: how far a column's instrument follows it
-_FAR = 0.7  # deviations of η: after a step as long as this, another one comes before the last
+_WIDE = 2.0  # times its root mean square: how far a column's instrument follows it
+_FAR = 0.2  # deviations of η: after a step longer than this, and than noise makes it, another one comes before the last
+_BY_NOISE = 2.5  # times what noise moves η by
 _MOST_STEPS = 4
+_NEARLY_ALL = 0.99  # of the counts lie below the one that is looked for, or fewer where noise asks for it
+_BEYOND = 0.995  # how far counts are clipped beyond it, as a normal deviate relates to that of the level
+_WORTH_A_SEARCH = 4  # largest counts from which on a smaller one is looked for
 _ROOM = 1.3  # times its root mean square: norm of a row's shortened instruments
 
 
@@ -118,6 +124,7 @@ class Equation:
 
 def fit_curve(study: Study, rows: LinkedRows, groups: Groups, spending: Spending) -> Release:
     """The response's part of the equation once, then steps along the curve, and a variance where intervals are asked for."""
+    declared, rows = rows.design, clip_counts(rows, spending)
     equation = write_equation(rows, groups, spending)
     keep = MEAT if study.intervals else 0.0
     steep = release_level_slope(equation, spending)
@@ -134,7 +141,25 @@ def fit_curve(study: Study, rows: LinkedRows, groups: Groups, spending: Spending
     if study.intervals:
         variance = release_outcome_variance(study, equation, estimate.beta, deviation, spending)
     errors = split_errors(equation.rows.design, groups, estimate, sums, variance, share)
-    return build_release(study, equation.rows.design, rows.count, spending, estimate, errors, sums=sums)
+    design = replace(equation.rows.design, bounds=declared.bounds)
+    return build_release(study, design, rows.count, spending, estimate, errors, sums=sums)
+
+
+def clip_counts(rows: LinkedRows, spending: Spending) -> LinkedRows:
+    """The same rows with counts clipped where few of them lie beyond, found privately, if the declared largest is further out.
+
+    Noise follows the largest count. The curve knows that counts are clipped, so it bends nothing.
+    """
+    design, curve = rows.design, rows.design.curve
+    assert curve is not None
+    planned = plan_residual_scale(rows.exposure, rows.count, spending.share(CLIPPING), _NEARLY_ALL)
+    if curve.largest < _WORTH_A_SEARCH or planned is None:
+        return rows
+    flat = Predictor(np.zeros(len(design.names)), np.zeros(len(design.columns)), 1.0)
+    counts = rows.residual_counts(flat, residual_edges(curve.largest / 2.0))
+    size, level = release_residual_size(counts, spending, CLIPPING, _NEARLY_ALL)
+    further = NormalDist().inv_cdf(_BEYOND) / NormalDist().inv_cdf(level)
+    return rows.with_design(design.with_largest(min(curve.largest, math.ceil(size * max(1.0, further)))))
 
 
 def write_equation(rows: LinkedRows, groups: Groups, spending: Spending) -> Equation:
@@ -218,7 +243,7 @@ def start_from_line(equation: Equation, straight: ReleasedSums) -> tuple[Floats,
     means = straight.matrix[0, 1:] / straight.matrix[0, 0]
     start = find_start(equation.curve, mean, slopes, means, covariance)
     if design.exposure is not None:
-        start[0] -= float(np.mean(design.exposure.interval))
+        start[0] -= math.log(float(np.exp(design.exposure.interval).mean()))
     return start, mean, explained
 
 
@@ -227,9 +252,9 @@ def approach(equation: Equation, told: Floats, scale: Floats, beta: Floats, spen
     sizes = np.concatenate([np.ones(int(equation.intercept)), equation.sizes])
     for _ in range(_MOST_STEPS):
         sums = release_step(equation, told, scale, beta, spending, NEARER, NEARER)
-        after = solve_descent(sums, equation.intercept, prior_scale(equation.rows.design)).beta
-        beta, way = limit_step(beta, after, sizes)
-        if way < _FAR:
+        after = solve_descent(sums, equation.intercept, prior_scale(equation.rows.design))
+        beta, way = limit_step(beta, after.beta, sizes)
+        if way <= max(_FAR, _BY_NOISE * math.sqrt(float(sizes**2 @ np.diag(after.covariance)))):
             break
     return beta
 

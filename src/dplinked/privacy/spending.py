@@ -20,8 +20,8 @@ FIRST_STAGE = (0.05, 0.25)  # sums from which the second stage starts: least and
 CLIPPING = 0.015  # the size of right links' residuals, before each step of the second stage
 GRAM = (0.05, 0.4)  # the slope of the second stage's equation: least and most
 FIRST_STEP = 0.25  # of what is left for the second stage: its first step
-LEVEL_SLOPE = 0.04  # the slope of a curve's equation along a level line, from which its shares and its start follow
-NEARER = 0.03  # the expected equation, and again its slope, at each step that is not the last
+LEVEL_SLOPE = 0.03  # the slope of a curve's equation along a level line, from which its shares and its start follow
+NEARER = 0.02  # the expected equation, and again its slope, at each step that is not the last
 CURVE_SLOPE = (0.05, 0.3)  # the slope at the last step: least and most
 
 _ROUNDING = 1e-9  # room for the last digits of sums of squares

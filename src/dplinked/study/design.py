@@ -240,6 +240,15 @@ class Design:
         widths = tuple(min(width, column.peak) for width, column in zip(half_widths, self.columns, strict=True))
         return replace(self, half_widths=widths)
 
+    def with_largest(self, largest: int) -> Design:
+        """The same design with counts clipped to a smaller largest one."""
+        assert self.curve is not None
+        response = replace(self.response, interval=(0.0, float(largest)))
+        bounds = dict(self.bounds)
+        if response.plain is not None:
+            bounds[response.plain] = response.interval
+        return replace(self, response=response, bounds=bounds, curve=replace(self.curve, largest=largest))
+
     def exposed(self) -> Design:
         """The design of passes along the line: the exposure's logarithm comes as a last column that has no instrument."""
         if self.exposure is None:
