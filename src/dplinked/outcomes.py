@@ -61,6 +61,7 @@ _WIDE = 2.0  # times its root mean square: how far a column's instrument follows
 _FAR = 0.2  # deviations of η: after a step longer than this, and than noise makes it, another one comes before the last
 _BY_NOISE = 2.5  # times what noise moves η by
 _MOST_STEPS = 4
+_PLAUSIBLE = 1.5  # size of slopes on the curve, by which the straight line's are drawn towards zero where noise asks for it
 _NEARLY_ALL = 0.99  # of the counts lie below the one that is looked for, or fewer where noise asks for it
 _BEYOND = 0.995  # how far counts are clipped beyond it, as a normal deviate relates to that of the level
 _WORTH_A_SEARCH = 4  # largest counts from which on a smaller one is looked for
@@ -106,6 +107,11 @@ class Equation:
         return self.rows.design.intercept
 
     @property
+    def all_sizes(self) -> Floats:
+        """Root mean square of each column, the intercept's 1 first (p)."""
+        return np.concatenate([np.ones(int(self.intercept)), self.sizes])
+
+    @property
     def level_line(self) -> Floats:
         """Coefficients of the level line (p): with an intercept, half of all outcomes happen along it."""
         beta = np.zeros(len(self.rows.design.names))
@@ -136,6 +142,7 @@ def fit_curve(study: Study, rows: LinkedRows, groups: Groups, spending: Spending
     beta = approach(equation, told, scale, beta, spending)
     sums = release_step(equation, told, scale, beta, spending, spending.unspent(keep + last), last)
     estimate = solve_descent(sums, equation.intercept, prior_scale(rows.design))
+    estimate = replace(estimate, beta=limit_step(beta, estimate.beta, equation.all_sizes)[0])
     deviation, share = spread_of_outcome(equation, mean, explained)
     variance = None
     if study.intervals:
@@ -231,17 +238,17 @@ def release_responses(equation: Equation, spending: Spending, share: float) -> t
 
 def start_from_line(equation: Equation, straight: ReleasedSums) -> tuple[Floats, float, float]:
     """Coefficients to start from (p), the mean outcome, and the variance of outcomes that a straight line explains."""
-    design, first = equation.rows.design, int(equation.intercept)
-    line = solve_sums(straight, intercept=equation.intercept, prior_scale=prior_scale(design) * equation.curve.largest**2)
-    slopes = line.beta[first:]
+    design, first, curve = equation.rows.design, int(equation.intercept), equation.curve
+    mean = expect_outcome(curve, equation.level, straight, equation.groups.total) if first else equation.level
+    steep = float(curve.mean_and_slope(np.array([curve.find_eta(mean)]))[1][0])
+    prior = prior_scale(design) * (_PLAUSIBLE * steep) ** 2
+    slopes = solve_sums(straight, intercept=equation.intercept, prior_scale=prior).beta[first:]
     covariance = column_covariance(straight, np.array(design.half_widths), equation.intercept)
     explained = max(0.0, float(slopes @ covariance @ slopes))
     if not first:
-        steep = float(equation.curve.mean_and_slope(np.zeros(1))[1][0])
-        return slopes / steep, equation.level, explained
-    mean = expect_outcome(equation.curve, equation.level, straight, equation.groups.total)
+        return slopes / steep, mean, explained
     means = straight.matrix[0, 1:] / straight.matrix[0, 0]
-    start = find_start(equation.curve, mean, slopes, means, covariance)
+    start = find_start(curve, mean, slopes, means, covariance)
     if design.exposure is not None:
         start[0] -= math.log(float(np.exp(design.exposure.interval).mean()))
     return start, mean, explained
@@ -249,7 +256,7 @@ def start_from_line(equation: Equation, straight: ReleasedSums) -> tuple[Floats,
 
 def approach(equation: Equation, told: Floats, scale: Floats, beta: Floats, spending: Spending) -> Floats:
     """Steps of little precision towards the solution: one, and further ones after long ones."""
-    sizes = np.concatenate([np.ones(int(equation.intercept)), equation.sizes])
+    sizes = equation.all_sizes
     for _ in range(_MOST_STEPS):
         sums = release_step(equation, told, scale, beta, spending, NEARER, NEARER)
         after = solve_descent(sums, equation.intercept, prior_scale(equation.rows.design))

@@ -60,12 +60,12 @@ def choose_limit(ratios: Floats, iota: float, noise: float, count: float) -> tup
 
 
 def expect_outcome(curve: Curve, level: float, sums: ReleasedSums, rows: float) -> float:
-    """Mean outcome as the released equation around a `level` tells it, at least that of one row and at most that of all but one.
+    """Mean outcome as the released equation around a `level` tells it, as far from none and from all as half its noise, and as one row.
 
     `sums` are the equation and its slope along the level line, that slope over the curve's.
     """
-    mean = level + float(sums.vector[0] / sums.matrix[0, 0])
-    least = 1.0 / max(rows, 2.0)
+    mean, noise = level + float(sums.vector[0] / sums.matrix[0, 0]), float(sums.vector_scale[0] / sums.matrix[0, 0])
+    least = min(max(1.0 / max(rows, 2.0), noise / 2.0), curve.largest / 4.0)
     return min(curve.largest - least, max(least, mean))
 
 

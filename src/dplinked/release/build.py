@@ -53,12 +53,25 @@ def build_release(
         identified=dict(zip(names, identified.tolist(), strict=True)),
         privacy=describe_privacy(study, spending.spent),
         linkage=study.linkage.describe(),
-        declared=Declared(study.formula, dict(design.bounds), dict(design.levels), dict(design.fill), study.errors),
-        released=Released(sums, descent, errors.released, spending.parts, squares),
+        declared=Declared(
+            study.formula,
+            dict(design.bounds),
+            dict(design.levels),
+            dict(design.fill),
+            study.errors,
+            study.family,
+            study.exposure,
+        ),
+        released=Released(sums, descent, errors.released, spending.parts, squares, _largest(design)),
         scaling=design.scaling,
         versions=dict(_versions()),
         shrunken={} if shrunken is None else dict(zip(names, (matrix @ shrunken.beta + offset).tolist(), strict=True)),
     )
+
+
+def _largest(design: Design) -> int | None:
+    """The count that larger ones were clipped to."""
+    return design.curve.largest if design.curve is not None and design.curve.counts else None
 
 
 @cache

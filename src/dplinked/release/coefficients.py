@@ -6,6 +6,7 @@ import csv
 import io
 
 from dplinked.privacy.calibration import round_up
+from dplinked.release.family import FAMILIES
 from dplinked.release.result import Result
 from dplinked.report.document import Table
 from dplinked.report.latex import escape_latex, in_mathematics, write_table
@@ -27,16 +28,21 @@ def coefficient_rows(result: Result) -> list[CoefficientRow]:
 def coefficients_csv(result: Result) -> str:
     """Coefficients with all their digits: a name, the coefficient, its error, its interval, what the error is made of.
 
-    Where Algorithm 2's estimate is not usable, a last column has the shrunken one.
+    Where Algorithm 2's estimate is not usable, a last column has the shrunken one. Of odds ratios and rate ratios there are columns with the ratio and its interval.
     """
+    ratios = {} if result.family == "linear" else result.ratios()
+    kind = FAMILIES[result.family].ratio.replace(" ", "_")
+    named = [kind, f"{kind}_low", f"{kind}_high"] if ratios else []
     file = io.StringIO()
     writer = csv.writer(file, lineterminator="\n")
-    writer.writerow(["name", "coef", "std_err", "low", "high", *PARTS, *(["shrunken"] if result.shrunken else [])])
+    beside = ["shrunken"] if result.shrunken else []
+    writer.writerow(["name", "coef", "std_err", "low", "high", *PARTS, *named, *beside])
     for row in coefficient_rows(result):
         low, high = ("", "") if row.interval is None else row.interval
         parts = [row.parts.get(part, "") for part in PARTS]
-        beside = [result.shrunken[row.name]] if result.shrunken else []
-        writer.writerow([row.name, row.coef, row.std_err, low, high, *parts, *beside])
+        ratio = list(ratios.get(row.name, ("", "", ""))) if ratios else []
+        shrunken = [result.shrunken[row.name]] if result.shrunken else []
+        writer.writerow([row.name, row.coef, row.std_err, low, high, *parts, *ratio, *shrunken])
     return file.getvalue()
 
 

@@ -28,13 +28,17 @@ class Privacy:
 
 @dataclass(frozen=True)
 class Declared(ReadableByKey):
-    """The model as it was declared: its formula, the bounds and levels of its columns, what null cells became, and which errors responses may have."""
+    """The model as it was declared: its formula, the bounds and levels of its columns, what null cells became, and which errors responses may have;
+    the family of the regression, and the column that counts are taken by.
+    """
 
     formula: str
     bounds: dict[str, tuple[float, float]]
     levels: dict[str, tuple[str | None, ...]]
     fill: dict[str, float]
     errors: str = "any"
+    family: str = "linear"
+    exposure: str | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,6 +57,8 @@ class Released(Record):
         Name, size, sensitivity and noise scale of all that was drawn, in order.
     squares
         Noisy z'z, of the paper's algorithms with intervals.
+    largest
+        The count that larger ones were clipped to, as it was found.
     """
 
     sums: ReleasedSums | None
@@ -60,6 +66,7 @@ class Released(Record):
     variance: ReleasedVariance | None
     parts: tuple[Part, ...]
     squares: float | None = None
+    largest: int | None = None
 
     OLD_KEYS: ClassVar[Mapping[str, str]] = {
         "meat": "variance",

@@ -7,10 +7,12 @@ Nothing is spent: every figure is computed from the release, which was paid for,
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from dplinked.privacy.calibration import round_up
 from dplinked.release.coefficients import PARTS, coefficient_rows, coefficients_csv, coefficients_latex
+from dplinked.release.family import FAMILIES
 from dplinked.release.notes import (
     NOISE_ALONE,
     hidden_names,
@@ -33,7 +35,6 @@ from dplinked.release.promise import (
     promise_in_short,
 )
 from dplinked.release.result import Result
-from dplinked.release.summary import TITLE
 from dplinked.report import plots
 from dplinked.report.document import Bullets, Chart, Code, Details, Document, Download, Facts, Part, Section, Table
 from dplinked.report.drawing import short_label
@@ -77,7 +78,7 @@ def report_document(result: Result) -> Document:
         "it and computing with it costs no further privacy."
     )
     return Document(
-        TITLE,
+        FAMILIES[result.family].title,
         [
             Section("", [start, Facts(_facts(result), "The release in short")]),
             Section("Coefficients", _coefficients(result, rows)),
@@ -104,7 +105,7 @@ def notebook_document(result: Result) -> Document:
         Details("Chart", [_coefficient_chart(result, rows)]),
         Details("Privacy", exact_statement(result.privacy)),
     ]
-    return Document(TITLE, [Section("", parts)], subject=result.formula)
+    return Document(FAMILIES[result.family].title, [Section("", parts)], subject=result.formula)
 
 
 # --- in short ----------------------------------------------------------------------------------------
@@ -137,8 +138,7 @@ def _coefficients(result: Result, rows: Sequence[CoefficientRow]) -> list[Part]:
 
 def _reading(result: Result, rows: Sequence[CoefficientRow]) -> str:
     slopes = [row for row in rows if row.name != "Intercept"]
-    response = result.scaling.response.name
-    text = f"A coefficient says by how much {response} changes, on average, when its column is larger by one and the others stay the same."
+    text = FAMILIES[result.family].reading.format(response=result.scaling.response.name)
     if not result.has_intervals:
         return f"{text} This release did not pay for intervals."
     clear = sum(row.interval is not None and (row.interval[0] > 0.0 or row.interval[1] < 0.0) for row in slopes)
@@ -156,7 +156,7 @@ def _reading(result: Result, rows: Sequence[CoefficientRow]) -> str:
 
 def _coefficient_chart(result: Result, rows: Sequence[CoefficientRow]) -> Chart:
     title = "Coefficients with 95 % intervals" if result.has_intervals else "Coefficients with privacy noise alone"
-    axis = f"change of {short_label(result.scaling.response.name)} per unit"
+    axis = FAMILIES[result.family].axis.format(response=short_label(result.scaling.response.name))
     return Chart(
         lambda: plots.coefficient_chart(rows, title=title, axis=axis, unsure=hidden_names(result)),
         _coefficient_caption(result, rows),
@@ -179,6 +179,9 @@ def _coefficient_table(result: Result, rows: Sequence[CoefficientRow]) -> Table:
     header = ["name", "coefficient", "standard error" if result.has_intervals else "noise s.e."]
     header += ["95 % interval"] if result.has_intervals else []
     header += ["shrunken"] if result.shrunken else []
+    kind = FAMILIES[result.family].ratio
+    header += [kind, *(["95 % interval of it"] if result.has_intervals else [])] if kind else []
+    ratios = result.ratios() if kind else {}
     cells = [
         [
             row.name,
@@ -186,10 +189,19 @@ def _coefficient_table(result: Result, rows: Sequence[CoefficientRow]) -> Table:
             row.show(row.std_err),
             *([row.show_interval()] if result.has_intervals else []),
             *([format_number(result.shrunken[row.name])] if result.shrunken else []),
+            *(_ratio_cells(ratios.get(row.name), result.has_intervals) if kind else []),
         ]
         for row in rows
     ]
     return Table(header, cells, label="Coefficients")
+
+
+def _ratio_cells(found: tuple[float, float, float] | None, paid: bool) -> list[str]:
+    """An odds ratio or rate ratio, and its interval if one was paid for; nothing for the intercept."""
+    if found is None:
+        return ["", *([""] if paid else [])]
+    ratio, low, high = (f"{value:.4g}" for value in found)
+    return [ratio, *([f"{low} to {high}" if math.isfinite(found[2]) else "unbounded"] if paid else [])]
 
 
 def _coefficient_notes(result: Result, rows: Sequence[CoefficientRow]) -> list[str]:
@@ -214,8 +226,8 @@ def _coverage(result: Result) -> str:
         covered.append("the error of the declared accuracy")
     wrong = ", or an accuracy that is wrong beyond its stated error" if modelled else ""
     return (
-        f"Intervals cover {list_names(covered)}. They do not cover a relation that is not linear, or responses cut off by their "
-        f"bounds{wrong}. {_MIDDLE.get((result.method, result.calibration), _DRAWN)}"
+        f"Intervals cover {list_names(covered)}. They do not cover {FAMILIES[result.family].missed}{wrong}. "
+        f"{_MIDDLE.get((result.method, result.calibration), _DRAWN)}"
     )
 
 
@@ -329,6 +341,7 @@ def _declarations(result: Result) -> list[Part]:
     levels = [[name, ", ".join(map(str, found))] for name, found in declared.levels.items()]
     return [
         "Cells beyond their bounds were clipped to them. None of this was read from the data.",
+        *([] if declared.exposure is None else [f"Counts are taken by {declared.exposure}: its logarithm is added to the line."]),
         *([] if declared.errors == "any" else [f"Errors were declared {declared.errors} around the line."]),
         *([Table(["column", "lowest", "highest"], bounds, "Declared bounds")] if bounds else []),
         *([Table(["column", "levels, the reference first"], levels, "Declared levels")] if levels else []),

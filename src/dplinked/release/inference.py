@@ -22,7 +22,7 @@ from dplinked.study.scaling import Scaling
 Floats = NDArray[np.float64]
 Interval = tuple[float, float]
 
-_PLAUSIBLE = 3.0  # size of slopes on the scaled columns: a slope that crosses both bounds is 1 or 2
+PLAUSIBLE = 3.0  # size of slopes on the scaled columns: a slope that crosses both bounds is 1 or 2
 _FAR = 1e4  # a value so many times a coefficient's declared range away counts as infinitely far
 
 
@@ -39,8 +39,8 @@ class Inference:
     count, descent
         Number of rows, and the transcript of a descent whose last iterate is the estimate, as in Algorithm 1 of the paper; None if the estimate
         solves the sums.
-    bounded
-        Whether columns and response lie within about ±1, so that it is known which coefficients are plausible.
+    bounded, plausible
+        Whether columns and response lie within about ±1, so that it is known which coefficients are plausible, and how large these are.
     """
 
     sums: ReleasedSums
@@ -50,6 +50,7 @@ class Inference:
     count: int = 0
     descent: ReleasedDescent | None = None
     bounded: bool = False
+    plausible: float = PLAUSIBLE
     _intervals: dict[tuple[float, str], dict[str, Interval]] = field(default_factory=dict, init=False, repr=False)
 
     def conf_int(self, level: float, method: str) -> dict[str, Interval]:
@@ -76,7 +77,7 @@ class Inference:
             return middle - reach, middle + reach
         largest = _FAR * float(np.abs(direction).sum()) * max(1.0, float(np.abs(solution.beta).max()))
         low, high = invert_test(self._evidence, solution, direction, quantile, largest)
-        if self.bounded and not high - low <= 2.0 * _PLAUSIBLE * float(np.abs(direction).sum()):
+        if self.bounded and not high - low <= 2.0 * self.plausible * float(np.abs(direction).sum()):
             low, high = self._invert_plausible(direction, quantile, largest)
         return low + offset, high + offset
 
@@ -84,7 +85,7 @@ class Inference:
         """The interval with all other slopes held at plausible values: one that cannot be told need not make the others unbounded."""
         slopes = np.arange(direction.size) >= int(self.scaling.intercept)
         own = direction != 0.0 if (direction[slopes] != 0.0).sum() == 1 else ~slopes
-        evidence = replace(self._evidence, held=np.where(slopes & ~own, _PLAUSIBLE**-2, 0.0))
+        evidence = replace(self._evidence, held=np.where(slopes & ~own, self.plausible**-2, 0.0))
         return invert_test(evidence, solve_evidence(evidence), direction, quantile, largest)
 
     def test(self, hypothesis: str | Sequence[str]) -> TestResult:

@@ -8,6 +8,7 @@ import numpy as np
 
 from dplinked.estimate.paper import CLEAR, clearance, is_settling, left_to_go
 from dplinked.privacy.quantities.right_residuals import RIGHT_RESIDUALS
+from dplinked.release.family import FAMILIES
 from dplinked.release.result import Result
 from dplinked.report.plots import CoefficientRow
 from dplinked.report.words import list_names
@@ -122,9 +123,19 @@ def say_line(result: Result) -> list[str]:
     """Which line is estimated; that of the paper's algorithms is theirs."""
     if result.calibration != "tight":
         return []
+    if result.family != "linear":
+        return [FAMILIES[result.family].line, *_say_largest(result)]
     if any(part.name == RIGHT_RESIDUALS for part in result.released.parts):
         return [STAGE_LINES[result.declared.errors]]
     return [LEAST_SQUARES_LINE if result.scaling.half_widths is None else AIMED_LINE]
+
+
+def _say_largest(result: Result) -> list[str]:
+    """Which counts were clipped, and what that rests on."""
+    largest = result.released.largest
+    if largest is None:
+        return []
+    return [f"Counts above {largest} count as {largest}. The regression allows for that, as far as counts follow Poisson's law."]
 
 
 def say_route(result: Result) -> list[str]:

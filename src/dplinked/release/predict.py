@@ -16,15 +16,18 @@ from dplinked.study.design import build_design
 Floats = NDArray[np.float64]
 
 
-def model_rows(data: Any, formula: str, declared: Declared) -> Floats:
-    """Rows of the model matrix (n×p) of new data in the user's units, clipped to the declared bounds.
+def model_rows(data: Any, formula: str, declared: Declared) -> tuple[Floats, Floats]:
+    """Rows of the model matrix (n×p) of new data in the user's units, clipped to the declared bounds, and logarithms of exposures (n), 0 where there are none.
 
     The response is not needed.
     """
     import narwhals as nw
 
-    design = build_design(formula, declared.bounds, declared.levels, None, declared.fill).unscaled()
-    response = design.response.numeric[0].variables
+    whole = build_design(
+        formula, declared.bounds, declared.levels, None, declared.fill, declared.family, declared.exposure
+    )
+    design = whole.unscaled()
+    spared = {*design.response_variables, *([] if declared.exposure is None else [declared.exposure])}
     if not isinstance(data, Mapping):
         try:
             data = nw.from_native(data, eager_only=True).to_dict(as_series=False)
@@ -35,18 +38,24 @@ def model_rows(data: Any, formula: str, declared: Declared) -> Floats:
                 )
             )
     for name in design.variables:
-        if name not in data and name not in response:
+        if name not in data and name not in spared:
             raise StudyError(f"Column {name!r} is not in the rows to predict.{suggest(name, data)}")
     columns = {name: list(values) if np.ndim(values) else [values] for name, values in data.items()}
     count = max((len(columns[name]) for name in design.variables if name in columns), default=1)
     raw = {
-        name: np.zeros(count) if name in response else np.fromiter(map(number, columns[name]), np.float64)
+        name: np.fromiter(map(number, columns[name]), np.float64)
+        if name in columns and name not in design.response_variables
+        else np.zeros(count)
         for name in design.bounds
     }
     codes = {}
     for name, levels in design.levels.items():
+        if name in design.response_variables:
+            continue
         known = {key_text(level): i for i, level in enumerate(levels)}
         codes[name] = np.array([known.get(key_text(value), 0) for value in columns[name]], dtype=np.int32)
-    x = np.empty((len(design.columns), count))
+    x, exposure = np.empty((len(design.columns), count)), np.zeros(count)
     design.regressors(design.numbers(raw), codes, x)
-    return np.vstack([np.ones(count), x]).T if design.intercept else x.T
+    if design.exposure is not None and declared.exposure in columns:
+        design.exposure.write(design.numbers(raw), codes, exposure)
+    return (np.vstack([np.ones(count), x]).T if design.intercept else x.T), exposure

@@ -16,10 +16,11 @@ from dplinked.estimate.hypotheses import TestResult
 from dplinked.ledger.events import LedgerEntry
 from dplinked.linkage.declared import DeclaredLinkage
 from dplinked.release.contents import Declared, Privacy, Released
-from dplinked.release.inference import Inference, checked_level, chi2_quantile
+from dplinked.release.family import expected_outcome
+from dplinked.release.inference import PLAUSIBLE, Inference, checked_level, chi2_quantile
 from dplinked.release.predict import model_rows
 from dplinked.release.what_if import WhatIf, suppose_accuracy
-from dplinked.study.design import build_design
+from dplinked.study.design import CURVE_REACH, build_design
 from dplinked.study.formula import parse_formula
 from dplinked.study.scaling import Scaling
 
@@ -46,6 +47,11 @@ class Result:
     ledger: LedgerEntry | None = None
     shrunken: dict[str, float] = field(default_factory=dict)
 
+    @property
+    def family(self) -> str:
+        """``"linear"``, ``"logistic"`` or ``"poisson"``."""
+        return self.declared.family
+
     # --- intervals and tests ---------------------------------------------------------------------
 
     def conf_int(self, level: float = 0.95, *, method: str = "test") -> dict[str, tuple[float, float]]:
@@ -61,6 +67,25 @@ class Result:
             estimate ± standard errors.
         """
         return self._inference.conf_int(level, method)
+
+    def ratios(self, level: float = 0.95) -> dict[str, tuple[float, float, float]]:
+        """Odds ratios of a logistic regression, rate ratios of a Poisson regression: of each slope the ratio and the ends of its interval.
+
+        Without intervals the ends are infinitely far.
+        """
+        if self.family == "linear":
+            raise StudyError("A linear regression has no odds ratios or rate ratios: family='logistic' and 'poisson' have.")
+        intervals = self.conf_int(level) if self.has_intervals else {}
+        return {
+            name: (expected_outcome("poisson", value), *self._ratio_ends(intervals.get(name)))
+            for name, value in self.coef.items()
+            if name != "Intercept"
+        }
+
+    @staticmethod
+    def _ratio_ends(interval: tuple[float, float] | None) -> tuple[float, float]:
+        low, high = (-math.inf, math.inf) if interval is None else interval
+        return float(np.exp(min(low, 700.0))), math.inf if high > 700.0 else math.exp(high)
 
     @plain_faults
     def test(self, hypothesis: str | Sequence[str]) -> TestResult:
@@ -81,9 +106,10 @@ class Result:
     def submodel(self, formula: str) -> Self:
         """The same release with fewer columns: those left out have coefficient zero. Costs nothing."""
         levels, names = self.declared.levels, self.scaling.names
-        parsed = parse_formula(formula, [name for name in levels if name not in self.declared.bounds])
-        kept = build_design(formula, self.declared.bounds, levels).names
-        response = parse_formula(self.formula, list(levels)).response.text
+        known, events = [name for name in levels if name not in self.declared.bounds], self.family == "logistic"
+        parsed = parse_formula(formula, known, events=events)
+        kept = build_design(formula, self.declared.bounds, levels, family=self.family).names
+        response = parse_formula(self.formula, list(levels), events=events).response.text
         if any(name not in names for name in kept) or parsed.response.text != response:
             raise StudyError(f"A submodel keeps the response {response!r} and some of the columns {list(names)}.")
         dropped = tuple(name for name in names if name not in kept)
@@ -107,6 +133,8 @@ class Result:
             raise StudyError("Ask the whole model for its ridge, not a submodel.")
         if self._tells_last_iterate:
             raise StudyError("The last iterate of Algorithm 1 has no ridge; a release with method='ssp' has.")
+        if self.family != "linear":
+            raise StudyError(f"ridge is for family='linear'; this release has family={self.family!r}.")
         if not 0.0 <= plain_number(penalty) < math.inf:
             raise StudyError(f"The penalty must be a finite number, 0 or more, not {shown(penalty)}.")
         estimate = solve_sums(
@@ -118,6 +146,9 @@ class Result:
     def predict(self, rows: Any, level: float = 0.95) -> list[tuple[float, float, float]]:
         """Mean response and its interval for each row: (mean, low, high). Cells are clipped to their declared bounds.
 
+        Of a logistic regression it is the probability of the event, of a Poisson regression the expected count: for the row's exposure, or for an exposure of one if
+        the rows have none.
+
         The mean is that of the coefficients shown; the interval belongs to the unshrunk solution, so with very
         little budget the mean may lie outside.
         """
@@ -126,11 +157,12 @@ class Result:
         coef = np.array([self.coef.get(name, 0.0) for name in names])
         kept = [k for k, name in enumerate(names) if name not in self.dropped]
         found = []
-        for given in model_rows(rows, self.formula, self.declared):
+        for given, exposure in zip(*model_rows(rows, self.formula, self.declared), strict=True):
             row = np.zeros(len(names))
             row[kept] = given
             low, high = self._inference.interval(row @ matrix, float(row @ offset), quantile, "test")
-            found.append((float(row @ coef), low, high))
+            mean, low, high = (expected_outcome(self.family, end + exposure) for end in (float(row @ coef), low, high))
+            found.append((mean, low, high))
         return found
 
     def with_accuracy(self, change: float) -> WhatIf:
@@ -192,7 +224,14 @@ class Result:
             raise StudyError("This release paid for no intervals. Fit with intervals=True to have them.")
         descent = self.released.descent if self._tells_last_iterate else None
         return Inference(
-            sums, variance, self.scaling, self.dropped, self.count, descent, bounded=self.calibration == "tight"
+            sums,
+            variance,
+            self.scaling,
+            self.dropped,
+            self.count,
+            descent,
+            bounded=self.calibration == "tight",
+            plausible=PLAUSIBLE if self.family == "linear" else CURVE_REACH,
         )
 
     def _has_whole_transcript(self, size: int) -> bool:

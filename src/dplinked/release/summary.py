@@ -22,10 +22,10 @@ from dplinked.release.notes import (
     unbounded_names,
 )
 from dplinked.release.promise import ACCURACY_STEP, LINKS_THAT_RESEMBLE, exact_statement
+from dplinked.release.family import FAMILIES
 from dplinked.release.result import Result
 from dplinked.report.document import Column, Document, Facts, Notes, Part, Section, Table
 
-TITLE = "Private linear regression on linked data"
 _NAME = 24  # columns of the text for a coefficient's name, if no name is longer
 _FACT = 28  # letters of a fact that have room in the text
 
@@ -34,9 +34,9 @@ def summary_document(result: Result) -> Document:
     """A table in the manner of statsmodels, what the errors are made of, then the privacy statement."""
     name = Column(max([_NAME, *map(len, result.coef)]), right=False)
     errors, links = _error_table(result, name), [*_accuracy_table(result, name), *_bracket_table(result, name)]
-    details = [*_shrunken_table(result, name), *([*links, *errors] if say_accuracy(result) else [*errors, *links])]
+    details = [*_ratio_table(result, name), *_shrunken_table(result, name), *([*links, *errors] if say_accuracy(result) else [*errors, *links])]
     return Document(
-        TITLE,
+        FAMILIES[result.family].title,
         [
             Section("", [Facts(_facts(result), "The release in short", paired=True)]),
             Section("", [_coefficient_table(result, name)]),
@@ -47,11 +47,13 @@ def summary_document(result: Result) -> Document:
 
 def markdown_document(result: Result) -> Document:
     """The same, what errors are made of beside the coefficients."""
+    ratios = _ratio_table(result, Column(_NAME, right=False))
     return Document(
-        TITLE,
+        FAMILIES[result.family].title,
         [
             Section(
-                "", [Facts(_facts(result)[1:], "The release in short"), _whole_table(result), Notes(_notes(result))]
+                "",
+                [Facts(_facts(result)[1:], "The release in short"), _whole_table(result), *ratios, Notes(_notes(result))],
             ),
             Section("Privacy", [Notes(_statement(result))]),
         ],
@@ -82,6 +84,17 @@ def _shrunken_table(result: Result, name: Column) -> list[Part]:
         return []
     rows = [[key, f"{value:.6g}"] for key, value in result.shrunken.items()]
     return [Table(["Coefficients instead", "shrunken"], rows, "Shrunken coefficients", [name, Column(12)])]
+
+
+def _ratio_table(result: Result, name: Column) -> list[Part]:
+    """Odds ratios or rate ratios, with their intervals."""
+    kind = FAMILIES[result.family].ratio
+    if not kind:
+        return []
+    rows = [[key, *(f"{value:.5g}" for value in found)] for key, found in result.ratios().items()]
+    header = ["", kind, *(["[0.025", "0.975]"] if result.has_intervals else [])]
+    columns = [name, Column(14), *([Column(14), Column(14)] if result.has_intervals else [])]
+    return [Table(header, [row[: len(header)] for row in rows], f"{kind.capitalize()}s", columns)] if rows else []
 
 
 def _error_table(result: Result, name: Column) -> list[Part]:
@@ -181,7 +194,7 @@ def _notes(result: Result) -> list[str]:
         *(say_unbounded([name]) for name in unbounded_names(coefficient_rows(result))),
         *say_accuracy(result),
         *(say_route(result) or [NOISE_ALONE]),
-        *(line for line in say_line(result) if line in STAGE_LINES.values()),
+        *(line for line in say_line(result) if line in STAGE_LINES.values() or result.family != "linear"),
         *(say_hidden([name]) for name in hidden_names(result)),
     ]
 
