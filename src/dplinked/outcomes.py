@@ -61,7 +61,9 @@ _WIDE = 2.0  # times its root mean square: how far a column's instrument follows
 _FAR = 0.2  # deviations of η: after a step longer than this, and than noise makes it, another one comes before the last
 _BY_NOISE = 2.5  # times what noise moves η by
 _MOST_STEPS = 4
-_PLAUSIBLE = 1.5  # size of slopes on the curve, by which the straight line's are drawn towards zero where noise asks for it
+_PLAUSIBLE = (
+    1.5  # size of slopes on the curve, by which the straight line's are drawn towards zero where noise asks for it
+)
 _NEARLY_ALL = 0.99  # of the counts lie below the one that is looked for, or fewer where noise asks for it
 _BEYOND = 0.995  # how far counts are clipped beyond it, as a normal deviate relates to that of the level
 _WORTH_A_SEARCH = 4  # largest counts from which on a smaller one is looked for
@@ -69,7 +71,11 @@ _ROOM = 1.3  # times its root mean square: norm of a row's shortened instruments
 
 
 def check_outcome(study: Study, rows: LinkedRows) -> None:
-    """Refuse linkage that cannot be undone pair by pair, from public values."""
+    """Refuse engines that know lines only, and linkage that cannot be undone pair by pair, from public values."""
+    if not rows.follows_curves:
+        raise StudyError(
+            f"family={study.family!r} is fitted to tables in memory and to files. Write the rows to a Parquet file, and fit that."
+        )
     if not rows.exposure.symmetric and unlinking_terms(rows.exposure.accuracy_min) is None:
         raise StudyError(
             f"family={study.family!r} needs a matching matrix whose own links are more certain: declare an accuracy_min of about .77 or more, or fit a line."
@@ -274,9 +280,7 @@ def release_step(
     expected, noise = release_expected(private, spending, share)
     slope, slope_scale = release_slope(private, spending, slope_share)
     mixing = min(1.0, equation.groups.accuracy / max(equation.groups.contrast, 1e-3))
-    sums = ReleasedSums(
-        slope, told - expected + slope @ beta, slope_scale, np.hypot(scale, noise), False, beta, mixing
-    )
+    sums = ReleasedSums(slope, told - expected + slope @ beta, slope_scale, np.hypot(scale, noise), False, beta, mixing)
     return with_firm_corner(sums, equation.intercept)
 
 

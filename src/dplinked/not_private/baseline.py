@@ -1,4 +1,4 @@
-"""NOT PRIVATE: ordinary least squares and the Lahiri-Larsen estimator on raw data, for comparison only.
+"""NOT PRIVATE: ordinary least squares, the Lahiri-Larsen estimator and Chambers' equation on raw data, for comparison only.
 
 These functions read the data without noise. Their results are printed as not private, and cannot become a Release.
 """
@@ -16,11 +16,18 @@ from dplinked.data.table import Rows
 from dplinked.errors import StudyError
 from dplinked.linkage import Exact, Linkage, PrivacyUnit
 from dplinked.study.design import Design, build_design
+from dplinked.study.family import MOST_COUNTS
 from dplinked.sums.numpy.prepare import Blocks, PreparedRows, prepare_rows
 
 Floats = NDArray[np.float64]
 
-__all__ = ["NotPrivate", "lahiri_larsen", "ols"]
+__all__ = ["NotPrivate", "chambers", "lahiri_larsen", "ols"]
+
+_ROUNDS, _NEAR, _LONGEST = (
+    100,
+    1e-10,
+    1.0,
+)  # of Newton's method: how many, when it has arrived, and how far a step moves η at most
 
 
 @dataclass(frozen=True)
@@ -76,6 +83,51 @@ def lahiri_larsen(data: Any, formula: str, *, linkage: Linkage, **declared: Any)
     sigma2 = max(0.0, (float(residuals @ residuals) - mismatch) / max(1, len(z) - X.shape[1]))
     covariance = rl_covariance(prepared, X, beta, sigma2)
     return NotPrivate("Lahiri-Larsen", dict(zip(names, beta.tolist(), strict=True)), covariance)
+
+
+def chambers(
+    data: Any,
+    formula: str,
+    *,
+    linkage: Linkage,
+    family: str,
+    exposure: str | None = None,
+    **declared: Any,
+) -> NotPrivate:
+    """Logistic or Poisson regression after linkage by the equation of Chambers (2009), ``Σ x_i (z_i - Σ_j q_ij m(x_j'β)) = 0``. NOT PRIVATE.
+
+    With ``linkage=Exact()`` it is that of maximum likelihood, as if all links were correct. The covariance is the sandwich of single rows. Counts are clipped to their
+    declared largest, and m is the mean of counts that are.
+    """
+    X, z, names, prepared = _matrices(data, formula, linkage, declared, family, exposure)
+    curve, offset = prepared.design.curve, _exposures(prepared)
+    assert curve is not None
+    beta = np.zeros(X.shape[1])
+    if prepared.design.intercept:
+        beta[0] = curve.find_eta(float(z.mean())) - float(offset.mean())
+    for _ in range(_ROUNDS):
+        mean, slope = curve.mean_and_slope(X @ beta + offset)
+        residuals = z - apply_matching(prepared, mean[:, None])[:, 0]
+        bread = np.linalg.pinv(X.T @ apply_matching(prepared, slope[:, None] * X))
+        step = bread @ (X.T @ residuals)
+        moved = float(np.abs(X @ step).max())
+        beta = beta + step * min(1.0, _LONGEST / max(moved, 1e-300))
+        if moved < _NEAR:
+            break
+    meat = (X * (residuals**2)[:, None]).T @ X
+    name = f"Chambers' {family} regression"
+    return NotPrivate(name, dict(zip(names, beta.tolist(), strict=True)), np.asarray(bread @ meat @ bread.T))
+
+
+def _exposures(prepared: PreparedRows) -> Floats:
+    """Logarithms of the rows' exposures (n), 0 without one."""
+    design, rows = prepared.design, prepared.rows
+    found = np.zeros(rows.count)
+    if design.exposure is not None:
+        pieces = [piece for part in range(rows.parts) for piece in prepared.pieces(part)]
+        raw = {name: np.concatenate([piece.raw[name] for piece in pieces]) for name in design.bounds}
+        design.exposure.write(design.numbers(raw), {}, found)
+    return found
 
 
 def rl_covariance(prepared: PreparedRows, X: Floats, beta: Floats, sigma2: float) -> Floats:
@@ -149,13 +201,18 @@ def _linkage_meat(q: Floats, W: Floats, fitted: Floats, mixed: Floats) -> Floats
 
 
 def _matrices(
-    data: Any, formula: str, linkage: Linkage, declared: Mapping[str, Any]
+    data: Any,
+    formula: str,
+    linkage: Linkage,
+    declared: Mapping[str, Any],
+    family: str = "linear",
+    exposure: str | None = None,
 ) -> tuple[Floats, Floats, tuple[str, ...], PreparedRows]:
     """X with its intercept, z, the names of X's columns, and the prepared rows."""
     rows = Rows(data)
     if unknown := set(declared) - {"bounds", "levels", "fill"}:
         raise StudyError(f"Unknown arguments {sorted(unknown)}; the baselines take bounds, levels and fill.")
-    design = _open_design(rows, formula, declared).unscaled()
+    design = _open_design(rows, formula, declared, family, exposure).unscaled()
     rows.require(design.variables, numeric=list(design.bounds))
     prepared = prepare_rows(rows, design, linkage, PrivacyUnit())
     x, z = prepared.whole()
@@ -164,19 +221,25 @@ def _matrices(
     return x.T, z, design.names, prepared
 
 
-def _open_design(rows: Rows, formula: str, declared: Mapping[str, Any]) -> Design:
+def _open_design(
+    rows: Rows, formula: str, declared: Mapping[str, Any], family: str, exposure: str | None
+) -> Design:
     """A design with the declared bounds. Where none are declared it takes those of the data, which is not private."""
     bounds: dict[str, Sequence[float]] = dict(declared.get("bounds") or {})
     levels = dict(declared.get("levels") or {})
     from dplinked.study.formula import parse_formula
 
-    parsed = parse_formula(formula, [name for name in levels if name not in bounds])
-    for factor in (parsed.response, *(factor for term in parsed.terms for factor in term)):
-        for name in factor.variables:
-            if not factor.categorical and name not in bounds:
-                rows.require([name], numeric=[name])
-                values = rows.numbers(name, 0, rows.count)
-                values = values[np.isfinite(values)]
-                low, high = (float(values.min()), float(values.max())) if values.size else (0.0, 1.0)
-                bounds[name] = (low, high if high > low else low + 1.0)
-    return build_design(formula, bounds, levels, None, declared.get("fill"))
+    parsed = parse_formula(formula, [name for name in levels if name not in bounds], events=family == "logistic")
+    if family == "poisson":
+        for name in parsed.response.variables:
+            bounds.setdefault(name, (0.0, float(MOST_COUNTS)))
+    used = (parsed.response, *(factor for term in parsed.terms for factor in term))
+    numeric = [name for factor in used if not factor.categorical for name in factor.variables]
+    for name in [*numeric, *([] if exposure is None else [exposure])]:
+        if name not in bounds:
+            rows.require([name], numeric=[name])
+            values = rows.numbers(name, 0, rows.count)
+            values = values[np.isfinite(values)]
+            low, high = (float(values.min()), float(values.max())) if values.size else (0.0, 1.0)
+            bounds[name] = (low, high if high > low else low + 1.0)
+    return build_design(formula, bounds, levels, None, declared.get("fill"), family, exposure)

@@ -172,6 +172,10 @@ def _listed(values: Any, name: str, limit: float) -> list[float]:
 
 def make_setting(study: Study) -> Setting:
     """A study as planning needs it."""
+    if study.family != "linear":
+        raise StudyError(
+            f"Plans are for family='linear'. What a budget buys for family={study.family!r} is told by fits to simulated rows."
+        )
     design, exposure = study.prepare()
     return Setting(study, design, replace(study, typical={}).prepare()[0], exposure)
 

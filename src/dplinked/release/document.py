@@ -341,7 +341,11 @@ def _declarations(result: Result) -> list[Part]:
     levels = [[name, ", ".join(map(str, found))] for name, found in declared.levels.items()]
     return [
         "Cells beyond their bounds were clipped to them. None of this was read from the data.",
-        *([] if declared.exposure is None else [f"Counts are taken by {declared.exposure}: its logarithm is added to the line."]),
+        *(
+            []
+            if declared.exposure is None
+            else [f"Counts are taken by {declared.exposure}: its logarithm is added to the line."]
+        ),
         *([] if declared.errors == "any" else [f"Errors were declared {declared.errors} around the line."]),
         *([Table(["column", "lowest", "highest"], bounds, "Declared bounds")] if bounds else []),
         *([Table(["column", "levels, the reference first"], levels, "Declared levels")] if levels else []),

@@ -135,7 +135,9 @@ def _say_largest(result: Result) -> list[str]:
     largest = result.released.largest
     if largest is None:
         return []
-    return [f"Counts above {largest} count as {largest}. The regression allows for that, as far as counts follow Poisson's law."]
+    return [
+        f"Counts above {largest} count as {largest}. The regression allows for that, as far as counts follow Poisson's law."
+    ]
 
 
 def say_route(result: Result) -> list[str]:

@@ -74,7 +74,9 @@ class Result:
         Without intervals the ends are infinitely far.
         """
         if self.family == "linear":
-            raise StudyError("A linear regression has no odds ratios or rate ratios: family='logistic' and 'poisson' have.")
+            raise StudyError(
+                "A linear regression has no odds ratios or rate ratios: family='logistic' and 'poisson' have."
+            )
         intervals = self.conf_int(level) if self.has_intervals else {}
         return {
             name: (expected_outcome("poisson", value), *self._ratio_ends(intervals.get(name)))

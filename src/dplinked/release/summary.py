@@ -34,7 +34,11 @@ def summary_document(result: Result) -> Document:
     """A table in the manner of statsmodels, what the errors are made of, then the privacy statement."""
     name = Column(max([_NAME, *map(len, result.coef)]), right=False)
     errors, links = _error_table(result, name), [*_accuracy_table(result, name), *_bracket_table(result, name)]
-    details = [*_ratio_table(result, name), *_shrunken_table(result, name), *([*links, *errors] if say_accuracy(result) else [*errors, *links])]
+    details = [
+        *_ratio_table(result, name),
+        *_shrunken_table(result, name),
+        *([*links, *errors] if say_accuracy(result) else [*errors, *links]),
+    ]
     return Document(
         FAMILIES[result.family].title,
         [
@@ -53,7 +57,12 @@ def markdown_document(result: Result) -> Document:
         [
             Section(
                 "",
-                [Facts(_facts(result)[1:], "The release in short"), _whole_table(result), *ratios, Notes(_notes(result))],
+                [
+                    Facts(_facts(result)[1:], "The release in short"),
+                    _whole_table(result),
+                    *ratios,
+                    Notes(_notes(result)),
+                ],
             ),
             Section("Privacy", [Notes(_statement(result))]),
         ],

@@ -347,7 +347,9 @@ def _response_column(
     if family == "logistic":
         name = factor.variables[0]
         if len(levels[name]) != 2:
-            raise StudyError(f"family='logistic' takes a response of two levels, the reference first; {shown(name)} has more.")
+            raise StudyError(
+                f"family='logistic' takes a response of two levels, the reference first; {shown(name)} has more."
+            )
         return Column(f"{factor.text}[{levels[name][1]}]", (), ((name, 1),), (0.0, 1.0), 0.0, 1.0), Curve(family)
     low, high = interval_of(factor, bounds)
     if low != 0.0 or high != int(high) or not 1.0 <= high <= MOST_COUNTS:
@@ -360,7 +362,9 @@ def _response_column(
 def _exposure_factor(name: str, parsed: ParsedFormula) -> Factor:
     """The logarithm of the exposure's column."""
     if name in parsed.response.variables:
-        raise StudyError(f"The exposure {shown(name)} is the response's own column. Name a column of the regressors' side.")
+        raise StudyError(
+            f"The exposure {shown(name)} is the response's own column. Name a column of the regressors' side."
+        )
     call = ast.Call(func=ast.Name(id="log", ctx=ast.Load()), args=[ast.Name(id=name, ctx=ast.Load())], keywords=[])
     return Factor(f"log({name})", (name,), call)
 

@@ -77,7 +77,9 @@ def _parse(text: str, levels: tuple[str, ...], events: bool) -> ParsedFormula:
         raise StudyError(f"The formula {shown(text)} must have one response on the left of '~'.")
     response = _parse_factor(left[0].factors[0], levels if events else ())
     if response.categorical and not events:
-        raise StudyError(f"The response {shown(response.text)} must be numeric; family='logistic' takes one of two levels.")
+        raise StudyError(
+            f"The response {shown(response.text)} must be numeric; family='logistic' takes one of two levels."
+        )
     if events and not response.categorical:
         name = response.variables[0]
         raise StudyError(

@@ -162,11 +162,17 @@ class Study(PlainlyShown):
         if self.family == "linear":
             return
         if self.method != "ssp" or self.calibration != "tight":
-            raise StudyError(f"family={self.family!r} is fitted by method='ssp' with calibration='tight': leave out both.")
+            raise StudyError(
+                f"family={self.family!r} is fitted by method='ssp' with calibration='tight': leave out both."
+            )
         if self.ridge is not None:
-            raise StudyError(f"ridge belongs to family='linear': leave it out, coefficients of family={self.family!r} are shrunk as far as noise asks for.")
+            raise StudyError(
+                f"ridge belongs to family='linear': leave it out, coefficients of family={self.family!r} are shrunk as far as noise asks for."
+            )
         if self.errors != "any":
-            raise StudyError(f"errors={self.errors!r} is for lines: leave it out, family={self.family!r} clips no residuals.")
+            raise StudyError(
+                f"errors={self.errors!r} is for lines: leave it out, family={self.family!r} clips no residuals."
+            )
 
     @property
     def searches_ranges(self) -> bool:
@@ -190,7 +196,11 @@ class Study(PlainlyShown):
         skipped = ("data", "ledger", "population", "ledger_key", "linkage")
         settings = {name: getattr(self, name) for name in self.__dataclass_fields__ if name not in skipped}
         settings["ranges"] = _RANGES_IN_LEDGERS[self.ranges]
-        for name, left_out in (("errors", "any"), ("family", "linear"), ("exposure", None)):  # as before there was a choice
+        for name, left_out in (
+            ("errors", "any"),
+            ("family", "linear"),
+            ("exposure", None),
+        ):  # as before there was a choice
             if settings[name] == left_out:
                 del settings[name]
         return {**settings, "linkage": self.linkage.identity(), "data": list(fingerprints)}

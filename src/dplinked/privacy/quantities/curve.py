@@ -35,7 +35,9 @@ def own_rows_sensitivity(norm: float, exposure: LinkageExposure) -> float:
     return norm * (whole + (weight_change(exposure) if exposure.symmetric and not exposure.exact else 0.0))
 
 
-def plan_expected(entries: int, limit: float, reach: float, exposure: LinkageExposure, count: int, mu: float) -> NoisePlan:
+def plan_expected(
+    entries: int, limit: float, reach: float, exposure: LinkageExposure, count: int, mu: float
+) -> NoisePlan:
     """Plan the noise of F, the intercept's entry times ι: terms are at most ``limit·reach`` long."""
     largest = limit * reach
     sensitivity = own_rows_sensitivity(largest, exposure) + rounding_slack(count, largest, entries)
@@ -44,7 +46,14 @@ def plan_expected(entries: int, limit: float, reach: float, exposure: LinkageExp
 
 
 def plan_slope(
-    entries: int, columns: int, limit: float, steepest: float, radius: float, exposure: LinkageExposure, count: int, mu: float
+    entries: int,
+    columns: int,
+    limit: float,
+    steepest: float,
+    radius: float,
+    exposure: LinkageExposure,
+    count: int,
+    mu: float,
 ) -> NoisePlan:
     """Plan the noise of J, the intercept's row times ι, its column apart from the others.
 

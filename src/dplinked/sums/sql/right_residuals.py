@@ -38,6 +38,7 @@ def right_residuals(
 ) -> PrivateResiduals:
     """The equation (p), and the squares of its contributions if `meat` asks for them, by one statement."""
     by_block = meat is not None and meat.route == "block"
+    assert clip.curve is None, "lines only"
     assert not (by_block and isinstance(link_table, PairTable))
     if meat is not None and by_block and isinstance(link_table, OneBlock):
         vector = right_residuals(columns, link_table, count, clip).vector
