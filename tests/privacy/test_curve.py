@@ -303,5 +303,7 @@ def test_moves_pay_for_the_weights_that_they_change() -> None:
     one, two = (open_rows(pair, rows, linkage, "logistic", "y ~ x").curve_sums(clip, 0.5) for rows in events)
     size = one.limit * one.reach
     moved, bound = float(np.linalg.norm(one.vector - two.vector)), curve.own_rows_sensitivity(size, one.exposure)
-    assert moved == pytest.approx(2.0 * size, rel=1e-3)  # and the mover's own term, which weighs nothing here, is not in it
+    assert moved == pytest.approx(
+        2.0 * size, rel=1e-3
+    )  # and the mover's own term, which weighs nothing here, is not in it
     assert moved <= bound - 2.0 * size
