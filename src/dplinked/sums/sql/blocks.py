@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
@@ -31,24 +31,28 @@ from dplinked.sums.types import BlockFacts
 
 
 class Circles:
-    """Rows beside the responses of their partners, kept for later passes over the same rows."""
+    """Rows beside the responses that follow them in a circle, and where circles begin, kept for later passes over the same rows."""
 
     def __init__(self) -> None:
-        self._found: tuple[str, Kept] | None = None
+        self._found: tuple[str, Kept, Kept] | None = None
 
-    def keep(self, engine: SqlEngine, query: str) -> Kept:
-        """The result of a query with random numbers in it: drawn on its first use, and the same until another query takes its place."""
+    def keep(self, engine: SqlEngine, query: str, begin: Callable[[str], str]) -> tuple[str, str]:
+        """Names of the result of a query with random numbers in it, and of what `begin` asks of that result.
+
+        They are drawn on their first use, and the same until another query takes their place.
+        """
         if self._found is None or self._found[0] != query:
             self.close()
-            kept = Kept(engine, "circles")
-            engine.hold(kept.name, query)
-            self._found = query, kept
-        return self._found[1]
+            lined, begun = Kept(engine, "circles"), Kept(engine, "beginnings")
+            engine.hold(lined.name, query)
+            engine.hold(begun.name, begin(f"select * from {lined.name}"))
+            self._found = query, lined, begun
+        return self._found[1].name, self._found[2].name
 
     def close(self) -> None:
         """Forget them."""
-        if self._found is not None:
-            self._found[1].close()
+        for kept in self._found[1:] if self._found is not None else ():
+            kept.close()
         self._found = None
 
 
@@ -63,19 +67,23 @@ class OneBlock:
     partners: int = 1
     circles: Circles = field(default_factory=Circles, compare=False)
     weighed: ClassVar[bool] = False  # each block by a number of its own
+    keys: ClassVar[None] = None
+    own_key: ClassVar[str] = "circle"
+    same: ClassVar[str] = "="
 
     def close(self) -> None:
         """Forget the rows that stand in circles."""
         self.circles.close()
 
-    def cut_circles(self, engine: SqlEngine, rows: str, circles: int) -> tuple[str, str]:
-        """Query of rows with the circle that they stand in, and that column's name: they are dealt out at random, so that no engine needs all in one place."""
-        dealt = f"floor({engine.double(max(1, circles))} * {engine.random})"
-        return f"select cells.*, {dealt} as circle from ({rows}) cells", "circle"
+    def cut_circles(self, engine: SqlEngine, rows: str, circles: int) -> str:
+        """Query of rows with the circle that they stand in: they are dealt out at random, so that no engine needs all in one place."""
+        dealt = engine.as_int(f"floor({engine.double(max(1, circles))} * {engine.random})")
+        return f"select cells.*, {dealt} as circle from ({rows}) cells"
 
-    def join_weights(self, engine: SqlEngine, rows: str, count: int) -> str:
-        """Rows with the number m of rows of their block, and its weights a and o."""
-        return f"select cells.*, {count} as m, {engine.double(self.a)} as a, {engine.double(self.o)} as o from ({rows}) cells"
+    def total_circles(self, engine: SqlEngine, rows: str, totals: str) -> str:
+        """Query of the totals of each circle, with the weights a and o of the block."""
+        weights = f"{engine.double(self.a)} as a, {engine.double(self.o)} as o"
+        return f"select circle{totals}, {weights} from ({rows}) cells group by circle"
 
 
 @dataclass(frozen=True, repr=False)
@@ -142,13 +150,13 @@ class BlockTable:
         listed = "".join(map(joined, names))
         return f"select cells.*{listed} from ({rows}) cells left join {self.kept.name} b on cells.k = b.k"
 
-    def cut_circles(self, engine: SqlEngine, rows: str, circles: int) -> tuple[str, str]:
-        """Query of rows with the circle that they stand in, and that column's name: the rows of a block stand in one."""
-        return rows if self.keys is None else self.join_columns(rows, "g"), self.own_key
+    def cut_circles(self, engine: SqlEngine, rows: str, circles: int) -> str:
+        """Query of rows with the circle that they stand in: the rows of a block stand in one."""
+        return rows if self.keys is None else self.join_columns(rows, "g")
 
-    def join_weights(self, engine: SqlEngine, rows: str, count: int) -> str:
-        """Rows with the number m of rows of their block, its weights a and o, and v if it is another number than 1."""
-        return self.join_columns(rows, "m", "a", "o", *(["v"] if self.weighed else []))
+    def total_circles(self, engine: SqlEngine, rows: str, totals: str) -> str:
+        """Query of the totals of each circle, with the weights of its block."""
+        return self.total(rows, totals)
 
     def total(self, rows: str, totals: str) -> str:
         """Query of each block's totals, which `totals` lists, with its m, a, o and v."""

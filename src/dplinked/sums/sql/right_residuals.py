@@ -89,8 +89,7 @@ def _row_terms(
         case BlockTable(fixed=True, largest=size) if size <= WHOLE:
             query = _meet_block(columns, link_table, _clipped_rows(columns, rows, clip))
         case OneBlock() | BlockTable():
-            circles = _keep_circles(columns, link_table, count)
-            query = _meet_circle(columns.engine, _clipped_rows(columns, circles, clip), link_table.partners)
+            query = _meet_circle(columns, link_table, count, clip)
     weight = link_table.weight if isinstance(link_table, OneBlock) else 1.0  # brackets have that of a table's blocks
     listed, terms = "", list[Scaled]()
     for i, h in enumerate(columns.instruments):
@@ -138,10 +137,10 @@ def _brackets(rows: str, met: str) -> str:
     return f"select cells.*, own * ({_clipped('z')}) - others * ({met}) as u from ({rows}) cells"
 
 
-def _weights(engine: SqlEngine, partners: str, weighed: bool) -> str:
+def _weights(engine: SqlEngine, partners: str, weighed: bool) -> tuple[str, str]:
     """What a row's own residual counts, ``1-o``, and what those with its partners' responses do, ``(1-γ)/partners``, both times v."""
     one, v = engine.double(1.0), "v * " if weighed else ""
-    return f"{v}({one} - o) as own, {v}({one} - (a + o)) / {partners} as others"
+    return f"{v}({one} - o)", f"{v}({one} - (a + o)) / {partners}"
 
 
 def _meet_block(columns: DesignColumns, table: BlockTable, rows: str) -> str:
@@ -149,9 +148,9 @@ def _meet_block(columns: DesignColumns, table: BlockTable, rows: str) -> str:
     engine, key = columns.engine, table.own_key
     lists = table.total(columns.rows(table.key), f", {engine.gathered('z')} as zs")
     placed = rows if table.keys is None else table.join_columns(rows, "g")
-    weights = _weights(engine, "greatest(m - 1, 1)", table.weighed)
+    own, others = _weights(engine, "greatest(m - 1, 1)", table.weighed)
     joined = (
-        f"select cells.*, b.zs, {weights} from ({placed}) cells join ({lists}) b on cells.{key} {table.same} b.{key}"
+        f"select cells.*, b.zs, {own} as own, {others} as others from ({placed}) cells join ({lists}) b on cells.{key} {table.same} b.{key}"
     )
     return _brackets(joined, f"{engine.added('zs', _clipped('q'))} - ({_clipped('z')})")
 
@@ -159,34 +158,48 @@ def _meet_block(columns: DesignColumns, table: BlockTable, rows: str) -> str:
 # --- circles --------------------------------------------------------------------------------------------
 
 
-def _keep_circles(columns: DesignColumns, table: OneBlock | BlockTable, count: int) -> str:
-    """Query of kept rows, each beside the responses of its partners, y1, y2, …, null where a block has fewer, and the weights of what it meets."""
-    engine, lags, kept = columns.engine, range(1, 1 + table.partners), ["k", "z", *(x.sql for x in columns.x)]
-    rows, circle = table.cut_circles(engine, columns.rows(table.key), count // CIRCLE)
-    drawn = f"select cells.*, {engine.random} as place from ({rows}) cells"
-    nexts = "".join(f", lead(z, {lag}) over line as n{lag}" for lag in lags)
-    firsts = engine.first_values("z", "place", table.partners, circle)
-    line = f"window line as (partition by {circle} order by place)"
-    lined = f"select {', '.join(kept)}{nexts}, {firsts} as firsts from ({drawn}) cells {line}"
-    weights = _weights(engine, f"least({table.partners}, greatest(m - 1, 1))", table.weighed)
-    listed = [*kept, *(f"{_partner(engine, lag)} as y{lag}" for lag in lags), weights]
-    query = f"select {', '.join(listed)} from ({table.join_weights(engine, lined, count)}) cells"
-    return f"select * from {table.circles.keep(engine, query).name}"
+def _meet_circle(columns: DesignColumns, table: OneBlock | BlockTable, count: int, clip: ResidualClip) -> str:
+    """Rows with their brackets, the next rows of their circle being partners."""
+    engine, key, lags = columns.engine, table.own_key, range(1, 1 + table.partners)
+    lined, begun = _keep_circles(columns, table, count)
+    rows = lined if table.keys is None else table.join_columns(lined, "g")
+    joined = (
+        f"select cells.*, b.size, b.firsts, b.own, b.others, b.behind - cells.place as behind from ({rows}) cells "
+        f"join ({begun}) b on cells.{key} {table.same} b.{key}"
+    )
+    partners = "".join(f", {_partner(engine, lag)} as y{lag}" for lag in lags)
+    met = " + ".join(f"({_clipped(f'y{lag}')})" for lag in lags)
+    return _brackets(_clipped_rows(columns, f"select cells.*{partners} from ({joined}) cells", clip), met)
+
+
+def _keep_circles(columns: DesignColumns, table: OneBlock | BlockTable, count: int) -> tuple[str, str]:
+    """Queries of what is kept of circles: of rows beside the responses n1, n2, … that follow in line, and of where each circle begins.
+
+    A row of the second has the circle's size and first responses, the place of its last row (`behind`), and the weights of what rows meet. Rows of a circle that
+    do not stand together have no size, and no sum comes of them.
+    """
+    engine, most = columns.engine, table.partners
+    kept = [*([] if isinstance(table, BlockTable) else ["circle"]), "k", "z", *(x.sql for x in columns.x)]
+    nexts = (f"lead(z, {lag}) over line as n{lag}" for lag in range(1, 1 + most))
+    rows = table.cut_circles(engine, columns.rows(table.key), count // CIRCLE)
+    lined = engine.lined_up(rows, table.own_key, ", ".join([*kept, "row_number() over line as place", *nexts]))
+    together = "case when max(place) - min(place) = count(*) - 1 then count(*) end as size"
+    totals = f", {together}, max(place) as behind, {engine.first_values('z', 'place', most)} as firsts"
+    own, others = _weights(engine, f"least({most}, greatest(size - 1, 1))", table.weighed)
+    missing = f"{others} * ({most} - least({most}, size - 1))"  # a row meets its own response in the place of each of them
+
+    def begin(line: str) -> str:
+        circles = table.total_circles(engine, line, totals)
+        return f"select {table.own_key}, size, behind, firsts, {own} + {missing} as own, {others} as others from ({circles}) circles"
+
+    found = table.circles.keep(engine, lined, begin)
+    return f"select * from {found[0]}", f"select * from {found[1]}"
 
 
 def _partner(engine: SqlEngine, lag: int) -> str:
-    """The response so many places further on in the circle: beyond the last row, the first ones follow."""
-    turned = "".join(
-        f" when n{lag - place} is not null then {engine.element('firsts', place)}" for place in range(1, lag)
-    )
-    return f"case when n{lag} is not null then n{lag} when m <= {lag} then null{turned} else {engine.element('firsts', lag)} end"
-
-
-def _meet_circle(engine: SqlEngine, rows: str, partners: int) -> str:
-    """Rows with their brackets, the next rows of their circle being partners."""
-    terms = [f"({_clipped(f'y{lag}')})" for lag in range(1, 1 + partners)]
-    few = " + ".join(f"coalesce({term}, {engine.double(0.0)})" for term in terms)
-    return _brackets(rows, f"coalesce({' + '.join(terms)}, {few})")
+    """The response so many places further on in the circle: beyond the last row, the first ones follow. In circles of fewer rows it is the row's own."""
+    first = engine.element("firsts", f"{lag} - behind")
+    return f"case when behind >= {lag} then n{lag} when size > {lag} then {first} when size is not null then z end"
 
 
 def _meet_pairs(columns: DesignColumns, table: PairTable, rows: str, widest: float) -> str:
