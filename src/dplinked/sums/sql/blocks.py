@@ -31,22 +31,22 @@ from dplinked.sums.types import BlockFacts
 
 
 class Circles:
-    """Rows beside the responses that follow them in a circle, and where circles begin, kept for later passes over the same rows."""
+    """Rows beside the responses of their partners, those at the ends of circles apart, kept for later passes over the same rows."""
 
     def __init__(self) -> None:
         self._found: tuple[str, Kept, Kept] | None = None
 
-    def keep(self, engine: SqlEngine, query: str, begin: Callable[[str], str]) -> tuple[str, str]:
-        """Names of the result of a query with random numbers in it, and of what `begin` asks of that result.
+    def keep(self, engine: SqlEngine, query: str, close: Callable[[str], str]) -> tuple[str, str]:
+        """Names of the result of a query with random numbers in it, and of that of the query which `close` makes of its name.
 
         They are drawn on their first use, and the same until another query takes their place.
         """
         if self._found is None or self._found[0] != query:
             self.close()
-            lined, begun = Kept(engine, "circles"), Kept(engine, "beginnings")
+            lined, ends = Kept(engine, "circles"), Kept(engine, "ends")
             engine.hold(lined.name, query)
-            engine.hold(begun.name, begin(f"select * from {lined.name}"))
-            self._found = query, lined, begun
+            engine.hold(ends.name, close(lined.name))
+            self._found = query, lined, ends
         return self._found[1].name, self._found[2].name
 
     def close(self) -> None:
@@ -80,10 +80,13 @@ class OneBlock:
         dealt = engine.as_int(f"floor({engine.double(max(1, circles))} * {engine.random})")
         return f"select cells.*, {dealt} as circle from ({rows}) cells"
 
+    def join_weights(self, engine: SqlEngine, rows: str) -> str:
+        """Rows with the weights a and o of the block."""
+        return f"select cells.*, {engine.double(self.a)} as a, {engine.double(self.o)} as o from ({rows}) cells"
+
     def total_circles(self, engine: SqlEngine, rows: str, totals: str) -> str:
         """Query of the totals of each circle, with the weights a and o of the block."""
-        weights = f"{engine.double(self.a)} as a, {engine.double(self.o)} as o"
-        return f"select circle{totals}, {weights} from ({rows}) cells group by circle"
+        return self.join_weights(engine, f"select circle{totals} from ({rows}) cells group by circle")
 
 
 @dataclass(frozen=True, repr=False)
@@ -108,6 +111,8 @@ class BlockTable:
         How many partners a row has, in blocks of more rows than that.
     weighed
         Whether v is another number than 1.
+    linked
+        Whether links lead from row to row; if not, a is 1 and o is 0.
     """
 
     kept: Kept
@@ -121,6 +126,7 @@ class BlockTable:
     fixed: bool
     partners: int
     weighed: bool = False
+    linked: bool = True
     circles: Circles = field(default_factory=Circles, compare=False)
 
     def close(self) -> None:
@@ -154,6 +160,10 @@ class BlockTable:
         """Query of rows with the circle that they stand in: the rows of a block stand in one."""
         return rows if self.keys is None else self.join_columns(rows, "g")
 
+    def join_weights(self, engine: SqlEngine, rows: str) -> str:
+        """Rows with the weights a and o of their block, and v if it is another number than 1."""
+        return self.join_columns(rows, "a", "o", *(["v"] if self.weighed else []))
+
     def total_circles(self, engine: SqlEngine, rows: str, totals: str) -> str:
         """Query of the totals of each circle, with the weights of its block."""
         return self.total(rows, totals)
@@ -184,7 +194,8 @@ class BlockTable:
     def alone(self, engine: SqlEngine) -> BlockTable:
         """Blocks of right links, weighed by ``w·a``."""
         one, zero = engine.double(1.0), engine.double(0.0)
-        return self._replace_columns(engine, f"{one} as a, {zero} as o, b.v * b.a as v", f"{self.kept.name} b")
+        columns = f"{one} as a, {zero} as o, b.v * b.a as v"
+        return replace(self._replace_columns(engine, columns, f"{self.kept.name} b"), linked=False)
 
     def _replace_columns(self, engine: SqlEngine, columns: str, source: str) -> BlockTable:
         """The same blocks with other columns a, o and v."""

@@ -96,8 +96,9 @@ class SqlPass:
         symmetric = self.design.half_widths is None and not isinstance(link_table, PairTable)
         contrast, weight = list[Scaled](), list[Scaled]()
         sums = ExactSums(self.engine, self.count)
+        by_block = isinstance(link_table, BlockTable) and link_table.linked
         if isinstance(link_table, BlockTable):
-            contrast, weight = [Scaled("a")], link_table.weight
+            contrast, weight = [Scaled("a")] if by_block else [], link_table.weight
             source = link_table.join_columns(rows, *(column.sql for column in (*contrast, *weight)))
         elif isinstance(link_table, PairTable):
             source, x = link_table.join_matches(self.engine, rows, x)
@@ -107,11 +108,15 @@ class SqlPass:
         for column in h:
             sums.add(column, z, *weight)
         sums.add(z, *weight)
-        for column in () if isinstance(link_table, BlockTable) else (*h, *x):
-            sums.add(column)
-        found = sums.fetch(source, self.count, "a" if isinstance(link_table, BlockTable) else "*")
+        if not by_block:
+            for column in (*h, *x):
+                sums.add(column, *weight)
+            if weight:
+                sums.add(*weight)
+        joined = [column.sql for column in (*contrast, *weight)]
+        found = sums.fetch(source, self.count, joined[0] if joined else "*")
         core, b, (sum_z,) = found.matrix(d, d, symmetric=symmetric), found.take(d), found.take(1)
-        if isinstance(link_table, BlockTable):
+        if isinstance(link_table, BlockTable) and by_block:
             found = self._block_sums(link_table, rows, symmetric)
             core = core + found.matrix(d, d, symmetric=symmetric)
         sum_h, sum_x, total = found.take(d), found.take(d), float(self.count)
@@ -192,8 +197,9 @@ class SqlPass:
         for i, k in enumerate(numeric):
             column = self.design.columns[k]
             low, high = ((edge - column.shift) / column.scale for edge in column.interval)
-            place = f"floor((x{k} - {double(low)}) * {double(bins / (high - low))})"
-            places.append(f"{self.engine.as_int(self.engine.clip(place, 0.0, bins - 1.0))} as p{i}")
+            place = f"(x{k} - {double(low)}) * {double(bins / (high - low))}"
+            inside = f"case when {place} < {double(bins - 1.0)} then case when {place} > {double(0.0)} then floor({place}) else {double(0.0)} end"
+            places.append(f"{self.engine.as_int(f'{inside} else {double(bins - 1.0)} end')} as p{i}")
         query = f"select {', '.join(places)} from ({self.columns.rows(None, scaled=False)}) cells"
         for row, place, count in self.engine.fetch(self.engine.histograms(query, len(numeric))):
             counts[row, place] = count

@@ -160,46 +160,52 @@ def _meet_block(columns: DesignColumns, table: BlockTable, rows: str) -> str:
 
 def _meet_circle(columns: DesignColumns, table: OneBlock | BlockTable, count: int, clip: ResidualClip) -> str:
     """Rows with their brackets, the next rows of their circle being partners."""
+    met = " + ".join(f"({_clipped(f'y{lag}')})" for lag in range(1, 1 + table.partners))
+    return _brackets(_clipped_rows(columns, _keep_circles(columns, table, count), clip), met)
+
+
+def _keep_circles(columns: DesignColumns, table: OneBlock | BlockTable, count: int) -> str:
+    """Query of kept rows, each beside the responses of its partners, y1, y2, …, and the weights of what it meets."""
     engine, key, lags = columns.engine, table.own_key, range(1, 1 + table.partners)
-    lined, begun = _keep_circles(columns, table, count)
-    rows = lined if table.keys is None else table.join_columns(lined, "g")
-    joined = (
-        f"select cells.*, b.size, b.firsts, b.own, b.others, b.behind - cells.place as behind from ({rows}) cells "
-        f"join ({begun}) b on cells.{key} {table.same} b.{key}"
-    )
-    partners = "".join(f", {_partner(engine, lag)} as y{lag}" for lag in lags)
-    met = " + ".join(f"({_clipped(f'y{lag}')})" for lag in lags)
-    return _brackets(_clipped_rows(columns, f"select cells.*{partners} from ({joined}) cells", clip), met)
-
-
-def _keep_circles(columns: DesignColumns, table: OneBlock | BlockTable, count: int) -> tuple[str, str]:
-    """Queries of what is kept of circles: of rows beside the responses n1, n2, … that follow in line, and of where each circle begins.
-
-    A row of the second has the circle's size and first responses, the place of its last row (`behind`), and the weights of what rows meet. Rows of a circle that
-    do not stand together have no size, and no sum comes of them.
-    """
-    engine, most = columns.engine, table.partners
-    kept = [*([] if isinstance(table, BlockTable) else ["circle"]), "k", "z", *(x.sql for x in columns.x)]
-    nexts = (f"lead(z, {lag}) over line as n{lag}" for lag in range(1, 1 + most))
+    cells, partners = ["k", "z", *(x.sql for x in columns.x)], [f"y{lag}" for lag in lags]
+    followed = f"lead({key}, {table.partners}) over line {table.same} {key} and lead(z, {table.partners}) over line is not null"
+    seen = [f"row_number() over line as place, {followed} as followed", *(f"lead(z, {lag}) over line as y{lag}" for lag in lags)]
     rows = table.cut_circles(engine, columns.rows(table.key), count // CIRCLE)
-    lined = engine.lined_up(rows, table.own_key, ", ".join([*kept, "row_number() over line as place", *nexts]))
-    together = "case when max(place) - min(place) = count(*) - 1 then count(*) end as size"
-    totals = f", {together}, max(place) as behind, {engine.first_values('z', 'place', most)} as firsts"
+    kept = [*cells, *(["circle"] if isinstance(table, OneBlock) else [])]
+    lined = table.join_weights(engine, engine.lined_up(rows, key, ", ".join([*kept, *seen])))
+    own, others = _weights(engine, str(table.partners), table.weighed)
+    query = f"select {', '.join([*kept, *partners])}, place, followed, {own} as own, {others} as others from ({lined}) cells"
+    found, ends = table.circles.keep(engine, query, lambda name: _close_circles(columns, table, name))
+    listed = ", ".join([*cells, *partners, "own", "others"])
+    return f"select {listed} from {found} where followed union all select {listed} from {ends}"
+
+
+def _close_circles(columns: DesignColumns, table: OneBlock | BlockTable, lined: str) -> str:
+    """Query of the last rows of circles, which are not `followed` by as many as they have partners: the first rows come next.
+
+    In circles of few rows the row's own response stands for partners that are missing, and counts for as much more by itself. Rows of a circle that do not
+    stand together in line have no size, and no sum comes of them.
+    """
+    engine, key, most = columns.engine, table.own_key, table.partners
+    size = "case when max(place) - min(place) = count(*) - 1 then count(*) end as size"
+    totals = f", {size}, max(place) as last, {engine.first_values('z', 'place', most)} as firsts"
     own, others = _weights(engine, f"least({most}, greatest(size - 1, 1))", table.weighed)
-    missing = f"{others} * ({most} - least({most}, size - 1))"  # a row meets its own response in the place of each of them
-
-    def begin(line: str) -> str:
-        circles = table.total_circles(engine, line, totals)
-        return f"select {table.own_key}, size, behind, firsts, {own} + {missing} as own, {others} as others from ({circles}) circles"
-
-    found = table.circles.keep(engine, lined, begin)
-    return f"select * from {found[0]}", f"select * from {found[1]}"
+    missing = f"{others} * ({most} - least({most}, size - 1))"
+    circles = table.total_circles(engine, f"select * from {lined}", totals)
+    rows = f"select * from {lined} where not followed"
+    rows = rows if table.keys is None else table.join_columns(rows, "g")
+    listed = ["cells.k", "cells.z", *(f"cells.{x.sql}" for x in columns.x)]
+    listed += [f"{_partner(engine, lag)} as y{lag}" for lag in range(1, 1 + most)]
+    return (
+        f"select {', '.join(listed)}, b.own, b.others from ({rows}) cells join "
+        f"(select circles.*, {own} + {missing} as own, {others} as others from ({circles}) circles) b on cells.{key} {table.same} b.{key}"
+    )
 
 
 def _partner(engine: SqlEngine, lag: int) -> str:
-    """The response so many places further on in the circle: beyond the last row, the first ones follow. In circles of fewer rows it is the row's own."""
-    first = engine.element("firsts", f"{lag} - behind")
-    return f"case when behind >= {lag} then n{lag} when size > {lag} then {first} when size is not null then z end"
+    """The response so many places further on in the circle: beyond the last row, the first ones follow."""
+    first = engine.element("b.firsts", f"{lag} - (b.last - place)")
+    return f"case when b.last - place >= {lag} then y{lag} when b.size > {lag} then {first} when b.size is not null then z end"
 
 
 def _meet_pairs(columns: DesignColumns, table: PairTable, rows: str, widest: float) -> str:
