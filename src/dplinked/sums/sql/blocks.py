@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
@@ -25,34 +25,30 @@ from dplinked.sums.blocks import (
 from dplinked.sums.partners import enough_partners
 from dplinked.sums.sql.columns import DesignColumns
 from dplinked.sums.sql.dialect import Kept, SqlColumn, SqlEngine, plain_text
-from dplinked.sums.sql.exact_sums import CHANGED, ExactSums, Scaled, exact_total, log2_ceiling
+from dplinked.sums.sql.exact_sums import CHANGED, ExactSums, Scaled, block_total, log2_ceiling
 from dplinked.sums.sql.pairs import PairTable, keep_matching
 from dplinked.sums.types import BlockFacts
 
 
 class Circles:
-    """Rows beside the responses of their partners, those at the ends of circles apart, kept for later passes over the same rows."""
+    """Rows beside the responses of their partners, kept for later passes over the same rows."""
 
     def __init__(self) -> None:
-        self._found: tuple[str, Kept, Kept] | None = None
+        self._found: tuple[str, Kept] | None = None
 
-    def keep(self, engine: SqlEngine, query: str, close: Callable[[str], str]) -> tuple[str, str]:
-        """Names of the result of a query with random numbers in it, and of that of the query which `close` makes of its name.
-
-        They are drawn on their first use, and the same until another query takes their place.
-        """
+    def keep(self, engine: SqlEngine, query: str) -> Kept:
+        """The result of a query with random numbers in it: drawn on its first use, and the same until another query takes its place."""
         if self._found is None or self._found[0] != query:
             self.close()
-            lined, ends = Kept(engine, "circles"), Kept(engine, "ends")
-            engine.hold(lined.name, query)
-            engine.hold(ends.name, close(lined.name))
-            self._found = query, lined, ends
-        return self._found[1].name, self._found[2].name
+            kept = Kept(engine, "circles")
+            engine.hold(kept.name, query)
+            self._found = query, kept
+        return self._found[1]
 
     def close(self) -> None:
         """Forget them."""
-        for kept in self._found[1:] if self._found is not None else ():
-            kept.close()
+        if self._found is not None:
+            self._found[1].close()
         self._found = None
 
 
@@ -67,26 +63,19 @@ class OneBlock:
     partners: int = 1
     circles: Circles = field(default_factory=Circles, compare=False)
     weighed: ClassVar[bool] = False  # each block by a number of its own
-    keys: ClassVar[None] = None
-    own_key: ClassVar[str] = "circle"
-    same: ClassVar[str] = "="
 
     def close(self) -> None:
         """Forget the rows that stand in circles."""
         self.circles.close()
 
-    def cut_circles(self, engine: SqlEngine, rows: str, circles: int) -> str:
-        """Query of rows with the circle that they stand in: they are dealt out at random, so that no engine needs all in one place."""
-        dealt = engine.as_int(f"floor({engine.double(max(1, circles))} * {engine.random})")
-        return f"select cells.*, {dealt} as circle from ({rows}) cells"
+    def cut_circles(self, engine: SqlEngine, rows: str, circles: int) -> tuple[str, str]:
+        """Query of rows with the circle that they stand in, and that column's name: they are dealt out at random, so that no engine needs all in one place."""
+        dealt = f"floor({engine.double(max(1, circles))} * {engine.random})"
+        return f"select cells.*, {dealt} as circle from ({rows}) cells", "circle"
 
-    def join_weights(self, engine: SqlEngine, rows: str) -> str:
-        """Rows with the weights a and o of the block."""
-        return f"select cells.*, {engine.double(self.a)} as a, {engine.double(self.o)} as o from ({rows}) cells"
-
-    def total_circles(self, engine: SqlEngine, rows: str, totals: str) -> str:
-        """Query of the totals of each circle, with the weights a and o of the block."""
-        return self.join_weights(engine, f"select circle{totals} from ({rows}) cells group by circle")
+    def join_weights(self, engine: SqlEngine, rows: str, count: int) -> str:
+        """Rows with the number m of rows of their block, and its weights a and o."""
+        return f"select cells.*, {count} as m, {engine.double(self.a)} as a, {engine.double(self.o)} as o from ({rows}) cells"
 
 
 @dataclass(frozen=True, repr=False)
@@ -156,17 +145,13 @@ class BlockTable:
         listed = "".join(map(joined, names))
         return f"select cells.*{listed} from ({rows}) cells left join {self.kept.name} b on cells.k = b.k"
 
-    def cut_circles(self, engine: SqlEngine, rows: str, circles: int) -> str:
-        """Query of rows with the circle that they stand in: the rows of a block stand in one."""
-        return rows if self.keys is None else self.join_columns(rows, "g")
+    def cut_circles(self, engine: SqlEngine, rows: str, circles: int) -> tuple[str, str]:
+        """Query of rows with the circle that they stand in, and that column's name: the rows of a block stand in one."""
+        return rows if self.keys is None else self.join_columns(rows, "g"), self.own_key
 
-    def join_weights(self, engine: SqlEngine, rows: str) -> str:
-        """Rows with the weights a and o of their block, and v if it is another number than 1."""
-        return self.join_columns(rows, "a", "o", *(["v"] if self.weighed else []))
-
-    def total_circles(self, engine: SqlEngine, rows: str, totals: str) -> str:
-        """Query of the totals of each circle, with the weights of its block."""
-        return self.total(rows, totals)
+    def join_weights(self, engine: SqlEngine, rows: str, count: int) -> str:
+        """Rows with the number m of rows of their block, its weights a and o, and v if it is another number than 1."""
+        return self.join_columns(rows, "m", "a", "o", *(["v"] if self.weighed else []))
 
     def total(self, rows: str, totals: str) -> str:
         """Query of each block's totals, which `totals` lists, with its m, a, o and v."""
@@ -238,7 +223,7 @@ def total_columns(engine: SqlEngine, most: int, *groups: Sequence[Scaled]) -> tu
     """Totals of columns over blocks of at most `most` rows, each column once; returns their text, and the totals s0, s1, … of each group."""
     log = log2_ceiling(max(1, most))
     names = {column.sql: f"s{i}" for i, column in enumerate(dict.fromkeys(itertools.chain(*groups)))}
-    text = "".join(f", {exact_total(engine, sql, log)} as {name}" for sql, name in names.items())
+    text = "".join(f", {block_total(engine, sql, log)} as {name}" for sql, name in names.items())
     return text, [[Scaled(names[column.sql], column.log) for column in group] for group in groups]
 
 

@@ -171,15 +171,11 @@ class SqlEngine(ABC):
         """The sum of a term over the values q of a list."""
 
     @abstractmethod
-    def lined_up(self, rows: str, group: str, listed: str) -> str:
-        """Query of rows that stand in line, group after group, each group in random order; `listed` may look along the window `line`."""
+    def first_values(self, value: str, order: str, size: int, group: str) -> str:
+        """The first values of a row's group in an order without ties, as a list of at most `size`: a window function."""
 
     @abstractmethod
-    def first_values(self, value: str, place: str, size: int) -> str:
-        """The first values of a group of rows that are lined up and numbered, as a list of at most `size`."""
-
-    @abstractmethod
-    def element(self, values: str, place: str) -> str:
+    def element(self, values: str, place: int) -> str:
         """The element of a list at a place, counted from 1."""
 
     def as_double(self, value: str) -> str:

@@ -156,16 +156,11 @@ class DuckDBEngine(SqlEngine):
         """The sum of a term over the values q of a list."""
         return f"list_reduce({values}, lambda s, q: s + ({term}), {self.double(0.0)})"
 
-    def lined_up(self, rows: str, group: str, listed: str) -> str:
-        """One line of all groups: a window without an order sees rows as they come, which costs next to nothing once they are sorted."""
-        ordered = f"select * from ({rows}) cells order by {group}, {self.random}"
-        return f"select {listed} from ({ordered}) cells window line as ()"
+    def first_values(self, value: str, order: str, size: int, group: str) -> str:
+        """The first values of a row's group as a list: one aggregate over the whole group, which is faster than its values one by one."""
+        return f"arg_min({value}, {order}, {size}) over (partition by {group})"
 
-    def first_values(self, value: str, place: str, size: int) -> str:
-        """The first values of a group of numbered rows, as a list."""
-        return f"arg_min({value}, {place}, {size})"
-
-    def element(self, values: str, place: str) -> str:
+    def element(self, values: str, place: int) -> str:
         """The element of a list at a place, counted from 1; null behind its end."""
         return f"list_extract({values}, {place})"
 

@@ -209,7 +209,7 @@ class SqlPass:
         """Histogram of the absolute residuals that rows have on their own, between increasing public edges; the last bin is open."""
         residual, _ = self._own_residual(predictor)
         query = f"select abs({residual}) as r from ({self.columns.rows(None, scaled=False)}) cells"
-        place = _search(self.engine, "r", edges.tolist())
+        place = _count_below(self.engine, "r", edges)
         found = self.engine.fetch(f"select {place} as p, count(*) from ({query}) residuals group by {place}")
         counts = np.zeros(edges.size + 1, dtype=np.int64)
         for row, count in found:
@@ -298,6 +298,18 @@ class SqlPass:
         level = float(predictor.beta[:first].sum() + (1.0 - accuracy) * (slopes @ predictor.mean))
         fitted, reach = self.columns.fitted(predictor.beta, [0] * slopes.size)
         return f"z - {double(level)} - {double(accuracy)} * {fitted}", self.design.response.peak + abs(level) + reach
+
+
+def _count_below(engine: SqlEngine, value: str, edges: Floats) -> str:
+    """How many of the edges lie below a value. On a grid of equal ratios its logarithm tells, up to the last digit of an edge."""
+    steps = np.diff(np.log2(edges))
+    if not (steps.size and np.ptp(steps) <= 1e-9):
+        return _search(engine, value, edges.tolist())
+    double, first, last = engine.double, float(edges[0]), float(edges[-1])
+    step = (edges.size - 1) / math.log2(last / first)
+    between = f"ceil({double(step)} * log2({value} / {double(first)}))"
+    inside = f"case when {value} > {double(first)} then {between} else {double(0.0)} end"
+    return engine.as_int(f"case when {value} > {double(last)} then {double(edges.size)} else {inside} end")
 
 
 def _search(engine: SqlEngine, value: str, edges: Sequence[float], first: int = 0) -> str:

@@ -89,7 +89,8 @@ def _row_terms(
         case BlockTable(fixed=True, largest=size) if size <= WHOLE:
             query = _meet_block(columns, link_table, _clipped_rows(columns, rows, clip))
         case OneBlock() | BlockTable():
-            query = _meet_circle(columns, link_table, count, clip)
+            circles = _keep_circles(columns, link_table, count)
+            query = _meet_circle(columns.engine, _clipped_rows(columns, circles, clip), link_table.partners)
     weight = link_table.weight if isinstance(link_table, OneBlock) else 1.0  # brackets have that of a table's blocks
     listed, terms = "", list[Scaled]()
     for i, h in enumerate(columns.instruments):
@@ -137,10 +138,10 @@ def _brackets(rows: str, met: str) -> str:
     return f"select cells.*, own * ({_clipped('z')}) - others * ({met}) as u from ({rows}) cells"
 
 
-def _weights(engine: SqlEngine, partners: str, weighed: bool) -> tuple[str, str]:
+def _weights(engine: SqlEngine, partners: str, weighed: bool) -> str:
     """What a row's own residual counts, ``1-o``, and what those with its partners' responses do, ``(1-γ)/partners``, both times v."""
     one, v = engine.double(1.0), "v * " if weighed else ""
-    return f"{v}({one} - o)", f"{v}({one} - (a + o)) / {partners}"
+    return f"{v}({one} - o) as own, {v}({one} - (a + o)) / {partners} as others"
 
 
 def _meet_block(columns: DesignColumns, table: BlockTable, rows: str) -> str:
@@ -148,9 +149,9 @@ def _meet_block(columns: DesignColumns, table: BlockTable, rows: str) -> str:
     engine, key = columns.engine, table.own_key
     lists = table.total(columns.rows(table.key), f", {engine.gathered('z')} as zs")
     placed = rows if table.keys is None else table.join_columns(rows, "g")
-    own, others = _weights(engine, "greatest(m - 1, 1)", table.weighed)
+    weights = _weights(engine, "greatest(m - 1, 1)", table.weighed)
     joined = (
-        f"select cells.*, b.zs, {own} as own, {others} as others from ({placed}) cells join ({lists}) b on cells.{key} {table.same} b.{key}"
+        f"select cells.*, b.zs, {weights} from ({placed}) cells join ({lists}) b on cells.{key} {table.same} b.{key}"
     )
     return _brackets(joined, f"{engine.added('zs', _clipped('q'))} - ({_clipped('z')})")
 
@@ -158,54 +159,34 @@ def _meet_block(columns: DesignColumns, table: BlockTable, rows: str) -> str:
 # --- circles --------------------------------------------------------------------------------------------
 
 
-def _meet_circle(columns: DesignColumns, table: OneBlock | BlockTable, count: int, clip: ResidualClip) -> str:
-    """Rows with their brackets, the next rows of their circle being partners."""
-    met = " + ".join(f"({_clipped(f'y{lag}')})" for lag in range(1, 1 + table.partners))
-    return _brackets(_clipped_rows(columns, _keep_circles(columns, table, count), clip), met)
-
-
 def _keep_circles(columns: DesignColumns, table: OneBlock | BlockTable, count: int) -> str:
-    """Query of kept rows, each beside the responses of its partners, y1, y2, …, and the weights of what it meets."""
-    engine, key, lags = columns.engine, table.own_key, range(1, 1 + table.partners)
-    cells, partners = ["k", "z", *(x.sql for x in columns.x)], [f"y{lag}" for lag in lags]
-    followed = f"lead({key}, {table.partners}) over line {table.same} {key} and lead(z, {table.partners}) over line is not null"
-    seen = [f"row_number() over line as place, {followed} as followed", *(f"lead(z, {lag}) over line as y{lag}" for lag in lags)]
-    rows = table.cut_circles(engine, columns.rows(table.key), count // CIRCLE)
-    kept = [*cells, *(["circle"] if isinstance(table, OneBlock) else [])]
-    lined = table.join_weights(engine, engine.lined_up(rows, key, ", ".join([*kept, *seen])))
-    own, others = _weights(engine, str(table.partners), table.weighed)
-    query = f"select {', '.join([*kept, *partners])}, place, followed, {own} as own, {others} as others from ({lined}) cells"
-    found, ends = table.circles.keep(engine, query, lambda name: _close_circles(columns, table, name))
-    listed = ", ".join([*cells, *partners, "own", "others"])
-    return f"select {listed} from {found} where followed union all select {listed} from {ends}"
-
-
-def _close_circles(columns: DesignColumns, table: OneBlock | BlockTable, lined: str) -> str:
-    """Query of the last rows of circles, which are not `followed` by as many as they have partners: the first rows come next.
-
-    In circles of few rows the row's own response stands for partners that are missing, and counts for as much more by itself. Rows of a circle that do not
-    stand together in line have no size, and no sum comes of them.
-    """
-    engine, key, most = columns.engine, table.own_key, table.partners
-    size = "case when max(place) - min(place) = count(*) - 1 then count(*) end as size"
-    totals = f", {size}, max(place) as last, {engine.first_values('z', 'place', most)} as firsts"
-    own, others = _weights(engine, f"least({most}, greatest(size - 1, 1))", table.weighed)
-    missing = f"{others} * ({most} - least({most}, size - 1))"
-    circles = table.total_circles(engine, f"select * from {lined}", totals)
-    rows = f"select * from {lined} where not followed"
-    rows = rows if table.keys is None else table.join_columns(rows, "g")
-    listed = ["cells.k", "cells.z", *(f"cells.{x.sql}" for x in columns.x)]
-    listed += [f"{_partner(engine, lag)} as y{lag}" for lag in range(1, 1 + most)]
-    return (
-        f"select {', '.join(listed)}, b.own, b.others from ({rows}) cells join "
-        f"(select circles.*, {own} + {missing} as own, {others} as others from ({circles}) circles) b on cells.{key} {table.same} b.{key}"
-    )
+    """Query of kept rows, each beside the responses of its partners, y1, y2, …, null where a block has fewer, and the weights of what it meets."""
+    engine, lags, kept = columns.engine, range(1, 1 + table.partners), ["k", "z", *(x.sql for x in columns.x)]
+    rows, circle = table.cut_circles(engine, columns.rows(table.key), count // CIRCLE)
+    drawn = f"select cells.*, {engine.random} as place from ({rows}) cells"
+    nexts = "".join(f", lead(z, {lag}) over line as n{lag}" for lag in lags)
+    firsts = engine.first_values("z", "place", table.partners, circle)
+    line = f"window line as (partition by {circle} order by place)"
+    lined = f"select {', '.join(kept)}{nexts}, {firsts} as firsts from ({drawn}) cells {line}"
+    weights = _weights(engine, f"least({table.partners}, greatest(m - 1, 1))", table.weighed)
+    listed = [*kept, *(f"{_partner(engine, lag)} as y{lag}" for lag in lags), weights]
+    query = f"select {', '.join(listed)} from ({table.join_weights(engine, lined, count)}) cells"
+    return f"select * from {table.circles.keep(engine, query).name}"
 
 
 def _partner(engine: SqlEngine, lag: int) -> str:
     """The response so many places further on in the circle: beyond the last row, the first ones follow."""
-    first = engine.element("b.firsts", f"{lag} - (b.last - place)")
-    return f"case when b.last - place >= {lag} then y{lag} when b.size > {lag} then {first} when b.size is not null then z end"
+    turned = "".join(
+        f" when n{lag - place} is not null then {engine.element('firsts', place)}" for place in range(1, lag)
+    )
+    return f"case when n{lag} is not null then n{lag} when m <= {lag} then null{turned} else {engine.element('firsts', lag)} end"
+
+
+def _meet_circle(engine: SqlEngine, rows: str, partners: int) -> str:
+    """Rows with their brackets, the next rows of their circle being partners."""
+    terms = [f"({_clipped(f'y{lag}')})" for lag in range(1, 1 + partners)]
+    few = " + ".join(f"coalesce({term}, {engine.double(0.0)})" for term in terms)
+    return _brackets(rows, f"coalesce({' + '.join(terms)}, {few})")
 
 
 def _meet_pairs(columns: DesignColumns, table: PairTable, rows: str, widest: float) -> str:

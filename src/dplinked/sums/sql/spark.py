@@ -140,18 +140,14 @@ class SparkEngine(SqlEngine):
         """The sum of a term over the values q of a list."""
         return f"aggregate({values}, {self.double(0.0)}, (s, q) -> s + ({term}))"
 
-    def lined_up(self, rows: str, group: str, listed: str) -> str:
-        """A line of each group, so that no worker needs all rows."""
-        drawn = f"select cells.*, {self.random} as drawn from ({rows}) cells"
-        return f"select {listed} from ({drawn}) cells window line as (partition by {group} order by drawn)"
+    def first_values(self, value: str, order: str, size: int, group: str) -> str:
+        """The first values of a row's group as a list, null where there are fewer."""
+        whole = f"(partition by {group} order by {order} rows between unbounded preceding and unbounded following)"
+        return f"array({', '.join(f'nth_value({value}, {place}) over {whole}' for place in range(1, 1 + size))})"
 
-    def first_values(self, value: str, place: str, size: int) -> str:
-        """The first values of a group of rows, which are numbered from 1 on, as a list; null where there are fewer."""
-        return f"array({', '.join(f'max(case when {place} = {one} then {value} end)' for one in range(1, 1 + size))})"
-
-    def element(self, values: str, place: str) -> str:
+    def element(self, values: str, place: int) -> str:
         """The element of a list at a place, counted from 1."""
-        return f"element_at({values}, cast({place} as {self.int_type}))"
+        return f"element_at({values}, {place})"
 
     def as_text(self, column: SqlColumn) -> str:
         """A cell of any type as a text; bytes in hexadecimal."""
