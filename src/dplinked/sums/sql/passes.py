@@ -198,11 +198,10 @@ class SqlPass:
             column = self.design.columns[k]
             low, high = ((edge - column.shift) / column.scale for edge in column.interval)
             place = f"(x{k} - {double(low)}) * {double(bins / (high - low))}"
-            inside = f"case when {place} < {double(bins - 1.0)} then case when {place} > {double(0.0)} then floor({place}) else {double(0.0)} end"
-            places.append(f"{self.engine.as_int(f'{inside} else {double(bins - 1.0)} end')} as p{i}")
+            places.append(f"{self.engine.as_int(f'floor({place})')} as p{i}")
         query = f"select {', '.join(places)} from ({self.columns.rows(None, scaled=False)}) cells"
         for row, place, count in self.engine.fetch(self.engine.histograms(query, len(numeric))):
-            counts[row, place] = count
+            counts[row, min(max(place, 0), bins - 1)] += count  # the upper bound, and what rounding puts beyond an end
         return PrivateCounts(counts)
 
     def residual_counts(self, predictor: Predictor, edges: Floats, ahead: bool = False) -> PrivateCounts:
