@@ -34,12 +34,12 @@ def curve_sums(
     """``Σ w a s m' (1, h)(1, x)'`` (p×p) and ``Σ w a s (1, h)(m - level)`` (p), m the curve's mean at the line and m' its slope, by one statement."""
     engine, curve = columns.engine, clip.curve
     assert curve is not None
-    query, weights = columns.rows(link_table.key, instruments=True), list[str]()
+    (line, _), width = columns.line(clip.beta), columns.width(clip)
+    rows = columns.rows(link_table.key, instruments=True)
+    query, weights = follow_curve(engine, curve, with_columns(rows, f"{line} as line", f"{width} as w")), list[str]()
     if isinstance(link_table, BlockTable):
         weights = [*(["a"] if link_table.linked else []), *(column.sql for column in link_table.weight)]
         query = link_table.join_columns(query, *weights)
-    line, _ = columns.line(clip.beta)
-    query = follow_curve(engine, curve, with_columns(query, f"{line} as line", f"{columns.width(clip)} as w"))
     whole = link_table.a * link_table.weight if isinstance(link_table, OneBlock) else 1.0
     short, listed = columns.terms(clip, " * ".join([*weights, "w"]), weight=whole)
     rise, reach = log2_ceiling(curve.steepest), log2_ceiling(max(abs(level), abs(curve.largest - level)))
