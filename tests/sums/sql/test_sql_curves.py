@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -98,3 +97,75 @@ def test_sums_are_those_of_memory(engine: Open, family: str, linkage: str) -> No
     found, expected = (source.linked_rows(design, model, unit) for source in (engine(table), open_source(table)))
     for limit, size in [(0.5, 1.0), (10.0, 0.0), (0.1, 1e300)]:
         check(found, expected, clip_of(expected, limit, size, exposed=size > 0.0))
+
+
+@pytest.mark.parametrize("partners", ["drawn", "one block"])
+def test_every_response_is_the_partner_of_as_many_rows(
+    engine: Open, partners: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The equation is linear in responses, and where no instrument is shortened partners cancel in the intercept's entry: ``Σ a (z - m)``."""
+    monkeypatch.setattr(stage, "CIRCLE", 40)
+    table, design, n = make_table(), make_design("poisson"), N
+    linkage = dpl.ELE(0.8) if partners == "one block" else dpl.ELE(0.8, block="b", other=0.8)
+    rows = engine(table.set_column(6, "b", pa.array(np.arange(N) % 3))).linked_rows(design, linkage, FIXED)
+    clip, m = clip_of(rows, 1e3, exposed=False), n if partners == "one block" else n // 3
+    own = open_source(table).linked_rows(design, dpl.Exact(), FIXED).right_residuals(clip).vector[0]
+    assert rows.right_residuals(clip).vector[0] == pytest.approx((0.8 - 0.2 / (m - 1)) * own, rel=1e-9)
+
+
+def test_groups_are_weighed(engine: Open) -> None:
+    table, design = make_table(), make_design("logistic")
+    model, unit = find_linkage("table")
+    weighed = {key: (0.2 + 0.03 * i, accuracy) for i, (key, accuracy) in enumerate(TABLE.items())}
+    found, expected = (
+        source.linked_rows(design, model, unit).with_weights(weighed) for source in (engine(table), open_source(table))
+    )
+    check(found, expected, clip_of(expected))
+    again = found.engine.own_rows(weighted=True).curve_sums(clip_of(expected), 0.4)
+    assert_near(again.vector, expected.curve_sums(clip_of(expected), 0.4).vector)
+
+
+@pytest.mark.parametrize("largest", [0, 1, 2, 3, 4, 17, 100, MOST_COUNTS])
+def test_means_and_slopes_are_those_of_memory(engine: Open, largest: int) -> None:
+    """0 stands for events. Lines go far beyond both ends, where exponentials would overflow."""
+    curve = Curve("poisson", largest) if largest else Curve("logistic")
+    eta = np.concatenate([[-1e300, -900.0, 900.0, 1e300], np.linspace(LEAST_ETA - 1.0, curve.highest + 1.0, 800)])
+    source = engine(pa.table({"line": eta, "i": np.arange(eta.size)}))
+    found = source._engine.run(
+        f"select mean, slope from ({follow_curve(source._engine, curve, f'select c0 as line, c1 as i from {source._source}')}) cells order by i"
+    )
+    for one, two, most in zip(np.array(found).T, curve.mean_and_slope(eta), (curve.largest, curve.steepest), strict=True):
+        assert one.min() >= 0.0
+        assert one.max() <= most
+        np.testing.assert_allclose(one, two, rtol=0.0, atol=2e-13 * most)
+
+
+@pytest.mark.parametrize("family", ["logistic", "poisson"])
+def test_a_step_that_fails_leaves_nothing_behind_and_tells_nothing(
+    monkeypatch: pytest.MonkeyPatch, family: str
+) -> None:
+    """Circles hold rows, and the connection is the user's."""
+    duckdb = pytest.importorskip("duckdb")
+    connection, run, kept = duckdb.connect(), DuckDBEngine.run, list[str]()
+    connection.register("given", make_table())
+    connection.execute("create table t as select * from given")
+
+    def fail(engine: DuckDBEngine, statement: str) -> Any:
+        if "steep" in statement and kept:
+            raise RuntimeError("the cell is 123456789")
+        kept.extend(name for name in ["circles"] if f"temp table dplinked_{name}" in statement)
+        return run(engine, statement)
+
+    monkeypatch.setattr(DuckDBEngine, "run", fail)
+    outcome = {"logistic": "died", "poisson": "visits"}[family]
+    with pytest.raises(dpl.ReleaseError) as caught:
+        dpl.fit(
+            connection.table("t"), f"{outcome} ~ x", bounds=BOUNDS, levels=LEVELS, family=family,
+            linkage=dpl.ELE(0.8), epsilon=4.0, delta=1e-6, exposure="years" if family == "poisson" else None,
+        )  # fmt: skip
+    assert str(caught.value) == FAILED
+    assert caught.value.__cause__ is None
+    assert caught.value.__context__ is None
+    del caught  # a traceback holds what its frames do
+    assert kept
+    assert not connection.execute("select * from duckdb_tables() where table_name like 'dplinked%'").fetchall()
