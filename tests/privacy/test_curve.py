@@ -175,11 +175,13 @@ def engine(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.M
 
 
 def check_engine(monkeypatch: pytest.MonkeyPatch, engine: Any, kind: str, path: str, count: int) -> None:
-    rng = np.random.default_rng([len(kind), len(path)])
-    for seed in range(count):
+    """So many pairs of a kind that the path is possible for."""
+    rng, done = np.random.default_rng([len(kind), len(path)]), 0
+    while done < count:
         pair = make_pair(rng, kind)
         if can_be_unlinked(pair) and ("block" not in path or pair.unit.fixes_blocks):
-            check(monkeypatch, pair, FORMULAS[seed % (4 if "middles" in path else 5)], path, seed, engine)
+            check(monkeypatch, pair, FORMULAS[done % (4 if "middles" in path else 5)], path, done, engine)
+            done += 1
 
 
 @pytest.mark.parametrize("path", ["events, row meat", "counts, exposure"])
