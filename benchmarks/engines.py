@@ -190,9 +190,13 @@ def _make_rows(start: int, stop: int, rows: int, columns: int, keys: Sequence[st
     last = first + (i.size - first) // BLOCK * BLOCK
     moved = np.where(rng.random((last - first) // BLOCK) < ACCURACY, 0, rng.integers(1, BLOCK, (last - first) // BLOCK))
     source = i - start
-    source[first:last] = (source[first:last].reshape(-1, BLOCK)[:, :1] + (np.arange(BLOCK) + moved[:, None]) % BLOCK).ravel()
+    source[first:last] = (
+        source[first:last].reshape(-1, BLOCK)[:, :1] + (np.arange(BLOCK) + moved[:, None]) % BLOCK
+    ).ravel()
     outcomes = _make_outcomes(rng, data, source) if OUTCOMES in keys else {}
-    return pa.table({**data, "z": z[source], **outcomes, **{key: KEYS[key](i, rows) for key in keys if key != OUTCOMES}})
+    return pa.table(
+        {**data, "z": z[source], **outcomes, **{key: KEYS[key](i, rows) for key in keys if key != OUTCOMES}}
+    )
 
 
 def _make_outcomes(rng: np.random.Generator, data: dict[str, Any], source: NDArray[np.int64]) -> dict[str, Any]:
@@ -1164,7 +1168,9 @@ def declare_outcome(largest: int) -> Study:
     line = declare_study()
     bounds = {name: line.bounds[name] for name in NAMES}
     if largest == 1:
-        return replace(line, formula=f"event ~ {' + '.join(NAMES)}", bounds=bounds, levels={"event": [0, 1]}, family="logistic")
+        return replace(
+            line, formula=f"event ~ {' + '.join(NAMES)}", bounds=bounds, levels={"event": [0, 1]}, family="logistic"
+        )
     bounds |= {"visits": (0, largest), "years": (0.5, 4.0)}
     return replace(line, formula=f"visits ~ {' + '.join(NAMES)}", bounds=bounds, family="poisson", exposure="years")
 
@@ -1174,7 +1180,9 @@ def find_passes(data: Callable[[Sequence[str]], Any]) -> dict[str, Callable[[], 
 
     def opened(study: Study) -> LinkedRows:
         design, _ = study.prepare()
-        rows = open_source(data(read_columns(study)), read_columns(study)).linked_rows(design, study.linkage, study.unit)
+        rows = open_source(data(read_columns(study)), read_columns(study)).linked_rows(
+            design, study.linkage, study.unit
+        )
         return rows.with_design(design.with_instrument([0.5] * COLUMNS))
 
     def step(largest: int) -> Callable[[], Any]:
@@ -1214,9 +1222,21 @@ def measure_curves(run: Run) -> Report:
             wall, cpu = np.median(found[name] / found["line"], axis=0)
             line, step = (np.median(found[each][:, 1]) / size * 1e9 for each in ("line", name))
             judged = engine == "Parquet"
-            rows.append([f"{engine}, {name}", f"{line:.1f}", f"{step:.1f}", f"{wall:.2f}", f"{cpu:.2f}", f"{MOST_TIME_STEP:g}" if judged else ""])
+            rows.append(
+                [
+                    f"{engine}, {name}",
+                    f"{line:.1f}",
+                    f"{step:.1f}",
+                    f"{wall:.2f}",
+                    f"{cpu:.2f}",
+                    f"{MOST_TIME_STEP:g}" if judged else "",
+                ]
+            )
             if judged and run.judged:
-                report.require(cpu <= MOST_TIME_STEP, f"a step of {name} takes {cpu:.2f} passes of a line, at most {MOST_TIME_STEP:g} allowed")
+                report.require(
+                    cpu <= MOST_TIME_STEP,
+                    f"a step of {name} takes {cpu:.2f} passes of a line, at most {MOST_TIME_STEP:g} allowed",
+                )
     report.add(
         f"{size:,} rows, {COLUMNS} columns, blocks of {BLOCK}, never whole in memory. A step sums the curve's means and slopes times instruments and regressors; a line's pass sums "
         f"instruments times linked regressors and responses. Medians over {run.rounds} interleaved rounds, ratios side by side, by wall time and by CPU time, which is judged since it does "

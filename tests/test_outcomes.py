@@ -97,9 +97,7 @@ def test_files_give_the_release_of_memory(
 
 
 @pytest.mark.parametrize("family", BOTH)
-def test_databases_give_the_release_of_memory(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, family: str
-) -> None:
+def test_databases_give_the_release_of_memory(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, family: str) -> None:
     """In blocks so small that all others of a block are partners, whichever engine sums."""
     pytest.importorskip("duckdb")
     monkeypatch.setattr(noise, "add_gaussian", lambda values, scale: np.asarray(values, float))

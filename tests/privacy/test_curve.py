@@ -191,9 +191,7 @@ def test_outcomes_replay_by_engine(monkeypatch: pytest.MonkeyPatch, engine: Any,
     check_engine(monkeypatch, engine, kind, path, 3)
 
 
-TURNS = [
-    next((kind, path) for kind in (*KINDS[i:], *KINDS) if is_possible(kind, path)) for i, path in enumerate(PATHS)
-]
+TURNS = [next((kind, path) for kind in (*KINDS[i:], *KINDS) if is_possible(kind, path)) for i, path in enumerate(PATHS)]
 
 
 @pytest.mark.parametrize(("kind", "path"), [*TURNS, ("matching", "counts, exposure")])

@@ -113,6 +113,17 @@ def test_every_response_is_the_partner_of_as_many_rows(
     assert rows.right_residuals(clip).vector[0] == pytest.approx((0.8 - 0.2 / (m - 1)) * own, rel=1e-9)
 
 
+@pytest.mark.parametrize("family", ["logistic", "poisson"])
+def test_intercepts_may_be_alone(engine: Open, family: str) -> None:
+    """Then the exposure, which has no instrument, is the only column."""
+    table, exposure = make_table(), "years" if family == "poisson" else None
+    outcome = {"logistic": "died", "poisson": "visits"}[family]
+    design = build_design(f"{outcome} ~ 1", BOUNDS, LEVELS, family=family, exposure=exposure).with_instrument([])
+    model, unit = find_linkage("lists")
+    found, expected = (source.linked_rows(design, model, unit) for source in (engine(table), open_source(table)))
+    check(found, expected, clip_of(expected))
+
+
 def test_groups_are_weighed(engine: Open) -> None:
     table, design = make_table(), make_design("logistic")
     model, unit = find_linkage("table")
@@ -134,7 +145,9 @@ def test_means_and_slopes_are_those_of_memory(engine: Open, largest: int) -> Non
     found = source._engine.run(
         f"select mean, slope from ({follow_curve(source._engine, curve, f'select c0 as line, c1 as i from {source._source}')}) cells order by i"
     )
-    for one, two, most in zip(np.array(found).T, curve.mean_and_slope(eta), (curve.largest, curve.steepest), strict=True):
+    for one, two, most in zip(
+        np.array(found).T, curve.mean_and_slope(eta), (curve.largest, curve.steepest), strict=True
+    ):
         assert one.min() >= 0.0
         assert one.max() <= most
         np.testing.assert_allclose(one, two, rtol=0.0, atol=2e-13 * most)

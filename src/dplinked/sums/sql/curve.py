@@ -63,7 +63,11 @@ def follow_curve(engine: SqlEngine, curve: Curve, rows: str) -> str:
     if curve.counts:
         rows, mean, slope = _count(engine, curve, rows)
     else:
-        rows, mean, slope = with_columns(rows, f"{one} / ({one} + exp(- eta)) as share"), "share", f"share * ({one} - share)"
+        rows, mean, slope = (
+            with_columns(rows, f"{one} / ({one} + exp(- eta)) as share"),
+            "share",
+            f"share * ({one} - share)",
+        )
     rows = with_columns(rows, f"{mean} as raw_mean", f"{slope} as raw_slope")
     return with_columns(
         rows,

@@ -105,12 +105,16 @@ def _clipped_rows(columns: DesignColumns, cells: str, clip: ResidualClip) -> str
     double, rows = columns.engine.double, columns.add_instruments(cells)
     if clip.curve is not None:
         line, _ = columns.line(clip.beta)
-        followed = follow_curve(columns.engine, clip.curve, with_columns(rows, f"{line} as line", f"{columns.width(clip)} as w"))
+        followed = follow_curve(
+            columns.engine, clip.curve, with_columns(rows, f"{line} as line", f"{columns.width(clip)} as w")
+        )
         return with_columns(followed, f"{double(math.ldexp(1.0, -columns.z.log))} * mean as t")
     line, reach = columns.line(clip.beta, columns.z.log)
     rounding = 8.0 * UNIT_ROUNDOFF * (1.0 + reach)
     near = f"greatest({double(NEAR)} * w - {double(rounding)}, {double(0.0)})"
-    ends = with_columns(with_columns(rows, f"{line} as t", f"{columns.width(clip, columns.z.log)} as w"), f"{near} as near")
+    ends = with_columns(
+        with_columns(rows, f"{line} as t", f"{columns.width(clip, columns.z.log)} as w"), f"{near} as near"
+    )
     return with_columns(ends, "t - near as low", "t + near as high")
 
 
