@@ -367,10 +367,9 @@ def fit_residuals(
     residuals, estimate, steps = stage.residuals, stage.estimate, list[Step]()
     parts = [rest] if stage.near else [FIRST_STEP * rest, (1.0 - FIRST_STEP) * rest]
     for part in parts:
-        deviation = residuals.deviation
         if steps:
             deviation = measure_deviation(groups, wide, spending, estimate, stage.explained)
-        residuals = expect_clip(study, groups, wide, spending, estimate, stage.explained, geometry, part, deviation)
+            residuals = expect_clip(study, groups, wide, spending, estimate, stage.explained, geometry, part, deviation)
         slope, beta = derivative(gram, residuals, intercept), estimate.beta
         weight = residuals.intercept_weight if whitening is None else 0.0
         clip = ResidualClip(beta, residuals.limit, weight, 4.0 * wide.design.response.peak, whitening)
