@@ -86,6 +86,7 @@ _NEAR = (
     0.01,
 )  # least clip in deviations, most of their variance by a wrong start, most of the equation's by a wrong slope: one step does
 _CALM_ENOUGH = 0.1  # spectral noise of a whitened slope, relative to it, above which it gets more of the budget
+_WORTH = 0.03  # how much smaller errors of slopes must be, relative to them, for rows to be whitened
 _AS_GOOD = 0.02  # how much larger an error, relative to it, is taken for the same: the second stage's line is closer to that of least squares
 
 
@@ -209,10 +210,18 @@ def expect_second_stage(
     expectation = _Expectation(study, rows, groups, spending, start, estimate, explained, deviation, core.T @ core)
     stage = expectation.by_columns(wide, sizes)
     if len(design.columns) > 1:
-        whitened = expectation.whitened(matrix, rounds_needed(strengths), sizes)
-        stage = min((stage, whitened), key=lambda way: float(np.log(way.errors).mean()))
-    one = expectation.one_stage(sizes, first)
-    return stage if np.log(stage.errors).mean() < np.log(one).mean() + _AS_GOOD else None
+        stage = _choose(stage, expectation.whitened(matrix, rounds_needed(strengths), sizes))
+    return stage if _pays(stage, expectation.one_stage(sizes, first)) else None
+
+
+def _choose(by_columns: SecondStage, whitened: SecondStage) -> SecondStage:
+    """The way whose slopes are expected to have the smaller errors. Whitened rows are squared in a pass of their own, so they must be worth it."""
+    return whitened if np.log(whitened.errors / by_columns.errors).mean() < -_WORTH else by_columns
+
+
+def _pays(stage: SecondStage, one: Floats) -> bool:
+    """Whether the second stage's slopes are expected to have smaller errors than those of the first, released again for the rest of the budget (d)."""
+    return bool(np.log(stage.errors).mean() < np.log(one).mean() + _AS_GOOD)
 
 
 @dataclass(frozen=True, eq=False)
@@ -244,10 +253,11 @@ class _Expectation:
         """A second stage whose instruments are whitened rows."""
         rows = self.rows.with_design(replace(self.rows.design, half_widths=None))
         weight, p = self.groups.total * self.groups.contrast, len(matrix)
-        share, scale, norm = GRAM[0], 0.0, 0.0
+        farthest = float(np.linalg.norm(matrix, 2)) * math.hypot(rows.design.radius, float(rows.design.intercept))
+        share = GRAM[0]
         while True:
             unit = whitened_gram_sensitivity(1.0) / self.spending.share(share)
-            norm = choose_norm(p, unit, weight)
+            norm = min(choose_norm(p, unit, weight), farthest)
             scale = unit * norm**2
             if share >= WHITENED or spectral_noise(p, scale, weight) <= _CALM_ENOUGH:
                 break

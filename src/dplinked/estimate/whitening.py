@@ -44,8 +44,11 @@ def whiten(moments: Floats, scale: Floats, intercept: float) -> tuple[Floats, Fl
     Directions are measured in units of the spectral size of the noise, and 1 is added to their squares, so that those which drown in it are not blown up: their strength, the
     square that is left of one, is below ½. Means are taken out.
     """
-    first, p = int(intercept > 0.0), len(moments)
-    edges = np.maximum(_EDGE * np.sqrt((scale[first:, first:] ** 2).sum(axis=1)), np.finfo(float).tiny) ** -0.5
+    first, p, least = int(intercept > 0.0), len(moments), np.finfo(float).tiny
+    edges = np.maximum(_EDGE * np.sqrt((scale[first:, first:] ** 2).sum(axis=1)), least) ** -0.5
+    if first:
+        moments = moments.copy()
+        moments[0, 0] = max(moments[0, 0], _EDGE * scale[0, 0], least)
     core = centred_core(moments, bool(first)) * np.outer(edges, edges)
     values, vectors = np.linalg.eigh((core + core.T) / 2.0)
     values = np.maximum(values, 0.0)
