@@ -46,6 +46,7 @@ from dplinked.estimate.whitening import (
     coefficient_sums,
     estimate_coefficients,
     first_moments,
+    has_rare_levels,
     rounds_needed,
     spectral_noise,
     whiten,
@@ -173,11 +174,16 @@ class Geometry:
 
     def way(self, covariance: Floats) -> Floats:
         """Covariance (d×d) of what errors of the slopes of this `covariance` do to the line, along columns or whitened directions of mean square one."""
+        turned = self.turned
+        return np.asarray(turned @ covariance @ turned.T, np.float64)
+
+    @property
+    def turned(self) -> Floats:
+        """What gives these directions' slopes from those of the columns (d×d)."""
         if self.whitening is None:
-            return np.asarray(covariance * np.outer(self.sizes, self.sizes), np.float64)
-        first = len(self.whitening.matrix) - len(covariance)
-        turned = np.linalg.inv(self.whitening.matrix[first:, first:])
-        return np.asarray(turned.T @ covariance @ turned, np.float64)
+            return np.diag(self.sizes)
+        first = len(self.whitening.matrix) - self.sizes.size
+        return np.asarray(np.linalg.inv(self.whitening.matrix[first:, first:]).T, np.float64)
 
 
 def may_take_second_stage(study: Study, rows: LinkedRows, groups: Groups, spending: Spending) -> bool:
@@ -209,7 +215,7 @@ def expect_second_stage(
     core = matrix[int(design.intercept) :, int(design.intercept) :]
     expectation = _Expectation(study, rows, groups, spending, start, estimate, explained, deviation, core.T @ core)
     stage = expectation.by_columns(wide, sizes)
-    if len(design.columns) > 1:
+    if len(design.columns) > 1 and not has_rare_levels(design, moments):
         stage = _choose(stage, expectation.whitened(matrix, rounds_needed(strengths), sizes))
     return stage if _pays(stage, expectation.one_stage(sizes, first)) else None
 
@@ -406,8 +412,7 @@ def _solve(design: Design, sums: ReleasedSums, geometry: Geometry) -> Estimate:
     prior = prior_scale(design)
     if geometry.whitening is None:
         return solve_descent(sums, design.intercept, prior)
-    way = geometry.way(prior * np.eye(len(design.columns)))
-    found = solve_descent(sums, design.intercept, float(np.trace(way)) / len(way))
+    found = solve_descent(sums, design.intercept, prior, geometry.turned)
     return estimate_coefficients(found, geometry.whitening.matrix)
 
 

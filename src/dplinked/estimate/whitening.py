@@ -23,6 +23,7 @@ Floats = NDArray[np.float64]
 _EDGE = 2.0  # times the root of a row's squared noise: the spectral size of noise
 _FAR = 3.5  # deviations of ‖u‖² above its mean, of normal columns, up to which rows count in full
 _CALM = 0.05  # spectral noise of the slope, relative to it, up to which rows further out count in full as well
+_RARE = 0.5  # strength of a level's column, of one that is whitened, below which its rows are too few
 # Strengths of the weakest direction from which whitening is followed by the slope itself, or by one whitening more.
 _CLEAR, _SEEN = 0.75, 0.4
 
@@ -78,6 +79,15 @@ def first_moments(design: Design, start: ReleasedSums, accuracy: float, weight: 
     return moments, scale
 
 
+def has_rare_levels(design: Design, moments: Floats) -> bool:
+    """Whether rows of a level seem to be so few that, whitened, they would be far longer than the norm: what they tell would be cut, and is better told by their column."""
+    variances, least = np.diag(centred_core(moments, design.intercept)), least_square(len(moments))
+    return any(
+        column.cell and variance * least < _RARE * column.peak**2
+        for column, variance in zip(design.columns, variances, strict=True)
+    )
+
+
 def rounds_needed(strengths: Floats) -> int:
     """How often rows are squared, the slope itself included: whitening that noise has spoilt is repeated from what it tells."""
     weakest = float(strengths.min(initial=1.0))
@@ -91,8 +101,12 @@ def spectral_noise(entries: int, scale: float, weight: float) -> float:
 
 def choose_norm(entries: int, unit: float, weight: float) -> float:
     """The norm that whitened rows of so many entries are cut to: as large as leaves their squares calm, where noise is `unit` per unit of its square."""
-    least = entries + _FAR * math.sqrt(2.0 * entries)
-    return math.sqrt(max(least, _CALM / spectral_noise(entries, unit, weight)))
+    return math.sqrt(max(least_square(entries), _CALM / spectral_noise(entries, unit, weight)))
+
+
+def least_square(entries: int) -> float:
+    """The square of the norm that whitened rows are cut to at least."""
+    return entries + _FAR * math.sqrt(2.0 * entries)
 
 
 # --- the way back ---------------------------------------------------------------------------------------
