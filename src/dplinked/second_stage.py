@@ -47,6 +47,7 @@ from dplinked.estimate.whitening import (
     estimate_coefficients,
     first_moments,
     has_rare_levels,
+    invert_moments,
     rounds_needed,
     spectral_noise,
     whiten,
@@ -87,7 +88,8 @@ _NEAR = (
     0.01,
 )  # least clip in deviations, most of their variance by a wrong start, most of the equation's by a wrong slope: one step does
 _CALM_ENOUGH = 0.1  # spectral noise of a whitened slope, relative to it, above which it gets more of the budget
-_WORTH = 0.03  # how much smaller errors of slopes must be, relative to them, for rows to be whitened
+_HANGING = 0.2  # mean logarithm of what correlations multiply variances of slopes by, above which rows may be whitened
+_WORTH = 0.1  # how much smaller errors of slopes must be, relative to them, for rows to be whitened
 _AS_GOOD = 0.02  # how much larger an error, relative to it, is taken for the same: the second stage's line is closer to that of least squares
 
 
@@ -212,17 +214,23 @@ def expect_second_stage(
     deviation = measure_deviation(groups, wide, spending, estimate, explained, ahead=True)
     moments, scale = first_moments(design, start, accuracy, groups.total)
     matrix, strengths = whiten(moments, scale, INTERCEPT_WEIGHT * design.intercept)
-    core = matrix[int(design.intercept) :, int(design.intercept) :]
-    expectation = _Expectation(study, rows, groups, spending, start, estimate, explained, deviation, core.T @ core)
+    inverse = invert_moments(moments, scale, design.intercept, sizes)
+    expectation = _Expectation(study, rows, groups, spending, start, estimate, explained, deviation, inverse)
     stage = expectation.by_columns(wide, sizes)
-    if len(design.columns) > 1 and not has_rare_levels(design, moments):
+    if _hang_together(inverse, sizes) and not has_rare_levels(design, moments):
         stage = _choose(stage, expectation.whitened(matrix, rounds_needed(strengths), sizes))
     return stage if _pays(stage, expectation.one_stage(sizes, first)) else None
 
 
+def _hang_together(inverse: Floats, sizes: Floats) -> bool:
+    """Whether columns of these sizes hang together, by what that adds to the variances of their slopes; `inverse` is that of their second moments (d×d)."""
+    return bool(np.log(np.diag(inverse) * sizes**2).mean() > _HANGING)
+
+
 def _choose(by_columns: SecondStage, whitened: SecondStage) -> SecondStage:
-    """The way whose slopes are expected to have the smaller errors. Whitened rows are squared in a pass of their own, so they must be worth it."""
-    return whitened if np.log(whitened.errors / by_columns.errors).mean() < -_WORTH else by_columns
+    """Whitened rows, if slopes are expected to have errors that are enough smaller, and none a larger one; what they cost is a pass of their own."""
+    ratios = np.log(whitened.errors / by_columns.errors)
+    return whitened if ratios.mean() < -_WORTH and ratios.max() < _AS_GOOD else by_columns
 
 
 def _pays(stage: SecondStage, one: Floats) -> bool:

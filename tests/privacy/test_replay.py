@@ -162,6 +162,7 @@ def take_path(patch: pytest.MonkeyPatch, path: str) -> None:
     patch.setattr(methods, "may_take_second_stage", lambda *public: allowed and decides(*public))
     patch.setattr(second_stage, "_pays", lambda *public: path != "fall-back")
     patch.setattr(second_stage, "_is_near", lambda *public: "one step" in path)
+    patch.setattr(second_stage, "_hang_together", lambda inverse, sizes: "whitened" in path)
     patch.setattr(second_stage, "_choose", lambda by_columns, whitened: whitened if "whitened" in path else by_columns)
     if "weighed" in path:
         patch.setattr(

@@ -79,6 +79,24 @@ def first_moments(design: Design, start: ReleasedSums, accuracy: float, weight: 
     return moments, scale
 
 
+def invert_moments(moments: Floats, scale: Floats, intercept: bool, sizes: Floats) -> Floats:
+    """The inverse of the second moments of columns of these sizes (d×d), by released moments and their noise (p×p).
+
+    Noise alone makes columns seem to hang together. So correlations are shrunk by the share of their squares that is noise, and no direction is taken to be weaker than
+    the noise lets it be seen.
+    """
+    first = int(intercept)
+    core, noise = centred_core(moments, intercept), scale[first:, first:]
+    spread = np.sqrt(np.maximum(np.diag(core), _EDGE * np.sqrt((noise**2).sum(axis=1))))
+    own, noise = np.eye(len(core), dtype=bool), noise / np.outer(spread, spread)
+    hanging = np.where(own, 0.0, core / np.outer(spread, spread))
+    unseen = float((noise[~own] ** 2).sum())
+    hanging *= 1.0 - min(1.0, unseen / max(float((hanging**2).sum()), np.finfo(float).tiny))
+    values, vectors = np.linalg.eigh(np.where(own, 1.0, hanging))
+    inverse = (vectors / np.maximum(values, min(1.0, math.sqrt(unseen / len(core))))) @ vectors.T
+    return np.asarray(inverse / np.outer(sizes, sizes), np.float64)
+
+
 def has_rare_levels(design: Design, moments: Floats) -> bool:
     """Whether rows of a level seem to be so few that, whitened, they would be far longer than the norm: what they tell would be cut, and is better told by their column."""
     variances, least = np.diag(centred_core(moments, design.intercept)), least_square(len(moments))
