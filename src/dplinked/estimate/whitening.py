@@ -154,5 +154,5 @@ def coefficient_sums(found: ReleasedSums, whitening: Floats) -> ReleasedSums:
         matrix=back @ found.matrix @ back.T,
         vector=back @ found.vector,
         centre=whitening.T @ found.centre,
-        basis=back.T,
+        basis=np.ascontiguousarray(back.T),  # as files have it, to the last digit
     )
