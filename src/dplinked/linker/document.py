@@ -34,9 +34,7 @@ _METHODS = {
     "splink": "splink: match weights from Splink, one to one",
     "pairs": "pairs: links made elsewhere, one to one",
 }
-_NOT_SHOWN = (
-    "Links were drawn in secret and checked. What was found stands in no report: it tells of who was drawn, and whether to release it must not depend on it."
-)
+_NOT_SHOWN = "Links were drawn in secret and checked. What was found stands in no report: it tells of who was drawn, and whether to release it must not depend on it."
 _LINKED, _OTHER = "(linked)", "(other)"  # groups that are no blocks
 
 
@@ -228,7 +226,7 @@ def _bar(count: int, largest: int) -> str:
 
 
 def _describe_accuracy(linked: LinkageFacts) -> list[Part]:
-    hidden = [_NOT_SHOWN] if linked.secret else []
+    hidden: list[Part] = [_NOT_SHOWN] if linked.secret else []
     if not linked.estimates:
         return hidden or [
             "Nothing tells how good these links are: no pair came with evidence, and no links were checked. "

@@ -161,18 +161,22 @@ class Linked:
         return tuple(found)
 
     @property
+    def _open_estimates(self) -> list[quality.AccuracyEstimate]:
+        """The estimates that may be used and shown: all but an audit of links that were drawn in secret."""
+        return [found for found in self.estimates if found.secret is None]
+
+    @property
     def linkage(self) -> ELE:
         """The linkage model for `fit`: exchangeable errors within groups, with accuracies estimated from these very files.
 
         An audit of links that were drawn in secret does not enter: :func:`dplinked.release_accuracy` alone may use it.
         """
-        usable = [found for found in self.estimates if found.secret is None]
-        if not usable:
+        if not self._open_estimates:
             raise StudyError(
                 "Nothing tells how good these links are: the pairs came without probabilities. Check some of them "
                 "(audit_sample), or declare dpl.ELE(accuracy=…, block='link_block') yourself."
             )
-        best = usable[0]
+        best = self._open_estimates[0]
         hidden = quality.hidden_accuracies(self.strata, best, self.least_checked)
         accuracy, other = quality.accuracy_table(self.strata, hidden)
         checked = None if best.checked is None else self.least_checked
@@ -399,10 +403,9 @@ class Linked:
     def _document(self) -> Document:
         rows = self.left.num_rows, self.right.num_rows
         found = list(self.resemblance().values()) if self.links.candidates.left.size else []
-        shown_ones = [one for one in self.estimates if one.secret is None]
-        secret = len(shown_ones) < len(self.estimates)
+        secret = self.audit is not None and self.audit.secret is not None
         return quality_document(
-            LinkageFacts(rows, self.links, self.fields, self.method, self.strata, shown_ones, found, secret)
+            LinkageFacts(rows, self.links, self.fields, self.method, self.strata, self._open_estimates, found, secret)
         )
 
     def linkage_toml(self) -> str:
