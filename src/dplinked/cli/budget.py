@@ -79,10 +79,10 @@ def book(
     ] = None,
 ) -> None:
     """Book spending that happened outside the ledger."""
+    if [epsilon is None, delta is None] != [accuracy is not None] * 2:
+        raise StudyError("Say what was spent by --epsilon and --delta, or by --accuracy alone.")
     ledger, sample = _ledger_of(study), None
     if accuracy is not None:
-        if epsilon is not None or delta is not None:
-            raise StudyError("--accuracy says itself what was spent: leave out --epsilon and --delta.")
         epsilon, delta, sample = _spent_on(accuracy)
     ledger.book(epsilon=epsilon, delta=delta, sample=sample, note=note)
     _show_balance(ledger.balance())
