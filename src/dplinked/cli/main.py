@@ -92,7 +92,7 @@ def link(
         Path | None,
         typer.Option(
             help="Draw the links to check in secret, by the key in this file (made if it is not there). Keep it and audit.csv like the data, show them to nobody, and "
-            "release from them once. Give it and --audit-sample again with --audited."
+            "release from them once, however few were drawn. Give it and --audit-sample again with --audited."
         ),
     ] = None,
     audited: Annotated[Path | None, typer.Option(help="The checked audit.csv, its column 'correct' filled in.")] = None,
