@@ -141,6 +141,14 @@ def test_small_deltas_and_large_epsilons_are_added_up(epsilon: float, delta: flo
     assert mu_beside([sample], total, delta) == pytest.approx(mu, rel=1e-4)
 
 
+def test_a_sample_with_little_noise_has_a_total_at_a_small_delta() -> None:
+    """At ε = 60 it alone tells more than δ; the total lies beyond, and is found."""
+    sample = SecretSample(0.02, 2, 0.2, 0.9)
+    alone = secret_epsilon([sample], 1e-12)
+    assert secret_delta([sample], 60.0) > 1e-12
+    assert alone < secret_epsilon([sample], 1e-12, 0.1) < 1.1 * alone
+
+
 @pytest.mark.parametrize(
     "wrong",
     [(0.0, 2, 1.0, 0.5), (0.02, 0, 1.0, 0.5), (0.02, 2, 0.0, 0.5), (0.02, 2, 1.0, 1.5), (0.02, 10**6, 1.0, 0.5)],

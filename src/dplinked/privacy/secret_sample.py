@@ -22,11 +22,8 @@ Floats = NDArray[np.float64]
 
 _ROUNDING = 1e-7  # room for the last digits
 _MOST_OUTCOMES = 10_000
-_FINE, _STEP, _LARGEST = (
-    1.0,
-    0.005,
-    60.0,
-)  # places at which a curve is tabulated: evenly up to 1, then 1 % apart, up to 60
+# Places at which a curve is tabulated: evenly up to 1, then 1 % apart, up to 60 or twice ε and more.
+_FINE, _STEP, _LARGEST = 1.0, 0.005, 60.0
 
 
 def secret_delta(samples: Sequence[SecretSample], epsilon: float, mu: float = 0.0) -> float:
@@ -42,7 +39,12 @@ def secret_delta(samples: Sequence[SecretSample], epsilon: float, mu: float = 0.
         return float(_sample_deltas(tuple(samples), np.array([epsilon]))[0])
     from scipy.special import ndtr
 
-    places, heights = _table(tuple(samples))
+    largest = _LARGEST
+    while (
+        largest < 2.0 * epsilon
+    ):  # else the curve's end, which stands for all that lies beyond, would be all that is left
+        largest *= 2.0
+    places, heights = _table(tuple(samples), largest)
     own, other = ((epsilon - places - sign * mu * mu / 2.0) / mu for sign in (1.0, -1.0))
     # Between two places, a and b: the probability of ε - L on one side, and e^(ε-a) times that on the other, which lies between 1 and e^(b-a) of the first.
     chance, moment = _chances(own, 0.0), _chances(other, epsilon - places[:-1])
@@ -62,9 +64,9 @@ def _chances(ends: Floats, logarithm: Floats | float) -> Floats:
 
 
 @lru_cache(maxsize=64)
-def _table(samples: tuple[SecretSample, ...]) -> tuple[Floats, Floats]:
-    """Places from -60 to 60, and the samples' curve H at ``e^place``: below 1, ``H(a) = 1 - a + a·H(1/a)`` with both sides exchanged, which the bound covers too."""
-    further = np.geomspace(_FINE, _LARGEST, math.ceil(math.log(_LARGEST / _FINE) / 0.01))
+def _table(samples: tuple[SecretSample, ...], largest: float) -> tuple[Floats, Floats]:
+    """Places up to the largest on either side of 0, and the samples' curve H at ``e^place``: below 1, ``H(a) = 1 - a + a·H(1/a)`` with both sides exchanged, which the bound covers too."""
+    further = np.geomspace(_FINE, largest, math.ceil(math.log(largest / _FINE) / 0.01))
     places = np.concatenate([np.arange(0.0, _FINE, _STEP), further])
     heights = _sample_deltas(samples, places)
     mirrored = -np.expm1(-places) + np.exp(-places) * heights
