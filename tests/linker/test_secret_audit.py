@@ -342,7 +342,7 @@ def test_an_empty_sample_is_released_like_any_other(tmp_path: Path) -> None:
         linked.audited(linked.audit_sample(10).slice(0, 0))
 
 
-def test_links_across_blocks_have_a_guess_of_one_half() -> None:
+def test_links_across_blocks_have_a_guess_of_one_half(monkeypatch: pytest.MonkeyPatch) -> None:
     """A third of the rows is linked across blocks, half of them rightly. Means over 30 keys, within 5 standard errors; with another guess, a row would move the counts further than was paid for."""
     count = 300
     ids = [str(k) for k in range(count)]
@@ -351,13 +351,20 @@ def test_links_across_blocks_have_a_guess_of_one_half() -> None:
     right = {**left, "place": ["v" if k % 3 == 0 else "u" for k in range(count)]}
     linked = dpl.link(left, right, fields=["name"], id="id", block="place")
     assert dict(zip(linked.strata.names, linked.strata.rows.tolist(), strict=True)) == {"(last)": 100, "u": 200}
-    found = []
+    found, guesses = [], []
+
+    def noted(private: SecretLinks, sample: SecretSample, guess: np.ndarray) -> np.ndarray:
+        guesses.append(guess.tolist())
+        return release_secret_links(private, sample, guess)
+
+    monkeypatch.setattr(release_accuracy, "release_secret_links", noted)
     for k in range(30):
         sample = linked.audit_sample(60, key=key_number(k))
         right_ones = ["yes" if int(one) % 3 or int(one) % 2 else "no" for one in sample["left_id"].to_pylist()]
         sample = sample.set_column(sample.column_names.index("correct"), "correct", pa.array(right_ones))
         paid = dpl.release_accuracy(linked.audited(sample, key=key_number(k), size=60), **BUDGET)
         found.append(paid.correct["(last)"] / paid.checked["(last)"])
+    assert guesses == [[0.5, release_accuracy.GUESS]] * 30
     error = math.sqrt(20 * 0.25 + paid.scale**2) / 20
     assert abs(np.mean(found) - 0.5) < 5 * error / math.sqrt(30)
     assert 0.6 * error < np.std(found) < 1.5 * error
