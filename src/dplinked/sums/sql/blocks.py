@@ -25,7 +25,7 @@ from dplinked.sums.blocks import (
 from dplinked.sums.partners import enough_partners
 from dplinked.sums.sql.columns import DesignColumns
 from dplinked.sums.sql.dialect import Kept, SqlColumn, SqlEngine, plain_text
-from dplinked.sums.sql.exact_sums import CHANGED, ExactSums, Scaled, exact_total, log2_ceiling
+from dplinked.sums.sql.exact_sums import CHANGED, ExactSums, Scaled, block_total, log2_ceiling
 from dplinked.sums.sql.pairs import PairTable, keep_matching
 from dplinked.sums.types import BlockFacts
 
@@ -100,6 +100,8 @@ class BlockTable:
         How many partners a row has, in blocks of more rows than that.
     weighed
         Whether v is another number than 1.
+    linked
+        Whether links lead from row to row; if not, a is 1 and o is 0.
     """
 
     kept: Kept
@@ -113,6 +115,7 @@ class BlockTable:
     fixed: bool
     partners: int
     weighed: bool = False
+    linked: bool = True
     circles: Circles = field(default_factory=Circles, compare=False)
 
     def close(self) -> None:
@@ -176,7 +179,8 @@ class BlockTable:
     def alone(self, engine: SqlEngine) -> BlockTable:
         """Blocks of right links, weighed by ``w·a``."""
         one, zero = engine.double(1.0), engine.double(0.0)
-        return self._replace_columns(engine, f"{one} as a, {zero} as o, b.v * b.a as v", f"{self.kept.name} b")
+        columns = f"{one} as a, {zero} as o, b.v * b.a as v"
+        return replace(self._replace_columns(engine, columns, f"{self.kept.name} b"), linked=False)
 
     def _replace_columns(self, engine: SqlEngine, columns: str, source: str) -> BlockTable:
         """The same blocks with other columns a, o and v."""
@@ -219,7 +223,7 @@ def total_columns(engine: SqlEngine, most: int, *groups: Sequence[Scaled]) -> tu
     """Totals of columns over blocks of at most `most` rows, each column once; returns their text, and the totals s0, s1, … of each group."""
     log = log2_ceiling(max(1, most))
     names = {column.sql: f"s{i}" for i, column in enumerate(dict.fromkeys(itertools.chain(*groups)))}
-    text = "".join(f", {exact_total(engine, sql, log)} as {name}" for sql, name in names.items())
+    text = "".join(f", {block_total(engine, sql, log)} as {name}" for sql, name in names.items())
     return text, [[Scaled(names[column.sql], column.log) for column in group] for group in groups]
 
 
