@@ -15,6 +15,7 @@ from dplinked.errors import StudyError, raise_alone
 if TYPE_CHECKING:
     from dplinked.data.sources import Query, SparkTable
     from dplinked.ledger.ledger import Balance, Ledger
+    from dplinked.linkage.secret_sample import SecretSample
     from dplinked.study.study import Study
 
 app = typer.Typer(help="Budgets: who may still spend how much on whom.", no_args_is_help=True)
@@ -66,15 +67,24 @@ def register_files(
 @app.command(rich_help_panel=_STEWARD)
 def book(
     study: StudyFile,
-    epsilon: Annotated[float, typer.Option(help="Epsilon that was spent elsewhere.")],
-    delta: Annotated[
-        float, typer.Option(help="Delta that was spent elsewhere: of a Gaussian release; 0 for any pure epsilon.")
-    ],
     note: Annotated[str, typer.Option(help="What it was.")],
+    epsilon: Annotated[float | None, typer.Option(help="Epsilon that was spent elsewhere.")] = None,
+    delta: Annotated[
+        float | None,
+        typer.Option(help="Delta that was spent elsewhere: of a Gaussian release; 0 for any pure epsilon."),
+    ] = None,
+    accuracy: Annotated[
+        Path | None,
+        typer.Option(help="Instead of both: the accuracy.json of accuracies that were released without this ledger."),
+    ] = None,
 ) -> None:
     """Book spending that happened outside the ledger."""
-    ledger = _ledger_of(study)
-    ledger.book(epsilon=epsilon, delta=delta, note=note)
+    if [epsilon is None, delta is None] != [accuracy is not None] * 2:
+        raise StudyError("Say what was spent by --epsilon and --delta, or by --accuracy alone.")
+    ledger, sample = _ledger_of(study), None
+    if accuracy is not None:
+        epsilon, delta, sample = _spent_on(accuracy)
+    ledger.book(epsilon=epsilon, delta=delta, sample=sample, note=note)
     _show_balance(ledger.balance())
 
 
@@ -158,6 +168,21 @@ def _ledger_of(study: Path) -> Ledger:
 
     url, declared = _read_study(study)
     return Ledger(url, declared.population, key=declared.ledger_key)
+
+
+def _spent_on(accuracy: Path) -> tuple[float | None, float | None, SecretSample | None]:
+    """Epsilon and delta of released accuracies, or what their secret sample cost."""
+    from dplinked.linkage.secret_sample import SecretSample
+    from dplinked.linker.release_accuracy import ReleasedAccuracy
+
+    text = ""
+    try:
+        text = accuracy.read_text(encoding="utf-8")
+    except (OSError, ValueError):
+        raise_alone(StudyError(f"{accuracy.name!r} cannot be read. Name the accuracy.json of released accuracies."))
+    released = ReleasedAccuracy.from_json(text)
+    paid = released.linkage.paid
+    return (None, None, paid) if isinstance(paid, SecretSample) else (released.epsilon, released.delta, None)
 
 
 def _show_balance(balance: Balance) -> None:
