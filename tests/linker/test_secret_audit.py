@@ -433,11 +433,9 @@ def test_rows_that_may_agree_by_chance_are_not_compared(linked) -> None:
 def test_a_secret_release_made_elsewhere_is_booked_as_it_is(linked, book, tmp_path: Path) -> None:
     """At the budget's δ, a hundredth of its own, it needs more than a Gaussian release of its ε and δ."""
     sample = calibrate_sample(0.02, 2, 0.9, 0.3, 1e-4)
-    with pytest.raises(dpl.StudyError, match="or sample="):
-        book.book(epsilon=0.3, delta=1e-4, sample=sample, note="both")
-    with pytest.raises(dpl.StudyError, match="or sample="):
-        book.book(epsilon=0.3, note="half")
-    book.book(sample=sample, note="elsewhere")
+    with pytest.raises(dpl.StudyError, match="their linkage"):
+        book.book_sample(0.3, note="a mu")
+    book.book_sample(sample, note="elsewhere")
     spent = book.verify().spent
     assert spent > cost(privacy_mu(0.3, 1e-4))
     later = dpl.release_accuracy(audit(linked), **{**BUDGET, "epsilon": 0.1}, ledger=tmp_path / "budget.db")

@@ -15,7 +15,6 @@ from dplinked.errors import StudyError, raise_alone
 if TYPE_CHECKING:
     from dplinked.data.sources import Query, SparkTable
     from dplinked.ledger.ledger import Balance, Ledger
-    from dplinked.linkage.secret_sample import SecretSample
     from dplinked.study.study import Study
 
 app = typer.Typer(help="Budgets: who may still spend how much on whom.", no_args_is_help=True)
@@ -81,10 +80,11 @@ def book(
     """Book spending that happened outside the ledger."""
     if [epsilon is None, delta is None] != [accuracy is not None] * 2:
         raise StudyError("Say what was spent by --epsilon and --delta, or by --accuracy alone.")
-    ledger, sample = _ledger_of(study), None
+    ledger = _ledger_of(study)
     if accuracy is not None:
-        epsilon, delta, sample = _spent_on(accuracy)
-    ledger.book(epsilon=epsilon, delta=delta, sample=sample, note=note)
+        _book_accuracy(ledger, accuracy, note)
+    elif epsilon is not None and delta is not None:
+        ledger.book(epsilon=epsilon, delta=delta, note=note)
     _show_balance(ledger.balance())
 
 
@@ -170,8 +170,8 @@ def _ledger_of(study: Path) -> Ledger:
     return Ledger(url, declared.population, key=declared.ledger_key)
 
 
-def _spent_on(accuracy: Path) -> tuple[float | None, float | None, SecretSample | None]:
-    """Epsilon and delta of released accuracies, or what their secret sample cost."""
+def _book_accuracy(ledger: Ledger, accuracy: Path, note: str) -> None:
+    """Book released accuracies by their epsilon and delta, or by what their secret sample cost."""
     from dplinked.linkage.secret_sample import SecretSample
     from dplinked.linker.release_accuracy import ReleasedAccuracy
 
@@ -181,8 +181,10 @@ def _spent_on(accuracy: Path) -> tuple[float | None, float | None, SecretSample 
     except (OSError, ValueError):
         raise_alone(StudyError(f"{accuracy.name!r} cannot be read. Name the accuracy.json of released accuracies."))
     released = ReleasedAccuracy.from_json(text)
-    paid = released.linkage.paid
-    return (None, None, paid) if isinstance(paid, SecretSample) else (released.epsilon, released.delta, None)
+    if isinstance(released.linkage.paid, SecretSample):
+        ledger.book_sample(released.linkage.paid, note=note)
+    else:
+        ledger.book(epsilon=released.epsilon, delta=released.delta, note=note)
 
 
 def _show_balance(balance: Balance) -> None:

@@ -229,39 +229,33 @@ class Ledger:
                 self._append(connection, row, "register", None, new.content, 0, body)
 
     @plain_faults
-    def book(
-        self,
-        *,
-        epsilon: float | None = None,
-        delta: float | None = None,
-        sample: SecretSample | None = None,
-        note: str,
-    ) -> None:
+    def book(self, *, epsilon: float, delta: float, note: str) -> None:
         """Book spending that happened outside the ledger. It may exceed what is left; then nothing is left.
 
         With δ > 0 it is booked as one Gaussian release of (ε, δ), which is what this ledger adds up. With δ = 0 it may be any ε-DP
-        release, and is booked at a higher cost. Other mechanisms with δ > 0 must be booked as a Gaussian release that is less private. Accuracies from a secret sample are such:
-        at a smaller δ they need a larger ε than a Gaussian release does. Book them by their `sample`, ``released.linkage.paid``, instead of ε and δ; it is added up as it is.
+        release, and is booked at a higher cost. Other mechanisms with δ > 0 must be booked as a Gaussian release that is less private; accuracies from a secret sample by
+        :meth:`book_sample`.
         """
-        price: float | SecretSample
-        spent: dict[str, Any]
-        if isinstance(sample, SecretSample) and epsilon is None and delta is None:
-            price, spent = sample, {"sample": asdict(sample)}
-        elif sample is None and epsilon is not None and delta is not None:
-            check_budget(epsilon, delta or 0.5)
-            check_size(epsilon)
-            price, spent = (
-                privacy_mu(epsilon, delta) if delta else pure_mu(epsilon),
-                {"epsilon": epsilon, "delta": delta},
-            )
-        else:
-            raise StudyError(
-                "Book epsilon=… and delta=…, or sample=…, the linkage.paid of accuracies from a secret sample."
-            )
+        check_budget(epsilon, delta or 0.5)
+        check_size(epsilon)
+        mu = privacy_mu(epsilon, delta) if delta else pure_mu(epsilon)
+        self._book(mu, {"epsilon": epsilon, "delta": delta, "note": note})
+
+    @plain_faults
+    def book_sample(self, sample: SecretSample, *, note: str) -> None:
+        """Book accuracies that were released from a secret sample outside the ledger, by what they cost: ``released.linkage.paid``.
+
+        At a δ below their own they need a larger ε than a Gaussian release of the same (ε, δ), so they are added up as they are.
+        """
+        if not isinstance(sample, SecretSample):
+            raise StudyError("Book what accuracies from a secret sample cost: their linkage.paid.")
+        self._book(sample, {"sample": asdict(sample), "note": note})
+
+    def _book(self, price: float | SecretSample, body: Mapping[str, Any]) -> None:
+        """Book a price that was paid outside the ledger."""
         with self._transaction() as connection:
             row = self._locked(connection)
-            units = self._units(connection, row, price)
-            self._append(connection, row, "booked", None, None, units, canonical({**spent, "note": note}))
+            self._append(connection, row, "booked", None, None, self._units(connection, row, price), canonical(body))
 
     def events(self) -> list[Event]:
         """All events of the population, in order."""
