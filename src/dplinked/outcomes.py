@@ -130,7 +130,7 @@ class Equation:
 
     def around(self, beta: Floats, *, exposed: bool = True) -> ResidualClip:
         """What the rows' sums along the curve are told."""
-        return ResidualClip(beta, self.limit, self.iota, 1.0, self.curve, exposed)
+        return ResidualClip(beta, self.limit, self.iota, 1.0, curve=self.curve, exposed=exposed)
 
 
 def fit_curve(study: Study, rows: LinkedRows, groups: Groups, spending: Spending) -> Release:
