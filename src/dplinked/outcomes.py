@@ -126,7 +126,7 @@ class Equation:
 
     def around(self, beta: Floats, *, exposed: bool = True) -> ResidualClip:
         """What the rows' sums along the curve are told."""
-        return ResidualClip(beta, self.limit, self.iota, 1.0, self.curve, exposed)
+        return ResidualClip(beta, self.limit, self.iota, 1.0, curve=self.curve, exposed=exposed)
 
 
 def fit_curve(study: Study, rows: LinkedRows, groups: Groups, spending: Spending) -> Release:
@@ -150,7 +150,7 @@ def fit_curve(study: Study, rows: LinkedRows, groups: Groups, spending: Spending
     if study.intervals:
         variance = release_outcome_variance(study, equation, route, estimate.beta, deviation, spending)
     errors = split_errors(equation.rows.design, groups, estimate, sums, variance, share)
-    design = replace(equation.rows.design, bounds=declared.bounds)
+    design = replace(equation.rows.design, bounds=declared.bounds, fill=declared.fill)
     return build_release(study, design, rows.count, spending, estimate, errors, sums=sums)
 
 

@@ -84,11 +84,12 @@ class DesignColumns:
         fitted, reach = self.fitted(beta, [x.log - unit for x in self.x])
         return f"{self.engine.double(level)} + {fitted}", abs(level) + math.ldexp(reach, -unit)
 
-    def width(self, clip: ResidualClip, unit: int = 0) -> str:
-        """What :meth:`ResidualClip.widths` has, divided by ``2^unit``: ``limit/‖(ι, h)‖``, but at most `widest`."""
-        double, top = self.engine.double, max((h.log for h in self.h), default=0)
+    def width(self, clip: ResidualClip, unit: int = 0, instruments: Sequence[Scaled] | None = None) -> str:
+        """What :meth:`ResidualClip.widths` has, divided by ``2^unit``: ``limit/‖(ι, h)‖``, but at most `widest`; h are the instruments unless others are given."""
+        h = self.h if instruments is None else instruments
+        double, top = self.engine.double, max((column.log for column in h), default=0)
         squares = [double(math.ldexp(clip.intercept_weight, -top) ** 2)]
-        squares += [f"{double(math.ldexp(1.0, 2 * (h.log - top)))} * {h.sql} * {h.sql}" for h in self.h]
+        squares += [f"{double(math.ldexp(1.0, 2 * (column.log - top)))} * {column.sql} * {column.sql}" for column in h]
         norm = f"sqrt({' + '.join(squares)}) * {double(1.0 + 1e-12)}"
         least = double(math.ldexp(clip.limit / clip.widest, -top))
         return f"{double(math.ldexp(clip.limit, -top - unit))} / greatest({norm}, {least})"
@@ -98,13 +99,23 @@ class DesignColumns:
         return min(clip.widest, clip.limit / clip.intercept_weight) if clip.intercept_weight else clip.widest
 
     def terms(
-        self, clip: ResidualClip, factor: str, most: float = 1.0, *, unit: int = 0, weight: float = 1.0
+        self,
+        clip: ResidualClip,
+        factor: str,
+        most: float = 1.0,
+        *,
+        unit: int = 0,
+        weight: float = 1.0,
+        instruments: Sequence[Scaled] | None = None,
     ) -> tuple[list[Scaled], str]:
-        """The instruments times a weight and a factor, which is at most `most` times :meth:`width` and divided by ``2^unit``: t0, t1, …, and their text."""
+        """The instruments times a weight and a factor, which is at most `most` times :meth:`width` and divided by ``2^unit``: t0, t1, …, and their text.
+
+        Instruments are the design's, the intercept's 1 first, unless others are given, among which there is no 1.
+        """
         widest, listed, terms = self.widest(clip), list[str](), list[Scaled]()
-        for i, h in enumerate(self.instruments):
-            least = widest if i < len(self.ones) else min(clip.limit, math.ldexp(widest, h.log))
-            log = log2_ceiling(most * least)
+        ones = len(self.ones) if instruments is None else 0
+        for i, h in enumerate(self.instruments if instruments is None else instruments):
+            log = log2_ceiling(most * (widest if i < ones else min(clip.limit, math.ldexp(widest, h.log))))
             listed.append(f"{self.engine.double(math.ldexp(weight, h.log + unit - log))} * {h.sql} * {factor} as t{i}")
             terms.append(Scaled(f"t{i}", log))
         return terms, ", ".join(listed)
@@ -131,6 +142,16 @@ class DesignColumns:
             if h.sql == f"h{i}"
         )
         return f"select cells.*{listed} from ({rows}) cells" if listed else rows
+
+    def whitened(self, matrix: Floats) -> list[Scaled]:
+        """``matrix·(1, h)``, of columns of rows with their instruments."""
+        found, logs = [], [h.log for h in self.instruments]
+        for row in matrix.tolist():
+            log = log2_ceiling(sum(math.ldexp(abs(weight), own) for weight, own in zip(row, logs, strict=True)))
+            factors = (self.engine.double(math.ldexp(weight, own - log)) for weight, own in zip(row, logs, strict=True))
+            terms = (f"{factor} * {h.sql}" for factor, h in zip(factors, self.instruments, strict=True))
+            found.append(Scaled(f"({' + '.join(terms)})", log))
+        return found
 
     def keys(self, name: str) -> str:
         """Query of a key column alone, as k."""

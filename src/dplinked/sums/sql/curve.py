@@ -34,6 +34,7 @@ def curve_sums(
     """``Σ w a s m' (1, h)(1, x)'`` (p×p) and ``Σ w a s (1, h)(m - level)`` (p), m the curve's mean at the line and m' its slope, by one statement."""
     engine, curve = columns.engine, clip.curve
     assert curve is not None
+    assert clip.whitening is None
     (line, _), width = columns.line(clip.beta), columns.width(clip)
     rows = columns.rows(link_table.key, instruments=True)
     query, weights = follow_curve(engine, curve, with_columns(rows, f"{line} as line", f"{width} as w")), list[str]()

@@ -26,7 +26,7 @@ from dplinked.sums.sql.curve import follow_curve
 from dplinked.sums.sql.dialect import SqlEngine, with_columns
 from dplinked.sums.sql.exact_sums import ExactSums, Scaled, exact_total, log2_ceiling, shorten
 from dplinked.sums.sql.pairs import LARGEST_ROW, PairTable
-from dplinked.sums.types import MeatClip, PrivateResiduals, ResidualClip
+from dplinked.sums.types import MeatClip, PrivateMeat, PrivateResiduals, ResidualClip, Whitening
 
 Floats = NDArray[np.float64]
 
@@ -93,7 +93,8 @@ def _row_terms(
             circles = _keep_circles(columns, link_table, count)
             query = _meet_circle(columns.engine, clip, _clipped_rows(columns, circles, clip), link_table.partners)
     weight = link_table.weight if isinstance(link_table, OneBlock) else 1.0  # brackets have that of a table's blocks
-    terms, listed = columns.terms(clip, "u", most * largest, unit=unit, weight=weight)
+    whitened = None if clip.whitening is None else _whitened(clip.whitening)
+    terms, listed = columns.terms(clip, "u", most * largest, unit=unit, weight=weight, instruments=whitened)
     return f"select k, {listed} from ({query}) brackets", terms
 
 
@@ -102,20 +103,50 @@ def _clipped_rows(columns: DesignColumns, cells: str, clip: ResidualClip) -> str
 
     These are in units of z. Along a curve t is its mean, and w is what the instruments are multiplied by.
     """
-    double, rows = columns.engine.double, columns.add_instruments(cells)
+    double, rows, unit, whitened = columns.engine.double, columns.add_instruments(cells), columns.z.log, None
+    if clip.whitening is not None:
+        rows, whitened = _whiten(columns, rows, clip.whitening), _whitened(clip.whitening)
     if clip.curve is not None:
-        line, _ = columns.line(clip.beta)
-        followed = follow_curve(
-            columns.engine, clip.curve, with_columns(rows, f"{line} as line", f"{columns.width(clip)} as w")
-        )
-        return with_columns(followed, f"{double(math.ldexp(1.0, -columns.z.log))} * mean as t")
-    line, reach = columns.line(clip.beta, columns.z.log)
-    rounding = 8.0 * UNIT_ROUNDOFF * (1.0 + reach)
-    near = f"greatest({double(NEAR)} * w - {double(rounding)}, {double(0.0)})"
-    ends = with_columns(
-        with_columns(rows, f"{line} as t", f"{columns.width(clip, columns.z.log)} as w"), f"{near} as near"
-    )
-    return with_columns(ends, "t - near as low", "t + near as high")
+        (line, _), width = columns.line(clip.beta), columns.width(clip, instruments=whitened)
+        rows = follow_curve(columns.engine, clip.curve, with_columns(rows, f"{line} as line", f"{width} as w"))
+        return with_columns(rows, f"{double(math.ldexp(1.0, -unit))} * mean as t")
+    (line, reach), width = columns.line(clip.beta, unit), columns.width(clip, unit, whitened)
+    near = f"greatest({double(NEAR)} * w - {double(8.0 * UNIT_ROUNDOFF * (1.0 + reach))}, {double(0.0)})"
+    rows = with_columns(with_columns(rows, f"{line} as t", f"{width} as w"), f"{near} as near")
+    return with_columns(rows, "t - near as low", "t + near as high")
+
+
+def _whiten(columns: DesignColumns, cells: str, whitening: Whitening) -> str:
+    """Query of rows with their whitened instruments e0, e1, …, times what the row counts; see :meth:`Whitening.apply`."""
+    double, found = columns.engine.double, columns.whitened(whitening.matrix)
+    top, own = max(u.log for u in found), log2_ceiling(whitening.norm)
+    limit = double(math.ldexp(whitening.norm, -top) ** 2)
+    listed = "".join(f", {double(math.ldexp(1.0, u.log - top))} * {u.sql} as s{i}" for i, u in enumerate(found))
+    square = " + ".join(f"s{i} * s{i}" for i in range(len(found)))
+    counted = f"{limit} / greatest(({square}) * {double((1.0 + 1e-12) ** 2)}, {limit}) as counted"
+    rows = f"select cells.*, {counted} from (select cells.*{listed} from ({cells}) cells) cells"
+    factor = double(math.ldexp(1.0, top - own))
+    return f"select cells.*{''.join(f', {factor} * s{i} * counted as e{i}' for i in range(len(found)))} from ({rows}) cells"
+
+
+def _whitened(whitening: Whitening) -> list[Scaled]:
+    """Columns of :func:`_whiten`, which are no longer than the norm."""
+    return [Scaled(f"e{i}", log2_ceiling(whitening.norm)) for i in range(len(whitening.matrix))]
+
+
+def whitened_squares(columns: DesignColumns, link_table: LinkTable, count: int, whitening: Whitening) -> PrivateMeat:
+    """``Σ c_i u_i u_i'`` of whitened rows (p×p), c what a row counts times the weight of its block; links do not enter."""
+    engine, rows, weight = columns.engine, columns.rows(link_table.key, instruments=True), list[Scaled]()
+    if isinstance(link_table, BlockTable) and link_table.weighed:
+        weight = link_table.weight
+        rows = link_table.join_columns(rows, *(column.sql for column in weight))
+    kept = ", ".join(column.sql for column in weight) or "1 as one"
+    query, u = shorten(engine, rows, columns.whitened(whitening.matrix), whitening.norm, kept)
+    sums, p = ExactSums(engine, count), len(u)
+    sums.add_matrix(u, u, *weight, symmetric=True)
+    factor = link_table.weight if isinstance(link_table, OneBlock) else 1.0
+    found = sums.fetch(query, count, weight[0].sql if weight else "*")
+    return PrivateMeat(factor * found.matrix(p, p, symmetric=True))
 
 
 # --- what rows meet -------------------------------------------------------------------------------------
