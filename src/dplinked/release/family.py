@@ -7,6 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from dplinked.study.family import RATIOS
+
 Floats = NDArray[np.float64]
 
 _FAR_OUT = "rows far out in a column count for less"
@@ -50,7 +52,7 @@ FAMILIES = {
     ),
     "logistic": Family(
         "Private logistic regression on linked data",
-        "odds ratio",
+        RATIOS["logistic"],
         "A coefficient says by how much the logarithm of the odds of {response} changes when its column is larger by one and the others stay the same; its odds ratio, by "
         "what the odds are multiplied.",
         "change of log odds of {response} per unit",
@@ -60,7 +62,7 @@ FAMILIES = {
     ),
     "poisson": Family(
         "Private Poisson regression on linked data",
-        "rate ratio",
+        RATIOS["poisson"],
         "A coefficient says by how much the logarithm of the expected {response} changes when its column is larger by one and the others stay the same; its rate ratio, by "
         "what the expected {response} is multiplied.",
         "change of log {response} per unit",

@@ -16,6 +16,7 @@ from scipy.optimize import brentq
 Floats = NDArray[np.float64]
 
 FAMILIES = ("linear", "logistic", "poisson")
+RATIOS = {"logistic": "odds ratio", "poisson": "rate ratio"}  # what the exponential of a coefficient is
 MOST_COUNTS = 300  # the largest count that can be declared: the sums below have so many terms
 _LEAST = -30.0  # η below this is taken for this
 
