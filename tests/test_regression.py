@@ -108,7 +108,19 @@ def test_parameters_are_kept_as_given():
     assert estimator.linkage == Exact()
 
 
-NOT_HERE = {"data", "formula", "levels", "fill", "ledger", "population", "ledger_key", "release_id", "again"}
+NOT_HERE = {
+    "data",
+    "formula",
+    "levels",
+    "fill",
+    "ledger",
+    "population",
+    "ledger_key",
+    "release_id",
+    "again",
+    "family",
+    "exposure",
+}
 
 
 def test_parameters_are_those_of_fit():

@@ -1,4 +1,4 @@
-"""Differentially private linear regression on data joined by imperfect record linkage."""
+"""Differentially private regression on data joined by imperfect record linkage."""
 
 from __future__ import annotations
 
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from dplinked.linker.linked import Linked
     from dplinked.linker.release_accuracy import release_accuracy
     from dplinked.not_private import baseline
+    from dplinked.outcome_regression import LinkedLogisticRegression, LinkedPoissonRegression
     from dplinked.regression import LinkedRegression
 
 __version__ = "0.2.0.dev0"  # the only place; pyproject.toml reads it here
@@ -37,6 +38,8 @@ __all__ = [
     "Ledger",
     "LedgerError",
     "Linked",
+    "LinkedLogisticRegression",
+    "LinkedPoissonRegression",
     "LinkedRegression",
     "Matching",
     "Plan",
@@ -64,6 +67,8 @@ __all__ = [
 _LATER = {
     "Field": "dplinked.linker.fields:Field",
     "Linked": "dplinked.linker.linked:Linked",
+    "LinkedLogisticRegression": "dplinked.outcome_regression:LinkedLogisticRegression",
+    "LinkedPoissonRegression": "dplinked.outcome_regression:LinkedPoissonRegression",
     "LinkedRegression": "dplinked.regression:LinkedRegression",
     "baseline": "dplinked.not_private.baseline",
     "link": "dplinked.linker.link:link",

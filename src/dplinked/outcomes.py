@@ -53,7 +53,6 @@ Floats = NDArray[np.float64]
 
 _FAR = 0.2  # deviations of η: after a step longer than this, and than noise makes it, another one comes before the last
 _BY_NOISE = 2.5  # times what noise moves η by
-_MOST_STEPS = 4
 _PLAUSIBLE = (
     1.5  # size of slopes on the curve, by which the straight line's are drawn towards zero where noise asks for it
 )
@@ -120,22 +119,23 @@ def fit_curve(study: Study, rows: LinkedRows, groups: Groups, spending: Spending
     """The response's part of the equation once, then steps along the curve, and a variance where intervals are asked for."""
     declared, rows = rows.design, clip_counts(rows, spending)
     equation = write_equation(rows, groups, spending)
-    keep = MEAT if study.intervals else 0.0
+    route = choose_outcome_route(equation, spending) if study.intervals else SCALE_ALONE
     steep = release_level_slope(equation, spending)
     strength = centred_core(steep.matrix, equation.intercept)
     last = choose_slope_share(strength, equation.curve, equation.instruments, rows.exposure, rows.count, spending.mu)
-    rest = spending.unspent(keep + 2.0 * NEARER + last)
-    told, scale = release_responses(equation, spending, rest * response_share(rows.exposure))
+    keep = last + (0.0 if route is SCALE_ALONE else MEAT)
+    share = spending.unspent(keep + 2.0 * NEARER) * response_share(rows.exposure)
+    told, scale = release_responses(equation, spending, share)
     straight = replace(steep, vector=told, vector_scale=scale)
     beta, mean, explained = start_from_line(equation, straight)
-    beta = approach(equation, told, scale, beta, spending)
-    sums = release_step(equation, told, scale, beta, spending, spending.unspent(keep + last), last)
+    beta = approach(equation, told, scale, beta, spending, keep)
+    sums = release_step(equation, told, scale, beta, spending, spending.unspent(keep), last)
     estimate = solve_descent(sums, equation.intercept, prior_scale(rows.design))
     estimate = replace(estimate, beta=limit_step(beta, estimate.beta, equation.all_sizes)[0])
     deviation, share = spread_of_outcome(equation.curve, groups.accuracy, mean, explained)
     variance = None
     if study.intervals:
-        variance = release_outcome_variance(study, equation, estimate.beta, deviation, spending)
+        variance = release_outcome_variance(study, equation, route, estimate.beta, deviation, spending)
     errors = split_errors(equation.rows.design, groups, estimate, sums, variance, share)
     design = replace(equation.rows.design, bounds=declared.bounds)
     return build_release(study, design, rows.count, spending, estimate, errors, sums=sums)
@@ -201,10 +201,14 @@ def start_from_line(equation: Equation, straight: ReleasedSums) -> tuple[Floats,
     return start, mean, explained
 
 
-def approach(equation: Equation, told: Floats, scale: Floats, beta: Floats, spending: Spending) -> Floats:
-    """Steps of little precision towards the solution: one, and further ones after long ones."""
+def approach(equation: Equation, told: Floats, scale: Floats, beta: Floats, spending: Spending, keep: float) -> Floats:
+    """Steps of little precision towards the solution: one, and further ones after long ones, as long as they leave the last step half of what it was to get.
+
+    `keep` is the share of the budget that is kept for what comes later, the last step's means not included.
+    """
     sizes = equation.all_sizes
-    for _ in range(_MOST_STEPS):
+    least = (spending.unspent(keep) - 2.0 * NEARER) / 2.0
+    while spending.unspent(keep) - 2.0 * NEARER >= least:
         sums = release_step(equation, told, scale, beta, spending, NEARER, NEARER)
         after = solve_descent(sums, equation.intercept, prior_scale(equation.rows.design))
         beta, way = limit_step(beta, after.beta, sizes)
@@ -226,16 +230,21 @@ def release_step(
 
 
 def release_outcome_variance(
-    study: Study, equation: Equation, beta: Floats, deviation: float, spending: Spending
+    study: Study, equation: Equation, route: MeatRoute, beta: Floats, deviation: float, spending: Spending
 ) -> NoisyVariance:
-    """The variance of the equation around the released coefficients."""
+    """The variance of the equation around the released coefficients.
+
+    Contributions are cut no closer than single rows of rare outcomes lie. By the size of outcomes alone, it is what the curve itself implies.
+    """
     rows, groups, p = equation.rows, equation.groups, len(equation.rows.design.names)
     used = equation.instruments
     weights = 1.0 / (used.kept * np.concatenate([np.ones(int(equation.intercept)), used.ratios]))
-    route, norm = choose_outcome_route(equation, deviation, spending)
+    least = _ROOM * math.sqrt(p) * min(float(equation.curve.largest), 2.0 + 4.0 * deviation)
     meat, noise = groups.squares * deviation**2 * np.eye(p), 0.0
     if route is not SCALE_ALONE:
-        private = rows.right_residuals(equation.around(beta), MeatClip(route.name, weights, norm))
+        private = rows.right_residuals(
+            equation.around(beta), MeatClip(route.name, weights, max(route.clip * deviation, least))
+        )
         meat, noise = release_residual_meat(private, spending)
     return NoisyVariance(
         route.name,
@@ -248,10 +257,8 @@ def release_outcome_variance(
     )
 
 
-def choose_outcome_route(equation: Equation, deviation: float, spending: Spending) -> tuple[MeatRoute, float]:
-    """Whose contributions are squared, and the norm that they are cut to: no closer than single rows of rare outcomes lie."""
-    rows, p = equation.rows, len(equation.rows.design.names)
+def choose_outcome_route(equation: Equation, spending: Spending) -> MeatRoute:
+    """Whose contributions are squared, from public values."""
+    rows = equation.rows
     largest = None if rows.blocks is None else rows.blocks.largest
-    route = choose_route(p, rows.exposure, largest, rows.count, spending.share(MEAT))
-    least = _ROOM * math.sqrt(p) * min(float(equation.curve.largest), 2.0 + 4.0 * deviation)
-    return route, max(route.clip * deviation, least)
+    return choose_route(len(rows.design.names), rows.exposure, largest, rows.count, spending.share(MEAT))

@@ -9,7 +9,7 @@ import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 from narwhals.dependencies import is_into_dataframe
@@ -97,6 +97,22 @@ class LinkedRegression(RegressorMixin, BaseEstimator):  # type: ignore[misc]
     >>> model.fit(rows[["income"]], rows["consumption"], blocks=rows["state"])  # doctest: +SKIP
     """
 
+    _SHARED: ClassVar[tuple[str, ...]] = (
+        "epsilon",
+        "delta",
+        "linkage",
+        "method",
+        "calibration",
+        "ranges",
+        "errors",
+        "descent",
+        "response_bound",
+        "row_norm",
+        "ridge",
+        "large_epsilon",
+        "intervals",
+    )
+
     def __init__(
         self,
         *,
@@ -156,8 +172,12 @@ class LinkedRegression(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         -------
         One (ε, δ)-differentially private release; see the class.
         """
+        return self._release(X, y, blocks)
+
+    def _release(self, X: Any, y: Any, blocks: Any, exposure: Any = None) -> Self:
+        """Make the release, and keep it with its coefficients."""
         origins = column_origins(X)
-        X, y = _read_rows(self, X, y)
+        X, y = self._read_rows(X, y)
         labels = [str(label) for label in getattr(self, "feature_names_in_", [f"x{k}" for k in range(X.shape[1])])]
         if len({"Intercept", *labels}) <= len(labels):
             raise StudyError("Feature names must differ from each other and from 'Intercept'. Rename the columns.")
@@ -166,35 +186,40 @@ class LinkedRegression(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         block = self.linkage.block if isinstance(self.linkage, Linkage) else None
         tail = "_" * len(block or "")
         names = {f"x{k}{tail}": label for k, label in enumerate(labels)}
-        cells = {
-            name: np.ascontiguousarray(column) for name, column in zip([*names, f"y{tail}"], [*X.T, y], strict=True)
-        }
-        study = self._declare(f"y{tail}", names)
+        cells = {name: np.ascontiguousarray(column) for name, column in zip(names, X.T, strict=True)}
+        cells[f"y{tail}"] = y
+        if exposure is not None:
+            cells[f"e{tail}"] = exposure
+        study = self._declare(f"y{tail}", names, None if exposure is None else f"e{tail}")
         known = {name: origins[label] for name, label in names.items() if label in origins}
         try:
             study.check_origins(study.prepare()[0], known)
             release = fit_study(study, cells | self._read_blocks(block, blocks, len(y)))
         except StudyError as fault:
-            labelled = names | {f"y{tail}": "y"}
+            labelled = names | {f"y{tail}": "y", f"e{tail}": "exposure"}
             raise_alone(type(fault)(re.sub(r"'(\w+)'", lambda name: repr(labelled.get(name[1], name[1])), str(fault))))
-        self.release_ = _rename(release, names)
+        self.release_ = _rename(release, names, f"y{tail}", f"e{tail}")
         self.coef_ = np.array([self.release_.coef[label] for label in labels])
-        self.intercept_ = self.release_.coef.get("Intercept", 0.0)
+        self.intercept_: Any = self.release_.coef.get("Intercept", 0.0)
         return self
 
     def predict(self, X: Any) -> Floats:
         """Return ``X @ coef_ + intercept_``. Nothing is clipped, and a row with NaN gives NaN."""
+        return self._line(X)
+
+    def _line(self, X: Any) -> Floats:
+        """``X @ coef_ + intercept_``."""
         check_is_fitted(self)
-        with _short_errors():
-            X = _read_features(self, X, reset=False)
-        return np.asarray(X @ self.coef_ + self.intercept_)
+        with short_errors():
+            X = read_features(self, X, reset=False)
+        return np.asarray(X @ np.ravel(self.coef_) + np.ravel(self.intercept_))
 
     def __repr__(self, N_CHAR_MAX: int = 700) -> str:
         """The parameters that are not the default ones; scikit-learn would show tables and arrays among them."""
         defaults = {name: p.default for name, p in inspect.signature(type(self)).parameters.items()}
         given = {name: value for name, value in self.get_params(deep=False).items() if value is not defaults[name]}
         listed = (f"{name}={shown_setting(value)}" for name, value in given.items())
-        return f"LinkedRegression({', '.join(listed)})"
+        return f"{type(self).__name__}({', '.join(listed)})"
 
     def _repr_html_(self) -> str:
         """The same in a notebook."""
@@ -207,11 +232,14 @@ class LinkedRegression(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         tags = super().__sklearn_tags__()
         tags.input_tags.allow_nan = True  # no cell may make a release fail, NaN included
         tags.non_deterministic = True  # releases cannot be seeded
-        tags.regressor_tags.poor_score = True  # scikit-learn's own checks use 200 rows, where the noise hides the model
+        if tags.regressor_tags is not None:
+            tags.regressor_tags.poor_score = (
+                True  # scikit-learn's own checks use 200 rows, where the noise hides the model
+            )
         return tags
 
     @plain_faults
-    def _declare(self, response: str, names: Mapping[str, str]) -> Study:
+    def _declare(self, response: str, names: Mapping[str, str], exposure: str | None = None) -> Study:
         """The study that the parameters declare. `names` maps the formula's column names to feature names."""
         bounds, typical = _by_column(self.bounds, names), _by_column(self.typical, names)
         missing = [label for name, label in names.items() if name not in bounds]
@@ -221,32 +249,28 @@ class LinkedRegression(RegressorMixin, BaseEstimator):  # type: ignore[misc]
                 f"Feature {missing[0]!r} has no declared bounds.{hint} Bounds are public and never read from the data: "
                 f"declare bounds={{{missing[0]!r}: (low, high)}}, or one pair for all features."
             )
-        if self.response_bounds is None:
-            raise StudyError("The response has no declared bounds. Declare response_bounds=(low, high), public too.")
         if isinstance(self.typical, Mapping) and len(typical) < len(self.typical):
             raise StudyError(f"typical must name features, each once: {list(names.values())}.")
-        shared = (
-            "epsilon",
-            "delta",
-            "linkage",
-            "method",
-            "calibration",
-            "ranges",
-            "errors",
-            "descent",
-            "response_bound",
-            "row_norm",
-            "ridge",
-            "large_epsilon",
-            "intervals",
-        )
         return Study(
             formula=" + ".join([f"{response} ~ {'1' if self.fit_intercept else '0'}", *names]),
-            bounds={response: self.response_bounds, **bounds},
             typical=typical,
             unit=UNSTATED if self.unit is None else self.unit,
-            **{setting: getattr(self, setting) for setting in shared},
+            **{setting: getattr(self, setting) for setting in self._SHARED},
+            **self._declare_response(response, bounds, exposure),
         )
+
+    def _declare_response(self, response: str, bounds: dict[str, Any], exposure: str | None) -> dict[str, Any]:
+        """What is declared of the response, beside the bounds of features."""
+        if self.response_bounds is None:
+            raise StudyError("The response has no declared bounds. Declare response_bounds=(low, high), public too.")
+        return {"bounds": {response: self.response_bounds, **bounds}}
+
+    def _read_rows(self, X: Any, y: Any) -> tuple[Floats, Any]:
+        """Read features and responses."""
+        with short_errors():
+            features, response = read_features(self, X, y, reset=True), read_column(self, y, "y")
+            check_consistent_length(features, response)
+        return features, response
 
     @staticmethod
     @plain_faults
@@ -258,19 +282,23 @@ class LinkedRegression(RegressorMixin, BaseEstimator):  # type: ignore[misc]
             raise StudyError("blocks are given, but the linkage has no block column: ELE(accuracy=…, block='…').")
         if blocks is None:
             raise StudyError(f"The linkage has the block column {shown(block)}. Pass its keys: fit(X, y, blocks=…).")
-        # Keys are listed one by one: as an array, a column of integers with a single null would become floats.
-        keys = blocks.iloc[:, 0] if hasattr(blocks, "iloc") and getattr(blocks, "ndim", 1) == 2 else blocks
-        for listed in ("to_pylist", "to_list"):
-            keys = getattr(keys, listed)() if hasattr(keys, listed) else keys
-        if isinstance(keys, np.ndarray):
-            keys = keys[:, 0] if keys.ndim == 2 and keys.shape[1] == 1 else keys
-            if keys.ndim != 1:
-                raise StudyError("blocks must be one key per row.")
-        if isinstance(keys, (str, bytes, Mapping)) or not hasattr(keys, "__len__"):
-            raise StudyError("blocks must be one key per row.")
-        if len(keys) != count:
-            raise StudyError(f"blocks has {len(keys)} keys for {count} rows. Give one key per row.")
-        return {block: keys}
+        return {block: list_keys(blocks, "blocks", count)}
+
+
+def list_keys(given: Any, name: str, count: int) -> Any:
+    """Keys listed one by one: as an array, a column of integers with a single null would become floats."""
+    keys = given.iloc[:, 0] if hasattr(given, "iloc") and getattr(given, "ndim", 1) == 2 else given
+    for listed in ("to_pylist", "to_list"):
+        keys = getattr(keys, listed)() if hasattr(keys, listed) else keys
+    if isinstance(keys, np.ndarray):
+        keys = keys[:, 0] if keys.ndim == 2 and keys.shape[1] == 1 else keys
+        if keys.ndim != 1:
+            raise StudyError(f"{name} must be one key per row.")
+    if isinstance(keys, (str, bytes, Mapping)) or not hasattr(keys, "__len__"):
+        raise StudyError(f"{name} must be one key per row.")
+    if len(keys) != count:
+        raise StudyError(f"{name} has {len(keys)} keys for {count} rows. Give one key per row.")
+    return keys
 
 
 def _read_cells(data: Any, name: str) -> Any:
@@ -289,29 +317,21 @@ def _read_cells(data: Any, name: str) -> Any:
     return cells
 
 
-def _read_features(model: LinkedRegression, X: Any, y: Any = "no_validation", *, reset: bool) -> Floats:
+def read_features(model: LinkedRegression, X: Any, y: Any = "no_validation", *, reset: bool) -> Floats:
     """Read the features, each cell on its own; check their shape and their names."""
     cells = check_array(_read_cells(X, "X"), input_name="X", estimator=model, **_NUMBERS)
     validate_data(model, X if is_into_dataframe(X) else cells, y, reset=reset, skip_check_array=True)
     return cells  # type: ignore[no-any-return]
 
 
-def _read_response(model: LinkedRegression, y: Any) -> Floats:
-    """Read the responses, each cell on its own; check their shape."""
-    cells = check_array(_read_cells(y, "y"), input_name="y", estimator=model, ensure_2d=False, **_NUMBERS)
+def read_column(model: LinkedRegression, column: Any, name: str) -> Floats:
+    """Read one number per row, each cell on its own; check their shape."""
+    cells = check_array(_read_cells(column, name), input_name=name, estimator=model, ensure_2d=False, **_NUMBERS)
     return column_or_1d(cells, warn=True)  # type: ignore[no-any-return]
 
 
-def _read_rows(model: LinkedRegression, X: Any, y: Any) -> tuple[Floats, Floats]:
-    """Read features and responses."""
-    with _short_errors():
-        features, response = _read_features(model, X, y, reset=True), _read_response(model, y)
-        check_consistent_length(features, response)
-    return features, response
-
-
 @contextmanager
-def _short_errors() -> Iterator[None]:
+def short_errors() -> Iterator[None]:
     """Cut scikit-learn's error messages off at a colon, since they quote cells after it."""
     try:
         yield
@@ -333,20 +353,22 @@ def _by_column(declared: Any, names: Mapping[str, str]) -> dict[str, Any]:
     return {name: declared[key] for name, key in keys if key in declared}
 
 
-def _rename(release: Release, names: Mapping[str, str]) -> Release:
+def _rename(release: Release, names: Mapping[str, str], response: str, exposure: str) -> Release:
     """The same release with the user's feature names in place of the formula's column names."""
+    names = {**names, response: "y", exposure: "exposure"}
 
     def relabel(values: dict[str, Any]) -> dict[str, Any]:
         return {names.get(name, name): value for name, value in values.items()}
 
-    terms = [label if label.isidentifier() else f"`{label}`" for label in names.values()]
     scaling = release.scaling
+    labels = [names[column.name] for column in scaling.columns]
+    terms = [label if label.isidentifier() else f"`{label}`" for label in labels]
     columns = tuple(replace(column, name=names[column.name]) for column in scaling.columns)
     formula = "y ~ " + " + ".join(terms if scaling.intercept else ["0", *terms])
     declared: dict[str, Any] = {part: relabel(getattr(release.declared, part)) for part in ("bounds", "levels", "fill")}
-    for part in declared.values():
-        if scaling.response.name in part:
-            part["y"] = part.pop(scaling.response.name)
+    if release.declared.exposure is not None:
+        declared["exposure"] = "exposure"
+    named = scaling.response.name.replace(response, "y", 1)
     return replace(
         release,
         formula=formula,
@@ -356,5 +378,5 @@ def _rename(release: Release, names: Mapping[str, str]) -> Release:
         std_err=relabel(release.std_err),
         identified=relabel(release.identified),
         shrunken=relabel(release.shrunken),
-        scaling=replace(scaling, columns=columns, response=replace(scaling.response, name="y")),
+        scaling=replace(scaling, columns=columns, response=replace(scaling.response, name=named)),
     )

@@ -24,7 +24,9 @@ def draw_rows(seed: int, family: str, sizes: list[int], gamma: float) -> dict[st
     y = (rng.random(n) < 1 / (1 + np.exp(-eta))).astype(int) if family == "logistic" else rng.poisson(e * np.exp(eta))
     z, start = y.copy(), 0
     for m in sizes:
-        if m > 1 and rng.random() < m * (1 - gamma) / (m - 1):  # then all are permuted at random, of which one in m stays on average
+        if m > 1 and rng.random() < m * (1 - gamma) / (
+            m - 1
+        ):  # then all are permuted at random, of which one in m stays on average
             z[start : start + m] = rng.permutation(y[start : start + m])
         start += m
     return {"x": x, "w": w, "e": e, "y": z, "b": np.repeat(np.arange(len(sizes)), sizes)}

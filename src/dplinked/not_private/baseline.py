@@ -221,9 +221,7 @@ def _matrices(
     return x.T, z, design.names, prepared
 
 
-def _open_design(
-    rows: Rows, formula: str, declared: Mapping[str, Any], family: str, exposure: str | None
-) -> Design:
+def _open_design(rows: Rows, formula: str, declared: Mapping[str, Any], family: str, exposure: str | None) -> Design:
     """A design with the declared bounds. Where none are declared it takes those of the data, which is not private."""
     bounds: dict[str, Sequence[float]] = dict(declared.get("bounds") or {})
     levels = dict(declared.get("levels") or {})

@@ -26,6 +26,7 @@ from dplinked.plan.errors import ExpectedErrors, Setting, aim_at_middles
 from dplinked.plan.rows import Guess, example_rows, numeric_columns
 from dplinked.privacy.calibration import privacy_mu
 from dplinked.privacy.quantities.curve import plan_expected, plan_slope, response_share
+from dplinked.privacy.quantities.meat import SCALE_ALONE, choose_route
 from dplinked.privacy.quantities.residual_scale import plan_residual_scale, residual_edges
 from dplinked.privacy.quantities.right_residuals import right_residuals_sensitivity
 from dplinked.privacy.spending import CLIPPING, LEVEL_SLOPE, MEAT, NEARER
@@ -61,7 +62,9 @@ def curve_errors(setting: Setting, guess: Guess, count: int, epsilon: float) -> 
     """The equation's response part once, and the means and the slope of the last step."""
     study, exposure = setting.study, setting.exposure
     mu = privacy_mu(epsilon, study.delta)
-    design, share = aim_at_middles(setting, count, mu, 1.0 - (MEAT if study.intervals else 0.0))
+    route = choose_route(len(setting.aimed.names), exposure, None, count, mu * math.sqrt(MEAT))
+    paid = study.intervals and route is not SCALE_ALONE
+    design, share = aim_at_middles(setting, count, mu, 1.0 - (MEAT if paid else 0.0))
     outcomes = _expect_outcomes(setting.aimed, design, guess)
     design, share = _clip_counts(design, outcomes, exposure, count, mu, share)
     curve, first = design.curve, int(design.intercept)

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dplinked.linkage.declared import DeclaredLinkage
 from dplinked.privacy.calibration import round_down, round_up
 from dplinked.release.coefficients import PARTS, coefficient_rows
+from dplinked.release.family import FAMILIES
 from dplinked.release.notes import (
     NOISE_ALONE,
     STAGE_LINES,
@@ -22,7 +23,6 @@ from dplinked.release.notes import (
     unbounded_names,
 )
 from dplinked.release.promise import ACCURACY_STEP, LINKS_THAT_RESEMBLE, exact_statement
-from dplinked.release.family import FAMILIES
 from dplinked.release.result import Result
 from dplinked.report.document import Column, Document, Facts, Notes, Part, Section, Table
 

@@ -86,9 +86,7 @@ def by_hand(rows: LinkedRows, clip: ResidualClip, level: float, weights: Any) ->
 @pytest.mark.parametrize("compiled", [True, False])
 @pytest.mark.parametrize("linkage", LINKAGES)
 @pytest.mark.parametrize("family", FAMILIES)
-def test_sums_are_those_of_a_loop(
-    monkeypatch: pytest.MonkeyPatch, family: str, linkage: str, compiled: bool
-) -> None:
+def test_sums_are_those_of_a_loop(monkeypatch: pytest.MonkeyPatch, family: str, linkage: str, compiled: bool) -> None:
     if not compiled:
         monkeypatch.setattr(kernel, "KERNEL", None)
     rows = open_rows(draw_rows(), linkage, family, intercept=linkage != "table")

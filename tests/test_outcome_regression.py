@@ -1,0 +1,74 @@
+"""Logistic and Poisson regression as scikit-learn estimators."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from sklearn.base import clone
+
+import dplinked as dpl
+from dplinked.errors import StudyError
+
+N = 8_000
+
+
+def draw_rows() -> tuple[Any, Any, Any]:
+    rng = np.random.default_rng(1)
+    X = rng.uniform(-1, 1, (N, 2))
+    return X, X @ [1.5, -1.0] - 0.2, rng
+
+
+@pytest.mark.parametrize("classes", [("no", "yes"), (0, 1), (False, True)])
+def test_classes_are_told_apart(classes: Any) -> None:
+    X, line, rng = draw_rows()
+    y = np.array(classes)[(rng.random(N) < 1 / (1 + np.exp(-line))).astype(int)]
+    model = dpl.LinkedLogisticRegression(bounds=(-1, 1), classes=classes, linkage=dpl.Exact(), epsilon=8.0)
+    assert clone(model).get_params()["classes"] == classes
+    model.fit(X, y)
+    np.testing.assert_allclose(model.coef_, [[1.5, -1.0]], atol=0.3)
+    assert model.classes_.tolist() == list(classes)
+    far = np.array([[1.0, -1.0], [-1.0, 1.0]])
+    assert model.predict(far).tolist() == [classes[1], classes[0]]
+    chances = model.predict_proba(far)
+    np.testing.assert_allclose(chances.sum(axis=1), 1.0)
+    assert chances[0, 1] == pytest.approx(1 / (1 + np.exp(-model.decision_function(far)[0])))
+    assert model.release_.family == "logistic"
+    assert list(model.release_.ratios()) == ["x0", "x1"]
+    assert model.release_.scaling.response.name == f"y[{model.release_.declared.levels['y'][1]}]"
+
+
+def test_counts_are_expected_by_exposure() -> None:
+    X, line, rng = draw_rows()
+    years = rng.uniform(0.5, 3.0, N)
+    y = rng.poisson(years * np.exp(0.5 * line))
+    model = dpl.LinkedPoissonRegression(
+        bounds=(-1, 1), largest=12, exposure_bounds=(0.5, 3.0), linkage=dpl.ELE(1.0, block="b"), epsilon=8.0
+    )
+    model.fit(X, y, blocks=np.arange(N) // 50, exposure=years)
+    np.testing.assert_allclose(model.coef_, [0.75, -0.5], atol=0.2)
+    assert model.predict(np.zeros((1, 2)))[0] == pytest.approx(np.exp(model.intercept_))
+    one, two = (model.release_.predict({"x0": [0.0], "x1": [0.0], **more})[0] for more in ({}, {"exposure": [2.0]}))
+    assert two[0] == pytest.approx(2.0 * one[0])
+    assert model.release_.declared.exposure == "exposure"
+
+
+@pytest.mark.parametrize(
+    ("model", "more", "said"),
+    [
+        (dpl.LinkedLogisticRegression(bounds=(-1, 1), classes=("a", "b", "c"), linkage=dpl.Exact()), {}, "two levels"),
+        (dpl.LinkedLogisticRegression(bounds=(-1, 1), classes="ab", linkage=dpl.Exact()), {}, "two levels"),
+        (dpl.LinkedPoissonRegression(bounds=(-1, 1), linkage=dpl.Exact()), {}, "largest"),
+        (dpl.LinkedPoissonRegression(bounds=(-1, 1), largest=3, linkage=dpl.Exact()), {"exposure": np.ones(4)}, "go together"),
+        (dpl.LinkedPoissonRegression(bounds=(-1, 1), largest=3, exposure_bounds=(1, 2), linkage=dpl.Exact()), {}, "go together"),
+    ],
+)  # fmt: skip
+def test_missing_declarations_are_asked_for(model: Any, more: Any, said: str) -> None:
+    with pytest.raises(StudyError, match=said):
+        model.fit(np.zeros((4, 1)), np.zeros(4), **more)
+
+
+def test_one_level_per_row() -> None:
+    with pytest.raises(StudyError, match="3 keys for 4 rows"):
+        dpl.LinkedLogisticRegression(bounds=(-1, 1), linkage=dpl.Exact()).fit(np.zeros((4, 1)), [0, 1, 0])

@@ -1,0 +1,198 @@
+"""Fits of events and counts: they find what rows were drawn from, and say it."""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import scipy.sparse as sp
+
+import dplinked as dpl
+from dplinked import outcomes
+from dplinked.errors import StudyError
+from dplinked.privacy import noise
+
+TRUTH = {"Intercept": -0.8, "age": 0.9, "C(sex)[m]": 0.6}
+BOUNDS = {"age": (-1.0, 1.0)}
+LEVELS = {"sex": ["f", "m"], "died": ["no", "yes"]}
+EVENTS: dict[str, Any] = {
+    "formula": "died ~ age + C(sex)", "family": "logistic", "bounds": BOUNDS, "levels": LEVELS, "delta": 1e-6,
+}  # fmt: skip
+COUNTS: dict[str, Any] = {
+    **EVENTS, "formula": "visits ~ age + C(sex)", "family": "poisson", "exposure": "years",
+    "bounds": {**BOUNDS, "visits": (0, 30), "years": (0.5, 4.0)},
+}  # fmt: skip
+BOTH = {"logistic": EVENTS, "poisson": COUNTS}
+
+
+def draw_rows(n: int = 40_000, block: int = 40, accuracy: float = 0.8, seed: int = 5) -> dict[str, Any]:
+    rng = np.random.default_rng(seed)
+    age, male, years = rng.uniform(-1, 1, n), rng.random(n) < 0.5, rng.uniform(0.5, 4.0, n)
+    line = TRUTH["Intercept"] + TRUTH["age"] * age + TRUTH["C(sex)[m]"] * male
+    died, visits = rng.random(n) < 1 / (1 + np.exp(-line)), rng.poisson(years * np.exp(line))
+    order = np.arange(n)
+    for start in range(0, n, block):
+        wrong = start + rng.permutation(block)[: round((1 - accuracy) * block)]
+        order[wrong] = np.roll(wrong, 1)
+    return {
+        "age": age, "sex": np.where(male, "m", "f"), "years": years, "died": np.where(died, "yes", "no")[order], "visits": visits[order],
+        "block": np.arange(n) // block,
+    }  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def rows() -> dict[str, Any]:
+    return draw_rows()
+
+
+def fit(rows: Any, family: str, **settings: Any) -> dpl.Release:
+    return dpl.fit(rows, **{"linkage": dpl.ELE(0.8, block="block"), "epsilon": 4.0, **BOTH[family], **settings})
+
+
+@pytest.mark.parametrize("family", BOTH)
+def test_fits_find_what_rows_were_drawn_from(rows: dict[str, Any], family: str) -> None:
+    release = fit(rows, family)
+    for name, value in TRUTH.items():
+        assert abs(release.coef[name] - value) < 4.5 * release.std_err[name]
+        assert release.std_err[name] < 0.08
+    naive = fit(rows, family, linkage=dpl.Exact())
+    assert naive.coef["age"] < 0.85 * TRUTH["age"]
+
+
+@pytest.mark.parametrize("family", BOTH)
+def test_without_noise_coefficients_solve_the_equation(
+    monkeypatch: pytest.MonkeyPatch, rows: dict[str, Any], family: str
+) -> None:
+    """At the coefficients, responses less expected means are nothing but the rest that the last step leaves."""
+    monkeypatch.setattr(noise, "add_gaussian", lambda values, scale: np.asarray(values, float))
+    kept: list[Any] = []
+    wrote = outcomes.write_equation
+    monkeypatch.setattr(outcomes, "write_equation", lambda *given: kept.append(wrote(*given)) or kept[-1])
+    release = fit(rows, family, epsilon=10.0)
+    (equation,) = kept
+    matrix, offset = release.scaling.to_user()
+    beta = np.linalg.solve(matrix, np.array(list(release.coef.values())) - offset)
+    responses = equation.rows.right_residuals(equation.around(equation.level_line, exposed=False)).vector
+    sums = equation.rows.curve_sums(equation.around(beta), equation.level)
+    left = np.linalg.solve(sums.matrix, responses - sums.vector)
+    assert np.abs(left).max() < 2e-3
+
+
+@pytest.mark.parametrize("family", BOTH)
+def test_files_give_the_release_of_memory(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, rows: dict[str, Any], family: str
+) -> None:
+    monkeypatch.setattr(noise, "add_gaussian", lambda values, scale: np.asarray(values, float))
+    pq.write_table(pa.table(rows), tmp_path / "rows.parquet", row_group_size=7_000)
+    one, two = fit(rows, family), fit(tmp_path / "rows.parquet", family)
+    for name in TRUTH:
+        assert one.coef[name] == pytest.approx(two.coef[name], abs=1e-6)
+
+
+def test_releases_say_ratios(rows: dict[str, Any]) -> None:
+    release = fit(rows, "logistic")
+    ratio, low, high = release.ratios()["age"]
+    assert ratio == pytest.approx(math.exp(release.coef["age"]))
+    assert (low, high) == pytest.approx(tuple(map(math.exp, release.conf_int()["age"])))
+    assert "Intercept" not in release.ratios()
+    listed = list(csv.DictReader(io.StringIO(release.to_csv())))
+    assert float(listed[1]["odds_ratio"]) == pytest.approx(ratio)
+    assert listed[0]["odds_ratio"] == ""
+    for text in (release.summary(), release.to_markdown(), release.to_html()):
+        assert "Private logistic regression" in text
+        assert "odds ratio" in text
+        assert "rows far out in a column" in " ".join(text.split())
+    again = dpl.Release.from_json(release.to_json())
+    assert again.ratios() == release.ratios()
+
+
+def test_counts_say_rate_ratios_and_where_they_were_clipped(rows: dict[str, Any]) -> None:
+    release = fit(rows, "poisson")
+    assert 3 <= release.released.largest < 30
+    text = " ".join(release.summary().split())
+    assert "rate ratio" in text
+    assert f"Counts above {release.released.largest} count as" in text
+    assert release.declared.bounds["visits"] == (0.0, 30.0)
+    assert "years" in release.to_html()
+
+
+def test_predictions_are_probabilities_and_counts(rows: dict[str, Any]) -> None:
+    new = {"age": [0.0, 1.0], "sex": ["f", "m"]}
+    release = fit(rows, "logistic")
+    (mean, low, high), other = release.predict(new)
+    assert mean == pytest.approx(1 / (1 + math.exp(-release.coef["Intercept"])))
+    assert 0.0 < low < mean < high < other[0] < 1.0
+    counts = fit(rows, "poisson")
+    one, two = counts.predict(new)[0], counts.predict({**new, "years": [2.0, 2.0]})[0]
+    assert np.array(two) == pytest.approx(2.0 * np.array(one))
+
+
+def test_tests_and_smaller_models_go_on_working(rows: dict[str, Any]) -> None:
+    release = fit(rows, "logistic")
+    assert release.test("age = 0").p_value < 1e-6
+    assert release.in_region(TRUTH, 0.9999)
+    smaller = release.submodel("died ~ age")
+    assert list(smaller.ratios()) == ["age"]
+    assert "logistic" in str(smaller)
+    moved = release.with_accuracy(-0.05).coef["age"]
+    assert moved == pytest.approx(
+        fit(rows, "logistic", linkage=dpl.ELE(0.75, block="block"), epsilon=10.0).coef["age"], abs=0.06
+    )
+    with pytest.raises(StudyError, match="family='linear'"):
+        release.ridge(0.1)
+
+
+def test_lines_have_no_ratios() -> None:
+    rng = np.random.default_rng(0)
+    line = dpl.fit(
+        {"x": rng.uniform(0, 1, 400), "y": rng.uniform(0, 1, 400)}, "y ~ x", bounds={"x": (0, 1), "y": (0, 1)}, linkage=dpl.Exact(),
+        epsilon=1.0, delta=1e-6, intervals=False,
+    )  # fmt: skip
+    with pytest.raises(StudyError, match="no odds ratios"):
+        line.ratios()
+
+
+@pytest.mark.parametrize("family", BOTH)
+@pytest.mark.parametrize("outcome", ["none", "all", "separated"])
+def test_hopeless_outcomes_are_released_all_the_same(family: str, outcome: str) -> None:
+    """No events, nothing else, or a column that separates them: shrunk, and never an error."""
+    rows = draw_rows(400)
+    chosen = {"none": np.zeros(400), "all": np.ones(400), "separated": rows["age"] > 0.0}[outcome].astype(bool)
+    rows |= {"died": np.where(chosen, "yes", "no"), "visits": 30 * chosen}
+    for epsilon in (0.1, 8.0):
+        release = fit(rows, family, epsilon=epsilon)
+        assert all(math.isfinite(value) and abs(value) < 100.0 for value in release.coef.values())
+        assert release.summary()
+
+
+def test_intercepts_may_be_missing_or_alone(rows: dict[str, Any]) -> None:
+    alone = fit(rows, "logistic", formula="died ~ 1")
+    share = (rows["died"] == "yes").mean()
+    assert alone.predict({})[0][0] == pytest.approx(share, abs=0.02)
+    assert fit(rows, "logistic", formula="died ~ 0 + age").coef["age"] > 0.3
+    rate = fit(rows, "poisson", formula="visits ~ 1").coef["Intercept"]
+    assert rate == pytest.approx(math.log(rows["visits"].sum() / rows["years"].sum()), abs=0.05)
+
+
+def test_matrices_that_cannot_be_unlinked_are_refused() -> None:
+    rows = draw_rows(40)
+    with pytest.raises(StudyError, match="accuracy_min"):
+        fit(
+            rows,
+            "logistic",
+            linkage=dpl.Matching(sp.csr_array(np.eye(40)), accuracy_min=0.4),
+            unit=dpl.PrivacyUnit(linkage_change=0.0, displaced_links=0),
+        )
+
+
+def test_plans_say_that_they_are_for_lines() -> None:
+    study = dpl.Study(linkage=dpl.ELE(0.8), epsilon=1.0, **EVENTS)
+    with pytest.raises(StudyError, match="Plans are for family='linear'"):
+        dpl.plan_study(study, [1000], [1.0])
