@@ -72,3 +72,6 @@ def test_missing_declarations_are_asked_for(model: Any, more: Any, said: str) ->
 def test_one_level_per_row() -> None:
     with pytest.raises(StudyError, match="3 keys for 4 rows"):
         dpl.LinkedLogisticRegression(bounds=(-1, 1), linkage=dpl.Exact()).fit(np.zeros((4, 1)), [0, 1, 0])
+    counts = dpl.LinkedPoissonRegression(bounds=(-1, 1), largest=3, exposure_bounds=(1, 2), linkage=dpl.Exact())
+    with pytest.raises(StudyError, match="3 numbers for 4 rows"):
+        counts.fit(np.zeros((4, 1)), np.zeros(4), exposure=np.ones(3))

@@ -178,7 +178,10 @@ class LinkedPoissonRegression(LinkedRegression):
         -------
         One (ε, δ)-differentially private release; see the class.
         """
-        return self._release(X, y, blocks, None if exposure is None else read_column(self, exposure, "exposure"))
+        if exposure is not None:
+            with short_errors():
+                exposure = read_column(self, exposure, "exposure")
+        return self._release(X, y, blocks, exposure)
 
     def predict(self, X: Any) -> Floats:
         """Expected counts, for an exposure of one. Nothing is clipped, and a row with NaN gives NaN."""

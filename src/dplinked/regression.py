@@ -189,6 +189,8 @@ class LinkedRegression(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         cells = {name: np.ascontiguousarray(column) for name, column in zip(names, X.T, strict=True)}
         cells[f"y{tail}"] = y
         if exposure is not None:
+            if len(exposure) != len(X):
+                raise StudyError(f"exposure has {len(exposure)} numbers for {len(X)} rows. Give one per row.")
             cells[f"e{tail}"] = exposure
         study = self._declare(f"y{tail}", names, None if exposure is None else f"e{tail}")
         known = {name: origins[label] for name, label in names.items() if label in origins}
@@ -285,6 +287,7 @@ class LinkedRegression(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         return {block: list_keys(blocks, "blocks", count)}
 
 
+@plain_faults
 def list_keys(given: Any, name: str, count: int) -> Any:
     """Keys listed one by one: as an array, a column of integers with a single null would become floats."""
     keys = given.iloc[:, 0] if hasattr(given, "iloc") and getattr(given, "ndim", 1) == 2 else given

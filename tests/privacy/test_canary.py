@@ -23,6 +23,7 @@ import tempfile
 import traceback
 import warnings
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -443,13 +444,23 @@ def positions() -> dict[str, tuple[Callable[..., Any], dict[str, Any]]]:
     }
     study = {
         **common, "method": "ssp", "calibration": "tight", "ranges": "declared", "errors": "any", "fill": {"x": 0.5}, "descent": None, "response_bound": None, "row_norm": None,
-        "ridge": None, "large_epsilon": False, "intervals": False, "ledger": None, "population": None,
+        "ridge": None, "large_epsilon": False, "intervals": False, "ledger": None, "population": None, "family": "linear", "exposure": None,
     }  # fmt: skip
+    events = {**study, "formula": "g ~ x", "family": "logistic", "bounds": {"x": (0, 1)}}
+    counts = {
+        **study,
+        "formula": "k ~ x",
+        "family": "poisson",
+        "exposure": "y",
+        "bounds": {"x": (0, 1), "k": (0, 3), "y": (0.5, 1)},
+    }
 
-    def regression(X: Any, y: Any, blocks: Any, **settings: Any) -> Any:
-        model = dpl.LinkedRegression(**settings)
+    def regression(
+        X: Any, y: Any, blocks: Any, *, cls: Any = dpl.LinkedRegression, more: Any = (), **settings: Any
+    ) -> Any:
+        model = cls(**{name: value for name, value in settings.items() if name not in more})
         assert not hits(f"{model!r}{model._repr_html_()}".encode())
-        return model.fit(X, y, blocks=blocks)
+        return model.fit(X, y, blocks=blocks, **{name: settings[name] for name in more})
 
     def made(cls: Any) -> Callable[..., Any]:
         return lambda **arguments: repr(cls(**arguments))
@@ -458,8 +469,11 @@ def positions() -> dict[str, tuple[Callable[..., Any], dict[str, Any]]]:
     shared = (
         "epsilon", "delta", "linkage", "method", "calibration", "ranges", "errors", "descent", "response_bound", "row_norm", "ridge", "large_epsilon", "intervals",
     )  # fmt: skip
+    curved = ("epsilon", "delta", "linkage", "ranges", "large_epsilon", "intervals")
     return {
         "fit": (dpl.fit, {"data": numbers, **study, "release_id": None}),
+        "fit events": (dpl.fit, {"data": numbers, **events, "release_id": None}),
+        "fit counts": (dpl.fit, {"data": {**numbers, "k": [0, 1] * 30}, **counts, "linkage": dpl.Exact(), "release_id": None}),
         "plan": (
             dpl.plan,
             {"count": 1000, **{name: study[name] for name in (*common, *shaped)}, "epsilon": 1.0, "r_squared": 0.5, "half_width": {"x": 0.5}},
@@ -497,6 +511,17 @@ def positions() -> dict[str, tuple[Callable[..., Any], dict[str, Any]]]:
             {
                 "X": np.ones((60, 1)), "y": np.ones(60), "blocks": ["p", "q"] * 30, "bounds": (0, 1), "response_bounds": (0, 1), "unit": None, "fit_intercept": True,
                 "typical": None, **{name: study[name] for name in shared},
+            },
+        ),
+        "LinkedLogisticRegression": (
+            partial(regression, cls=dpl.LinkedLogisticRegression),
+            {"X": np.ones((60, 1)), "y": [0, 1] * 30, "blocks": ["p", "q"] * 30, "bounds": (0, 1), "classes": (0, 1), "typical": None, **{name: study[name] for name in curved}},
+        ),
+        "LinkedPoissonRegression": (
+            partial(regression, cls=dpl.LinkedPoissonRegression, more=("exposure",)),
+            {
+                "X": np.ones((60, 1)), "y": [0, 1] * 30, "blocks": ["p", "q"] * 30, "bounds": (0, 1), "largest": 3, "exposure": np.ones(60), "exposure_bounds": (0.5, 2),
+                **{name: study[name] for name in curved},
             },
         ),
     }  # fmt: skip
@@ -546,7 +571,7 @@ def compare_places(name: str, replaced: dict[str, str]) -> None:
     if not settings or issubclass(found[0], Exception):
         assert not [text for text in shown if hits(text.encode("utf-8", "surrogateescape"))], (name, replaced, found)
     foreign = issubclass(found[0], Exception) and not issubclass(found[0], dpl.DplinkedError)
-    assert not foreign or (name == "LinkedRegression" and found[0] is TypeError), (name, replaced, found)
+    assert not foreign or (name.endswith("Regression") and found[0] is TypeError), (name, replaced, found)
     if not settings:
         assert found == outcome(name, replaced, NEIGHBOUR)[0], (name, replaced)
 

@@ -160,3 +160,22 @@ def test_level_lines_bound_residuals_more_closely() -> None:
     assert rows.right_residuals(clip).limit == pytest.approx(0.9 * 4.0)
     exposed = ResidualClip(beta, 0.9, 0.5, 1.0, rows.design.curve)  # then means differ, though the line is level
     assert rows.right_residuals(exposed).limit == pytest.approx(0.9 * 6.0)
+
+
+@pytest.mark.parametrize("largest", [None, 1, 7, 300])
+def test_kernels_means_are_those_of_the_curve(largest: int | None) -> None:
+    """Row by row, from one end of η to the other and beyond."""
+    assert kernel.KERNEL is not None
+    family, bounds = ("logistic", {}) if largest is None else ("poisson", {"y": (0, largest)})
+    design = build_design(
+        "y ~ 0 + x", {"x": (-1, 1), **bounds}, {"y": [0, 1]} if largest is None else None, family=family
+    )
+    clip = ResidualClip(np.array([40.0]), 10.0, 0.0, 1.0, design.curve)
+    for x in np.linspace(-1.0, 1.0, 101):
+        rows = open_source({"x": [x], "y": [0]}).linked_rows(
+            design.with_instrument([1e-9]), dpl.Exact(), dpl.PrivacyUnit()
+        )
+        found = rows.curve_sums(clip, 0.0)
+        mean, slope = design.curve.mean_and_slope(np.array([40.0 * x]))
+        assert abs(found.vector[0]) == pytest.approx(mean[0] * (x != 0.0), rel=1e-12, abs=1e-13 * (largest or 1))
+        assert abs(found.matrix[0, 0]) == pytest.approx(slope[0] * abs(x), rel=1e-11, abs=1e-14)

@@ -113,16 +113,40 @@ INLINE void fit_line(const double *restrict x, const double *slopes, double leve
             line[i] += slopes[j] * x[j * STRIDE + i];
 }
 
+/* e^x for |x| < 700, to the last digits: 2^k times a polynomial of what is left, so that the compiler can do several at once. */
+INLINE void exponentiate(double *restrict x, int64_t rows)
+{
+    static const double terms[] = {1.0 / 479001600, 1.0 / 39916800, 1.0 / 3628800, 1.0 / 362880, 1.0 / 40320, 1.0 / 5040,
+                                   1.0 / 720,       1.0 / 120,      1.0 / 24,      1.0 / 6,      1.0 / 2,     1.0, 1.0};
+    const double round = 0x1.8p52, log2e = 1.4426950408889634, high = 0x1.62e42fee00000p-1, low = 1.9082149292705877e-10;
+    double power[CHUNK];
+    int64_t bits[CHUNK], whole[CHUNK];
+    for (int64_t i = 0; i < rows; i++) {
+        power[i] = x[i] * log2e + round; /* the last digits are those of k */
+        const double k = power[i] - round, rest = (x[i] - k * high) - k * low;
+        double sum = terms[0];
+        for (int j = 1; j < 13; j++)
+            sum = sum * rest + terms[j];
+        x[i] = sum;
+    }
+    memcpy(whole, power, rows * sizeof(double));
+    memcpy(bits, x, rows * sizeof(double));
+    for (int64_t i = 0; i < rows; i++)
+        bits[i] += (int64_t)((uint64_t)whole[i] << 52);
+    memcpy(x, bits, rows * sizeof(double));
+}
+
 /* Turn a line into a curve's means and, where they are asked for, its slopes, as family.py has them. */
 INLINE void follow_curve(double *restrict line, double *restrict slope, const Clip *c, int64_t rows)
 {
     double eta[CHUNK], below[CHUNK];
-    const double most = c->events ? 1.0 : c->counts, steepest = c->steepest;
+    const double most = c->events ? 1.0 : c->counts, steepest = c->steepest, highest = c->highest, sign = c->events ? -1.0 : 1.0;
     for (int64_t i = 0; i < rows; i++) {
-        eta[i] = line[i] < LEAST_ETA ? LEAST_ETA : line[i] > c->highest ? c->highest : line[i];
-        eta[i] = exp(c->events ? -eta[i] : eta[i]);
+        const double low = line[i] < LEAST_ETA ? LEAST_ETA : line[i];
+        eta[i] = sign * (low > highest ? highest : low);
         line[i] = below[i] = 0.0;
     }
+    exponentiate(eta, rows);
     for (int64_t k = (int64_t)c->counts - 1; k > 0; k--) {
         const double missing = c->counts - (double)k, step = 1.0 / (double)k;
         for (int64_t i = 0; i < rows; i++) {
@@ -130,13 +154,20 @@ INLINE void follow_curve(double *restrict line, double *restrict slope, const Cl
             below[i] = (below[i] + 1.0) * (eta[i] * step);
         }
     }
+    double none[CHUNK];
+    for (int64_t i = 0; i < rows; i++)
+        none[i] = c->events ? 1.0 / (1.0 + eta[i]) : -eta[i];
+    if (!c->events)
+        exponentiate(none, rows);
     for (int64_t i = 0; i < rows; i++) {
-        const double none = c->events ? 1.0 / (1.0 + eta[i]) : exp(-eta[i]);
-        const double mean = c->events ? none : c->counts - none * (line[i] + c->counts);
-        const double rise = c->events ? none * (1.0 - none) : eta[i] * none * (below[i] + 1.0);
-        line[i] = mean < 0.0 ? 0.0 : mean > most ? most : mean;
-        if (slope)
-            slope[i] = rise < 0.0 ? 0.0 : rise > steepest ? steepest : rise;
+        below[i] = c->events ? none[i] * (1.0 - none[i]) : eta[i] * none[i] * (below[i] + 1.0);
+        const double mean = c->events ? none[i] : c->counts - none[i] * (line[i] + c->counts);
+        line[i] = mean < 0.0 ? 0.0 : mean;
+        line[i] = line[i] > most ? most : line[i];
+    }
+    for (int64_t i = 0; slope && i < rows; i++) {
+        const double rise = below[i] < 0.0 ? 0.0 : below[i];
+        slope[i] = rise > steepest ? steepest : rise;
     }
 }
 
