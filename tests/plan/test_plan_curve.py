@@ -13,6 +13,7 @@ import dplinked as dpl
 from dplinked.plan.curve import line_deviation
 from dplinked.plan.planning import expect_errors, guess_rows, list_errors, make_setting
 from dplinked.plan.rows import example_rows
+from dplinked.report.numbers import format_number
 from dplinked.study.design import build_design
 from dplinked.study.family import Curve
 from replay import record
@@ -120,7 +121,7 @@ def test_documents_tell_ratios(family: str, ratio: str) -> None:
     plan = plan_one(family)
     for text in (str(plan), plan.to_html(), plan._repr_html_()):
         assert f"{ratio} ×÷" in text
-        assert f"{plan.rows[1].ratio():.3g}" in text
+        assert format_number(plan.rows[1].ratio(), plan.rows[1].ratio() - 1.0) in text
     assert {"logistic": "events on 15 %", "poisson": "counts of 1.5 on average"}[family] in plan.assumptions
     assert plan.rows[1].ratio() == pytest.approx(math.exp(plan.rows[1].half_width()))
 

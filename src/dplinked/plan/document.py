@@ -99,7 +99,7 @@ def _ratio(plan: Expectations, row: PlannedError) -> list[str]:
     """The factor by which a ratio's interval reaches to either side, where coefficients have ratios; an intercept has none."""
     if plan.family not in RATIOS:
         return []
-    return ["" if row.name == "Intercept" else f"{row.ratio():.3g}"]
+    return ["" if row.name == "Intercept" else format_number(row.ratio(), row.ratio() - 1.0)]
 
 
 def _error_table(plan: Expectations) -> Part:
@@ -173,7 +173,7 @@ def _levers(plan: Expectations) -> list[Part]:
         Chart(draw, _only(drawn, names)),
         Table(["name", *changes], table, label="What would help most, in numbers"),
     ]
-    if "bounds half as wide" not in changes:
+    if "bounds half as wide" not in changes and plan.family == "linear":
         parts.append(
             "What tighter bounds would do is told only where typical ranges are declared: without them, rows are taken to fill their bounds."
         )

@@ -294,12 +294,12 @@ def _levers(setting: Setting, guess: Guess, point: Point) -> tuple[Lever, ...]:
     # Halving bounds tells something only where a typical range says that the rows lie well within them.
     bounds = setting.aimed.bounds
     typical = {name: study.typical[name] for name in bounds if name in study.typical}
-    if typical:
+    if typical and setting.aimed.curve is None:  # noise along a curve follows instruments, not bounds
         tighter = {name: _halved(bounds[name], middle) for name, middle in typical.items()}
         try:
             narrow = make_setting(replace(study, bounds={**study.bounds, **tighter}))
             changed["bounds half as wide"] = _try_rows(
-                narrow, guess_rows(narrow.study, narrow, guess.r_squared, _mean_of(setting, guess)), epsilon, count
+                narrow, guess_rows(narrow.study, narrow, guess.r_squared), epsilon, count
             )
         except StudyError:
             pass  # a transform that the narrower bounds do not allow
@@ -311,11 +311,6 @@ def _levers(setting: Setting, guess: Guess, point: Point) -> tuple[Lever, ...]:
         for before, after in zip(now, rows, strict=True)
         if before.name != "Intercept"
     )
-
-
-def _mean_of(setting: Setting, guess: Guess) -> float | None:
-    """The guessed mean of events or counts; None for lines."""
-    return None if setting.aimed.curve is None else guess.level
 
 
 def _is_checked(linkage: Linkage) -> bool:

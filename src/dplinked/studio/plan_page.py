@@ -15,6 +15,7 @@ from shiny.types import NavSetArg
 
 from dplinked.linkage import ELE
 from dplinked.plan.planning import Plan, plan_study
+from dplinked.report.numbers import format_number
 from dplinked.studio.desk import Fault, attempt
 from dplinked.studio.draft import Changes
 from dplinked.studio.look import panel, rows, say, section, show
@@ -188,7 +189,11 @@ def _show(own: Plan, moved: Plan) -> TagList:
         (
             row.name,
             f"±{_figures(row.half_width())}",
-            *([] if ratio is None else ["" if row.name == "Intercept" else f"×÷{row.ratio():.3g}"]),
+            *(
+                []
+                if ratio is None
+                else ["" if row.name == "Intercept" else f"×÷{format_number(row.ratio(), row.ratio() - 1.0)}"]
+            ),
             *map(_figures, (row.sampling, row.linkage, row.privacy)),
         )
         for row in moved.rows
