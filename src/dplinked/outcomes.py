@@ -112,7 +112,8 @@ class Equation:
 
     def around(self, beta: Floats, *, exposed: bool = True) -> ResidualClip:
         """What the rows' sums along the curve are told."""
-        return ResidualClip(beta, self.instruments.limit, self.instruments.iota, 1.0, self.curve, exposed)
+        used = self.instruments
+        return ResidualClip(beta, used.limit, used.iota, 1.0, curve=self.curve, exposed=exposed)
 
 
 def fit_curve(study: Study, rows: LinkedRows, groups: Groups, spending: Spending) -> Release:

@@ -187,7 +187,7 @@ def draw_clip(rng: np.random.Generator, rows: LinkedRows) -> ResidualClip:
     beta = rng.choice([0.0, 1.0, 3.0, 10.0]) * rng.normal(size=len(rows.design.names))
     limit, level = float(rng.choice([0.3, 1.0, 10.0])), not beta.any()
     iota = float(rng.choice([0.3, 1.0])) * rows.design.intercept
-    return ResidualClip(beta, limit, iota, 1.0, rows.design.curve, not level)
+    return ResidualClip(beta, limit, iota, 1.0, curve=rows.design.curve, exposed=not level)
 
 
 def distances(pair: Pair, family: str, formula: str, rng: np.random.Generator, seed: int) -> dict[str, float]:
@@ -233,7 +233,7 @@ def test_neighbours_are_no_further_apart_than_claimed(kind: str, family: str) ->
 
 def test_a_curve_that_turns_reaches_the_bound() -> None:
     pair = as_outcomes(turned_pair(means=True), "logistic", 0)
-    clip = ResidualClip(np.array([0.0, 1e6]), 0.5, 1.0, 1.0, Curve("logistic"))
+    clip = ResidualClip(np.array([0.0, 1e6]), 0.5, 1.0, 1.0, curve=Curve("logistic"))
     rows = (open_rows(pair, data, pair.linkage, "logistic", "y ~ x") for data in (pair.data, pair.other))
     one, two = (table.curve_sums(clip, 0.5) for table in rows)
     moved = float(np.linalg.norm(one.vector - two.vector))
@@ -300,7 +300,7 @@ def test_moves_pay_for_the_weights_that_they_change() -> None:
     linkage = dpl.ELE(0.5, block="block", other=0.5)
     pair = Pair(data, other, linkage, linkage, dpl.PrivacyUnit(moves_block=True))
     events = [as_outcome(rows, "logistic", np.random.default_rng(0)) for rows in (data, other)]
-    clip = ResidualClip(np.array([0.0, 1e6]), 0.5, 1.0, 1.0, Curve("logistic"))
+    clip = ResidualClip(np.array([0.0, 1e6]), 0.5, 1.0, 1.0, curve=Curve("logistic"))
     one, two = (open_rows(pair, rows, linkage, "logistic", "y ~ x").curve_sums(clip, 0.5) for rows in events)
     size = one.limit * one.reach
     moved, bound = float(np.linalg.norm(one.vector - two.vector)), curve.own_rows_sensitivity(size, one.exposure)

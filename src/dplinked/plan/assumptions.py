@@ -48,7 +48,7 @@ def _describe_outcomes(study: Study, guess: Guess, curve: Curve) -> str:
     exposed = "" if study.exposure is None else ", exposures spread evenly over their bounds"
     return (
         f"Assumes {told}, columns spread evenly over their typical ranges (else bounds) and uncorrelated{exposed}{_describe_links(study, guess)}. Figures are for coefficients, "
-        "whose exponentials are the ratios: the noise that would be drawn, and what it does to them to first order. The rarer the outcome, the wider the intervals: guess its mean (response_mean)."
+        "whose exponentials are the ratios: the noise that would be drawn, and what it does to them to first order. The rarer the outcome, the wider the intervals: guess its mean well."
     )
 
 

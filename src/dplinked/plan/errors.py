@@ -210,6 +210,7 @@ class _Noise:
     vector_scale: Floats
     symmetric: bool
     centre: Floats
+    basis: Floats | None = None
 
 
 def _solve(

@@ -62,13 +62,14 @@ def form(draft: Draft, fields: Fields) -> TagList:
                 update_on="blur", spellcheck="false",
             ),
             ui.input_select(id("family"), "The response is", _FAMILIES, selected=_text(get("model", "family")) or "linear"),
-            ui.panel_conditional(
-                f"input.{id('family')} === 'poisson'",
+            tags.div(
                 ui.input_text(
                     id("exposure"), "Column of exposures, if counts are of different times or sizes", _text(get("model", "exposure")),
                     update_on="blur", spellcheck="false",
                 ),
+                class_="only-counts",
             ),
+            class_="model",
         ),
         group(
             "Columns",

@@ -58,7 +58,7 @@ def open_rows(data: Any, linkage: str, family: str, *, intercept: bool = True) -
 
 def make_clip(rows: LinkedRows, limit: float = 0.9) -> ResidualClip:
     beta = np.linspace(-0.7, 1.1, len(rows.design.names))
-    return ResidualClip(beta, limit, 0.5 * rows.design.intercept, 1.0, rows.design.curve)
+    return ResidualClip(beta, limit, 0.5 * rows.design.intercept, 1.0, curve=rows.design.curve)
 
 
 def by_hand(rows: LinkedRows, clip: ResidualClip, level: float, weights: Any) -> tuple[Any, Any]:
@@ -137,8 +137,8 @@ def test_linked_events_tell_what_right_links_would(monkeypatch: pytest.MonkeyPat
     x, y = rng.uniform(-1, 1, m), np.arange(m) % 2
     unit, linkage = dpl.PrivacyUnit(moves_block=True), dpl.ELE(gamma, block="b", other=gamma)
     design = build_design("y ~ x", {"x": (-1, 1)}, {"y": [0, 1]}, family="logistic").with_instrument([0.5])
-    level = ResidualClip(np.zeros(2), 0.8, 0.7, 1.0, Curve("logistic"), False)
-    line = ResidualClip(np.array([0.2, 1.5]), 0.8, 0.7, 1.0, Curve("logistic"))
+    level = ResidualClip(np.zeros(2), 0.8, 0.7, 1.0, curve=Curve("logistic"), exposed=False)
+    line = ResidualClip(np.array([0.2, 1.5]), 0.8, 0.7, 1.0, curve=Curve("logistic"))
 
     def equation(y: Any, linkage: Any, unit: Any) -> Any:
         rows = open_source({"x": x, "y": y, "b": np.zeros(m)}).linked_rows(design, linkage, unit)
@@ -156,9 +156,9 @@ def test_level_lines_bound_residuals_more_closely() -> None:
     rows = open_rows(draw_rows(), "ele", "poisson")
     beta = np.zeros(len(rows.design.names))
     beta[0] = rows.design.curve.find_eta(2.0)
-    clip = ResidualClip(beta, 0.9, 0.5, 1.0, rows.design.curve, False)
+    clip = ResidualClip(beta, 0.9, 0.5, 1.0, curve=rows.design.curve, exposed=False)
     assert rows.right_residuals(clip).limit == pytest.approx(0.9 * 4.0)
-    exposed = ResidualClip(beta, 0.9, 0.5, 1.0, rows.design.curve)  # then means differ, though the line is level
+    exposed = ResidualClip(beta, 0.9, 0.5, 1.0, curve=rows.design.curve)  # then means differ, though the line is level
     assert rows.right_residuals(exposed).limit == pytest.approx(0.9 * 6.0)
 
 
@@ -170,7 +170,7 @@ def test_kernels_means_are_those_of_the_curve(largest: int | None) -> None:
     design = build_design(
         "y ~ 0 + x", {"x": (-1, 1), **bounds}, {"y": [0, 1]} if largest is None else None, family=family
     )
-    clip = ResidualClip(np.array([40.0]), 10.0, 0.0, 1.0, design.curve)
+    clip = ResidualClip(np.array([40.0]), 10.0, 0.0, 1.0, curve=design.curve)
     for x in np.linspace(-1.0, 1.0, 101):
         rows = open_source({"x": [x], "y": [0]}).linked_rows(
             design.with_instrument([1e-9]), dpl.Exact(), dpl.PrivacyUnit()
