@@ -138,7 +138,7 @@ def fit_curve(study: Study, rows: LinkedRows, groups: Groups, spending: Spending
     if study.intervals:
         variance = release_outcome_variance(study, equation, route, estimate.beta, deviation, spending)
     errors = split_errors(equation.rows.design, groups, estimate, sums, variance, share)
-    design = replace(equation.rows.design, bounds=declared.bounds)
+    design = replace(equation.rows.design, bounds=declared.bounds, fill=declared.fill)
     return build_release(study, design, rows.count, spending, estimate, errors, sums=sums)
 
 

@@ -734,6 +734,6 @@ def test_catches_partners_in_an_order_of_cells(monkeypatch: pytest.MonkeyPatch, 
 
 def test_catches_corrections_that_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without the responses of partners a mean is no longer that of right links."""
-    monkeypatch.setattr(by_numpy, "_meet_partners", lambda circle, strip, fitted, widths: np.zeros_like(fitted))
+    monkeypatch.setattr(by_numpy, "_meet_partners", lambda circle, strip, clip, fitted, widths: np.zeros_like(fitted))
     with pytest.raises(AssertionError):
         test_linked_pairs_are_unlinked_exactly(monkeypatch, 3, 16, 0.5)

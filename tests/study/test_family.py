@@ -44,6 +44,17 @@ def test_events_are_at_the_second_level(levels: list[Any]) -> None:
     assert design.names == ("Intercept", "x")
 
 
+def test_smaller_largest_counts_hold_for_missing_cells_too() -> None:
+    design = build_design("y ~ x", {"x": (0, 1), "y": (0, 60)}, family="poisson")
+    smaller = design.with_largest(9)
+    assert design.fill["y"] == 30.0
+    assert (smaller.bounds["y"], smaller.fill["y"], smaller.curve) == ((0.0, 9.0), 9.0, Curve("poisson", 9))
+    made = build_design("I(y + v) ~ x", {"x": (0, 1), "y": (0, 6), "v": (0, 4)}, family="poisson").with_largest(3)
+    out = np.empty((2, 1))
+    made.fill_rows({"x": np.zeros(1), "y": np.full(1, 5.0), "v": np.full(1, 4.0)}, {}, out)
+    assert out[1, 0] == 3.0
+
+
 OPTIONS: dict[str, Any] = {"linkage": dpl.ELE(0.9), "epsilon": 1.0, "delta": 1e-6}
 EVENTS = {"formula": "died ~ x", "family": "logistic", "bounds": {"x": (0, 1)}, "levels": {"died": ["no", "yes"]}}
 COUNTS = {"formula": "visits ~ x", "family": "poisson", "bounds": {"x": (0, 1), "visits": (0, 9), "years": (0.5, 4)}}

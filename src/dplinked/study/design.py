@@ -244,10 +244,11 @@ class Design:
         """The same design with counts clipped to a smaller largest one."""
         assert self.curve is not None
         response = replace(self.response, interval=(0.0, float(largest)))
-        bounds = dict(self.bounds)
+        bounds, fill = dict(self.bounds), dict(self.fill)
         if response.plain is not None:
             bounds[response.plain] = response.interval
-        return replace(self, response=response, bounds=bounds, curve=replace(self.curve, largest=largest))
+            fill[response.plain] = min(fill[response.plain], float(largest))
+        return replace(self, response=response, bounds=bounds, fill=fill, curve=replace(self.curve, largest=largest))
 
     def exposed(self) -> Design:
         """The design of passes along the line: the exposure's logarithm comes as a last column that has no instrument."""
