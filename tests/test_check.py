@@ -131,3 +131,44 @@ def test_the_foreseen_bias_is_the_one_that_occurs(cell: str, monkeypatch: pytest
         assert found is not None
         foreseen.append(found.bias[1])
     assert abs(np.mean(foreseen) - np.mean(occurred)) < abs(np.mean(occurred)) / 3
+
+
+# --- events and counts -------------------------------------------------------------------------------
+
+
+def outcomes(**columns: Any) -> dict[str, Any]:
+    n = 400
+    return {"x": np.linspace(-0.5, 1.5, n), "b": np.arange(n) // 20, **columns}
+
+
+def findings(data: dict[str, Any], **declared: Any) -> list[str]:
+    shared = {"linkage": dpl.ELE(0.9, block="b"), "epsilon": 1, "delta": 1e-6}
+    return [one.text for one in check_study(Study(**shared, **declared), data) if not one.fault]
+
+
+EVENTS: dict[str, Any] = {"formula": "died ~ x", "family": "logistic", "bounds": {"x": (0, 1)}, "levels": {"died": ["no", "yes"]}}  # fmt: skip
+
+
+def test_events_are_counted_and_odd_levels_named() -> None:
+    told = findings(outcomes(died=["yes"] * 30 + ["No"] * 10 + ["no"] * 360), **EVENTS)
+    assert "died: 30 rows (7.50 %) with 'yes', the level that is modelled" in told
+    assert any(
+        "10 rows with 1 undeclared or null level(s) count as the reference level 'no': 'No'" in one for one in told
+    )
+    assert any("What clipping x does to coefficients is not foreseen" in one for one in told)
+    assert not any("Clipping moves" in one for one in told)
+
+
+@pytest.mark.parametrize("cells", [["no"] * 400, ["yes"] * 400, ["Yes"] * 400])
+def test_an_outcome_that_never_differs_is_said(cells: list[str]) -> None:
+    assert any("is the same on all rows" in one for one in findings(outcomes(died=cells), **EVENTS))
+
+
+@pytest.mark.parametrize(("largest", "said"), [(3, True), (60, False)])
+def test_counts_above_the_largest_are_said(largest: int, said: bool) -> None:
+    declared = {"formula": "visits ~ x", "family": "poisson", "exposure": "years"}
+    bounds = {"x": (-1, 2), "visits": (0, largest), "years": (0.5, 2)}
+    told = findings(outcomes(visits=np.arange(400) % 50, years=np.ones(400)), bounds=bounds, **declared)
+    assert any("of the counts lie above the largest" in one for one in told) is said
+    assert any(one.startswith("years: 0.00 % null") for one in told)
+    assert not any("not foreseen" in one for one in told)

@@ -7,9 +7,11 @@ from typing import Any
 import numpy as np
 import pytest
 from sklearn.base import clone
+from sklearn.utils.estimator_checks import check_estimator
 
 import dplinked as dpl
 from dplinked.errors import StudyError
+from dplinked.privacy import noise
 
 N = 8_000
 
@@ -75,3 +77,35 @@ def test_one_level_per_row() -> None:
     counts = dpl.LinkedPoissonRegression(bounds=(-1, 1), largest=3, exposure_bounds=(1, 2), linkage=dpl.Exact())
     with pytest.raises(StudyError, match="3 numbers for 4 rows"):
         counts.fit(np.zeros((4, 1)), np.zeros(4), exposure=np.ones(3))
+
+
+FROM_ROWS = "check_classifiers_classes"  # wants classes that were read from y: they are declared
+NO_CELL_FAILS = {  # they want errors for cells; a release must not fail, or tell, because of a cell
+    "check_complex_data", "check_dtype_object", "check_supervised_y_no_nan", "check_classifiers_regression_target",
+}  # fmt: skip
+FAILS = {
+    dpl.LinkedLogisticRegression(bounds=(-5, 5), linkage=dpl.Exact(), epsilon=1e4, large_epsilon=True): {
+        *NO_CELL_FAILS, FROM_ROWS, "check_classifier_not_supporting_multiclass", "check_supervised_y_2d",  # classes are keys, which are listed, not converted
+    },
+    dpl.LinkedPoissonRegression(bounds=(-5, 5), largest=5, linkage=dpl.Exact(), epsilon=1e4, large_epsilon=True): {
+        *NO_CELL_FAILS - {"check_classifiers_regression_target"},
+    },
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("estimator", FAILS, ids=lambda estimator: type(estimator).__name__)
+@pytest.mark.filterwarnings("ignore")
+def test_scikit_learn_checks(estimator: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without noise a fit is a function of its data, and scikit-learn may check it as one."""
+    monkeypatch.setattr(noise, "add_gaussian", lambda values, scale: np.array(values, dtype=float))
+    found = check_estimator(estimator, on_fail=None, on_skip=None)
+    assert {check["check_name"] for check in found if check["status"] == "failed"} == FAILS[estimator]
+
+
+def test_nothing_is_told_before_a_fit() -> None:
+    from sklearn.exceptions import NotFittedError
+
+    model = dpl.LinkedLogisticRegression(bounds=(-1, 1), linkage=dpl.Exact())
+    for method in (model.predict, model.predict_proba, model.decision_function):
+        with pytest.raises(NotFittedError):
+            method(np.zeros((1, 1)))

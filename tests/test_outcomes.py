@@ -203,9 +203,3 @@ def test_matrices_that_cannot_be_unlinked_are_refused() -> None:
             linkage=dpl.Matching(sp.csr_array(np.eye(40)), accuracy_min=0.4),
             unit=dpl.PrivacyUnit(linkage_change=0.0, displaced_links=0),
         )
-
-
-def test_plans_say_that_they_are_for_lines() -> None:
-    study = dpl.Study(linkage=dpl.ELE(0.8), epsilon=1.0, **EVENTS)
-    with pytest.raises(StudyError, match="Plans are for family='linear'"):
-        dpl.plan_study(study, [1000], [1.0])

@@ -14,6 +14,7 @@ from dplinked.errors import DplinkedError
 from dplinked.fitting import key_columns
 from dplinked.linkage import ELE, Matching, PrivacyUnit
 from dplinked.methods import method_of
+from dplinked.report.words import list_names
 from dplinked.study.design import Design
 from dplinked.study.study import Study
 from dplinked.sums.engine import Source, open_source
@@ -23,6 +24,7 @@ from dplinked.sums.types import CellFacts
 Floats = NDArray[np.float64]
 
 WARNING = "FOR THE STEWARD ONLY, NOT FOR PUBLICATION: everything below is read from the rows without noise."
+_FEW_COUNTS = 0.02  # of all counts may lie above the largest without a word
 _WIDEN = (
     " Widen this bound first, to a round value that the subject suggests, not to the rows' own: wide bounds cost little, as a release clips residuals "
     "to their own size."
@@ -74,7 +76,9 @@ def check_study(study: Study, data: Any) -> list[Finding]:
             findings.append(
                 Finding(False, f"{name}: the middle 70 % lie in ({cells.middle[0]:g}, {cells.middle[1]:g})")
             )
-    findings += _check_clipping(study, rows, facts)
+    findings += (
+        _check_clipping(study, rows, facts) if design.curve is None else _check_curve(study, design, facts, rows)
+    )
     for name, levels in design.levels.items():
         counts = rows.count_keys(name)
         known = {key_text(level) for level in levels}
@@ -90,6 +94,32 @@ def check_study(study: Study, data: Any) -> list[Finding]:
     if isinstance(study.linkage, ELE) and study.linkage.block is not None:
         findings += _check_blocks(rows, study.linkage.complete(study.unit), study.unit)
     return findings
+
+
+def _check_curve(study: Study, design: Design, facts: Mapping[str, CellFacts], rows: Source) -> list[Finding]:
+    """Say how often events happen, how many counts lie beyond the largest, and what clipping other columns does."""
+    texts, (response,) = [], tuple(design.response_variables)
+    if response in design.levels:
+        event = design.levels[response][1]
+        happened = rows.count_keys(response).get(key_text(event), 0)
+        texts.append(
+            f"{response}: {happened:,} rows ({100.0 * happened / rows.count:.2f} %) with {event!r}, the level that is modelled"
+        )
+        if not 0 < happened < rows.count:
+            texts.append(
+                f"{response}: the outcome is the same on all rows, so there is nothing to model. Is the level spelled as in the data?"
+            )
+    elif facts.get(response) is not None and facts[response].above > _FEW_COUNTS * rows.count:
+        texts.append(
+            f"{response}: more than {100 * _FEW_COUNTS:.0f} % of the counts lie above the largest. The model allows for clipped counts as far as they follow Poisson's law, and counts "
+            "with a long tail do not: declare a larger one, as a release looks for a smaller one by itself where it can."
+        )
+    clipped = [name for name, cells in facts.items() if name != response and cells.below + cells.above]
+    if clipped:
+        texts.append(
+            f"What clipping {list_names(clipped)} does to coefficients is not foreseen for family={study.family!r}. Widen bounds beyond which many cells lie: wide bounds cost little."
+        )
+    return [Finding(False, text) for text in texts]
 
 
 def _check_blocks(rows: Source, linkage: ELE, unit: PrivacyUnit) -> list[Finding]:

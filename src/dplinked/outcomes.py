@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from statistics import NormalDist
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,37 +18,32 @@ from dplinked.errors import StudyError
 from dplinked.estimate.centring import centred_core
 from dplinked.estimate.coefficients import solve_sums
 from dplinked.estimate.curve import (
-    choose_limit,
+    NEARLY_ALL,
+    WORTH_A_SEARCH,
+    Instruments,
+    choose_instruments,
+    choose_slope_share,
     column_covariance,
     expect_outcome,
     find_start,
+    furthest_count,
     limit_step,
+    spread_of_outcome,
     with_firm_corner,
 )
 from dplinked.estimate.descent import solve_descent
 from dplinked.estimate.groups import Groups
-from dplinked.estimate.residuals import CLEAR, INTERCEPT_WEIGHT, instrument_sizes
 from dplinked.estimate.variance import NoisyVariance, accuracy_variance, link_dependence, split_errors
-from dplinked.privacy.quantities.curve import (
-    own_rows_sensitivity,
-    plan_slope,
-    release_expected,
-    release_slope,
-)
+from dplinked.privacy.quantities.curve import release_expected, release_slope, response_share
 from dplinked.privacy.quantities.instrument import ReleasedSums
 from dplinked.privacy.quantities.meat import SCALE_ALONE, MeatRoute, choose_route
 from dplinked.privacy.quantities.residual_scale import plan_residual_scale, release_residual_size, residual_edges
-from dplinked.privacy.quantities.right_residuals import (
-    release_residual_meat,
-    release_right_residuals,
-    right_residuals_sensitivity,
-)
-from dplinked.privacy.spending import CLIPPING, CURVE_SLOPE, LEVEL_SLOPE, MEAT, NEARER, Spending
+from dplinked.privacy.quantities.right_residuals import release_residual_meat, release_right_residuals
+from dplinked.privacy.spending import CLIPPING, LEVEL_SLOPE, MEAT, NEARER, Spending
 from dplinked.release.build import build_release
 from dplinked.release.release import Release
 from dplinked.second_stage import prior_scale
 from dplinked.study.family import Curve
-from dplinked.study.instrument import column_spread
 from dplinked.study.study import Study
 from dplinked.sums.linked_rows import LinkedRows
 from dplinked.sums.partners import unlinking_terms
@@ -57,15 +51,11 @@ from dplinked.sums.types import MeatClip, Predictor, ResidualClip
 
 Floats = NDArray[np.float64]
 
-_WIDE = 2.0  # times its root mean square: how far a column's instrument follows it
 _FAR = 0.2  # deviations of η: after a step longer than this, and than noise makes it, another one comes before the last
 _BY_NOISE = 2.5  # times what noise moves η by
 _PLAUSIBLE = (
     1.5  # size of slopes on the curve, by which the straight line's are drawn towards zero where noise asks for it
 )
-_NEARLY_ALL = 0.99  # of the counts lie below the one that is looked for, or fewer where noise asks for it
-_BEYOND = 0.995  # how far counts are clipped beyond it, as a normal deviate relates to that of the level
-_WORTH_A_SEARCH = 4  # largest counts from which on a smaller one is looked for
 _ROOM = 1.3  # times its root mean square: norm of a row's shortened instruments
 
 
@@ -85,22 +75,14 @@ class Equation:
     ----------
     curve, rows, groups
         The outcome's curve, the rows with their instruments, and their groups.
-    sizes, ratios
-        Root mean square of each column, and of each instrument (d).
-    iota, limit, kept
-        What the intercept's 1 counts for, the length of instruments, and the root mean square of what shortening leaves of them.
-    level
-        The mean of the outcome along the level line.
+    instruments
+        How long instruments and columns are.
     """
 
     curve: Curve
     rows: LinkedRows
     groups: Groups
-    sizes: Floats
-    ratios: Floats
-    iota: float
-    limit: float
-    kept: float
+    instruments: Instruments
 
     @property
     def intercept(self) -> bool:
@@ -110,23 +92,24 @@ class Equation:
     @property
     def all_sizes(self) -> Floats:
         """Root mean square of each column, the intercept's 1 first (p)."""
-        return np.concatenate([np.ones(int(self.intercept)), self.sizes])
+        return np.concatenate([np.ones(int(self.intercept)), self.instruments.sizes])
 
     @property
     def level_line(self) -> Floats:
         """Coefficients of the level line (p): with an intercept, half of all outcomes happen along it."""
         beta = np.zeros(len(self.rows.design.names))
-        beta[: int(self.intercept)] = self.curve.find_eta(self.curve.largest / 2.0)
+        beta[: int(self.intercept)] = self.curve.level(self.intercept)[0]
         return beta
 
     @property
     def level(self) -> float:
         """The mean outcome along the level line."""
-        return float(self.curve.mean(np.array([self.level_line[: int(self.intercept)].sum()]))[0])
+        return self.curve.level(self.intercept)[1]
 
     def around(self, beta: Floats, *, exposed: bool = True) -> ResidualClip:
         """What the rows' sums along the curve are told."""
-        return ResidualClip(beta, self.limit, self.iota, 1.0, curve=self.curve, exposed=exposed)
+        used = self.instruments
+        return ResidualClip(beta, used.limit, used.iota, 1.0, curve=self.curve, exposed=exposed)
 
 
 def fit_curve(study: Study, rows: LinkedRows, groups: Groups, spending: Spending) -> Release:
@@ -135,9 +118,10 @@ def fit_curve(study: Study, rows: LinkedRows, groups: Groups, spending: Spending
     equation = write_equation(rows, groups, spending)
     route = choose_outcome_route(equation, spending) if study.intervals else SCALE_ALONE
     steep = release_level_slope(equation, spending)
-    last = choose_slope_share(equation, steep, spending)
+    strength = centred_core(steep.matrix, equation.intercept)
+    last = choose_slope_share(strength, equation.curve, equation.instruments, rows.exposure, rows.count, spending.mu)
     keep = last + (0.0 if route is SCALE_ALONE else MEAT)
-    share = spending.unspent(keep + 2.0 * NEARER) * response_share(equation)
+    share = spending.unspent(keep + 2.0 * NEARER) * response_share(rows.exposure)
     told, scale = release_responses(equation, spending, share)
     straight = replace(steep, vector=told, vector_scale=scale)
     beta, mean, explained = start_from_line(equation, straight)
@@ -145,7 +129,7 @@ def fit_curve(study: Study, rows: LinkedRows, groups: Groups, spending: Spending
     sums = release_step(equation, told, scale, beta, spending, spending.unspent(keep), last)
     estimate = solve_descent(sums, equation.intercept, prior_scale(rows.design))
     estimate = replace(estimate, beta=limit_step(beta, estimate.beta, equation.all_sizes)[0])
-    deviation, share = spread_of_outcome(equation, mean, explained)
+    deviation, share = spread_of_outcome(equation.curve, groups.accuracy, mean, explained)
     variance = None
     if study.intervals:
         variance = release_outcome_variance(study, equation, route, estimate.beta, deviation, spending)
@@ -161,40 +145,21 @@ def clip_counts(rows: LinkedRows, spending: Spending) -> LinkedRows:
     """
     design, curve = rows.design, rows.design.curve
     assert curve is not None
-    planned = plan_residual_scale(rows.exposure, rows.count, spending.share(CLIPPING), _NEARLY_ALL)
-    if curve.largest < _WORTH_A_SEARCH or planned is None:
+    planned = plan_residual_scale(rows.exposure, rows.count, spending.share(CLIPPING), NEARLY_ALL)
+    if curve.largest < WORTH_A_SEARCH or planned is None:
         return rows
     flat = Predictor(np.zeros(len(design.names)), np.zeros(len(design.columns)), 1.0)
     counts = rows.residual_counts(flat, residual_edges(curve.largest / 2.0))
-    size, level = release_residual_size(counts, spending, CLIPPING, _NEARLY_ALL)
-    further = NormalDist().inv_cdf(_BEYOND) / NormalDist().inv_cdf(level)
-    return rows.with_design(design.with_largest(min(curve.largest, math.ceil(size * max(1.0, further)))))
+    size, level = release_residual_size(counts, spending, CLIPPING, NEARLY_ALL)
+    return rows.with_design(design.with_largest(furthest_count(curve, size, level)))
 
 
 def write_equation(rows: LinkedRows, groups: Groups, spending: Spending) -> Equation:
     """Choose the instruments, and the length that they are shortened to."""
-    design = rows.design
-    curve = design.curve
+    curve = rows.design.curve
     assert curve is not None
-    sizes = np.sqrt(column_spread(design))
-    wide = rows.with_design(design.with_instrument((_WIDE * sizes).tolist()))
-    ratios = instrument_sizes(wide.design, sizes)
-    typical = math.sqrt(float((ratios**2).mean())) if ratios.size else 1.0
-    iota = INTERCEPT_WEIGHT * typical * design.intercept
-    noise = _noise_per_length(rows) / spending.share(1.0 - MEAT - LEVEL_SLOPE - 2.0 * NEARER - CURVE_SLOPE[0])
-    limit, kept = choose_limit(ratios, iota, noise, groups.squares)
-    return Equation(curve, wide, groups, sizes, ratios, iota, limit, kept)
-
-
-def _noise_per_length(rows: LinkedRows) -> float:
-    """Sensitivity of the equation per unit of K and of the outcome's largest, if responses and means share one budget as well as they can."""
-    return right_residuals_sensitivity(0.5, rows.exposure) + own_rows_sensitivity(0.5, rows.exposure)
-
-
-def response_share(equation: Equation) -> float:
-    """The responses' share of what they and the last step's means get together: noise is least in proportion to sensitivities."""
-    responses = right_residuals_sensitivity(0.5, equation.rows.exposure)
-    return responses / _noise_per_length(equation.rows)
+    instruments = choose_instruments(rows.design, rows.exposure, spending.mu, groups.squares)
+    return Equation(curve, rows.with_design(instruments.design), groups, instruments)
 
 
 def release_level_slope(equation: Equation, spending: Spending) -> ReleasedSums:
@@ -207,29 +172,6 @@ def release_level_slope(equation: Equation, spending: Spending) -> ReleasedSums:
     none = np.zeros(len(matrix))
     sums = ReleasedSums(matrix / steep, none, scale / steep, none, False, none)
     return with_firm_corner(sums, equation.intercept)
-
-
-def choose_slope_share(equation: Equation, steep: ReleasedSums, spending: Spending) -> float:
-    """Share of the budget for the last step's slope: as large as its weakest direction asks for to stand clear of the noise.
-
-    The curve is taken to be a quarter as steep as it can be, on average.
-    """
-    design, d = equation.rows.design, len(equation.sizes)
-    least, most = CURVE_SLOPE
-    if not d:
-        return least
-    strength = np.linalg.svd(centred_core(steep.matrix, equation.intercept), compute_uv=False)
-    weakest = 0.25 * equation.curve.steepest * float(strength[-1])
-    share = least
-    while share < most:
-        plan = plan_slope(
-            len(design.names), d, equation.limit, equation.curve.steepest, design.radius, equation.rows.exposure,
-            equation.rows.count, spending.share(share),
-        )  # fmt: skip
-        if weakest >= CLEAR * plan.parts[-1].scale * math.sqrt(2.0 * d):
-            break
-        share = min(most, share + 0.05)
-    return share
 
 
 def release_responses(equation: Equation, spending: Spending, share: float) -> tuple[Floats, Floats]:
@@ -284,16 +226,6 @@ def release_step(
     return with_firm_corner(sums, equation.intercept)
 
 
-def spread_of_outcome(equation: Equation, mean: float, explained: float) -> tuple[float, float]:
-    """Deviation of outcomes around their means, wrong links included, and the share of its square that these cause."""
-    curve, accuracy = equation.curve, equation.groups.accuracy
-    whole = mean if curve.counts else mean * (1.0 - mean)
-    wrong = (1.0 - accuracy**2) * explained
-    if curve.counts:
-        whole += wrong
-    return math.sqrt(whole), float(np.clip(wrong / whole, 0.0, 0.95))
-
-
 def release_outcome_variance(
     study: Study, equation: Equation, route: MeatRoute, beta: Floats, deviation: float, spending: Spending
 ) -> NoisyVariance:
@@ -302,7 +234,8 @@ def release_outcome_variance(
     Contributions are cut no closer than single rows of rare outcomes lie. By the size of outcomes alone, it is what the curve itself implies.
     """
     rows, groups, p = equation.rows, equation.groups, len(equation.rows.design.names)
-    weights = 1.0 / (equation.kept * np.concatenate([np.ones(int(equation.intercept)), equation.ratios]))
+    used = equation.instruments
+    weights = 1.0 / (used.kept * np.concatenate([np.ones(int(equation.intercept)), used.ratios]))
     least = _ROOM * math.sqrt(p) * min(float(equation.curve.largest), 2.0 + 4.0 * deviation)
     meat, noise = groups.squares * deviation**2 * np.eye(p), 0.0
     if route is not SCALE_ALONE:

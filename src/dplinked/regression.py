@@ -293,6 +293,8 @@ def list_keys(given: Any, name: str, count: int) -> Any:
     keys = given.iloc[:, 0] if hasattr(given, "iloc") and getattr(given, "ndim", 1) == 2 else given
     for listed in ("to_pylist", "to_list"):
         keys = getattr(keys, listed)() if hasattr(keys, listed) else keys
+    if hasattr(keys, "__array__") and not hasattr(keys, "__len__"):
+        keys = np.asarray(keys)
     if isinstance(keys, np.ndarray):
         keys = keys[:, 0] if keys.ndim == 2 and keys.shape[1] == 1 else keys
         if keys.ndim != 1:

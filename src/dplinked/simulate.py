@@ -2,6 +2,7 @@
 
 from dplinked.not_private.simulate.febrl import load_febrl
 from dplinked.not_private.simulate.households import Money, draw_money, linked_households, mislink, paper_design
+from dplinked.not_private.simulate.patients import linked_patients
 from dplinked.not_private.simulate.people import TwoFiles, review_links, two_files
 
 __all__ = [
@@ -9,6 +10,7 @@ __all__ = [
     "TwoFiles",
     "draw_money",
     "linked_households",
+    "linked_patients",
     "load_febrl",
     "mislink",
     "paper_design",

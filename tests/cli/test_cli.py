@@ -115,6 +115,26 @@ def test_plan_knows_what_the_study_declares(folder: Path, run: Run) -> None:
     assert before.splitlines()[2:5] != after.splitlines()[2:5]
 
 
+def test_events_go_the_whole_way(folder: Path, run: Run) -> None:
+    """plan, check, fit and report of a study with events, which text files declare as well."""
+    rows = pq.read_table(folder / "linked.parquet")
+    died = ["yes" if spent > 30_000 else "no" for spent in rows["consumption"].to_pylist()]
+    pq.write_table(rows.append_column("died", pa.array(died)), folder / "linked.parquet")
+    edit(folder, 'formula = "consumption ~ income + C(region)"', 'formula = "died ~ income"\nfamily = "logistic"')
+    edit(folder, "[levels]", '[levels]\ndied = ["no", "yes"]')
+    planned = run("plan", folder / "study.toml", "--rows", 2000, "--epsilon", 1, "--response-mean", 0.4)
+    assert "events on 40 % of the rows" in planned.stdout, planned.stderr
+    assert "odds ratio ×÷" in planned.stdout
+    assert "the level that is modelled" in run("check", folder / "study.toml").stdout
+    fitted = run("fit", folder / "study.toml", "--out", folder / "release.json")
+    assert fitted.returncode == 0, fitted.stderr
+    assert "Private logistic regression" in fitted.stdout
+    for ending in ("html", "md", "tex", "csv", "txt"):
+        assert run("report", folder / "release.json", "--out", folder / f"report.{ending}").returncode == 0
+        written = (folder / f"report.{ending}").read_text(encoding="utf-8")
+        assert "odds ratio" in written.lower().replace("_", " ")
+
+
 def test_check_is_marked_and_tells(folder: Path, run: Run) -> None:
     done = run("check", folder / "study.toml")
     assert done.returncode == 0

@@ -15,7 +15,7 @@ import pytest
 
 from dplinked.errors import StudyError
 from dplinked.not_private.simulate.households import STATE_SHARES, STATES
-from dplinked.simulate import TwoFiles, two_files
+from dplinked.simulate import TwoFiles, linked_patients, two_files
 
 IDENTIFIERS = [
     *("given_name", "surname", "date_of_birth", "street_number", "address", "suburb", "postcode", "state"),
@@ -158,3 +158,19 @@ def test_ols_through_the_truth_recovers_the_slope(slope: float) -> None:
 def test_impossible_settings_are_refused(setting: dict[str, float]) -> None:
     with pytest.raises(StudyError, match=next(iter(setting))):
         two_files(**{"n": 10, "seed": 1, **setting})
+
+
+def test_patients_follow_their_curves() -> None:
+    """About one in eighteen dies; 93 % of the links are right, so outcomes differ on less than 7 % of the rows; both outcomes follow age and smoking."""
+    rows = linked_patients(60_000, seed=2)
+    died, own, smoker = rows["died"] == "yes", rows["true_died"] == "yes", rows["smoker"] == "yes"
+    assert own.mean() == pytest.approx(0.056, abs=0.005)
+    assert died.sum() == own.sum()
+    assert (rows["stays"] != rows["true_stays"]).mean() < 0.07
+    odds = [own[smoker == level].mean() / (1 - own[smoker == level].mean()) for level in (True, False)]
+    assert np.log(odds[0] / odds[1]) == pytest.approx(0.8, abs=0.25)
+    rates = [
+        rows["true_stays"][smoker == level].sum() / rows["years"][smoker == level].sum() for level in (True, False)
+    ]
+    assert np.log(rates[0] / rates[1]) == pytest.approx(0.4, abs=0.06)
+    assert (rows["stays"][rows["age"] > 70].mean() / rows["stays"][rows["age"] < 50].mean()) > 1.4

@@ -311,7 +311,7 @@ def test_planted_faults_are_found(monkeypatch: pytest.MonkeyPatch, fault: str) -
     means = "means" in fault
     for name in ("LEVEL_SLOPE", "NEARER"):
         monkeypatch.setattr(outcomes, name, 1e-6)
-    monkeypatch.setattr(outcomes, "CURVE_SLOPE", (1e-6, 1e-6))
+    monkeypatch.setattr(outcomes, "choose_slope_share", lambda *_: 1e-6)
     monkeypatch.setattr(outcomes, "response_share", lambda _: 1e-6 if means else 1.0 - 1e-6)
     monkeypatch.setattr(outcomes, "start_from_line", lambda *_: (np.array([0.0, 1e6]), 0.5, 0.0))
     monkeypatch.setattr(outcomes, "approach", lambda equation, told, scale, beta, *_: beta)

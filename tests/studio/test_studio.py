@@ -31,7 +31,7 @@ import dplinked as dpl
 from dplinked.simulate import linked_households
 from dplinked.studio.desk import Desk, Fault, Job, Made, attempt
 from dplinked.studio.draft import BLANK, Draft, formula_columns, list_from, table_from
-from dplinked.studio.form import Fields, form, form_changes
+from dplinked.studio.form import Fields, column_changes, exposure_of, family_of, form, form_changes
 from dplinked.studio.guard import Guard
 from dplinked.studio.serve import run_studio, write_redirect
 from studies import LEDGER_STUDY, STUDY
@@ -364,6 +364,59 @@ def test_the_form_keeps_a_matching_matrix() -> None:
     study = dpl.Study.from_text(changed, "folder")
     assert (study.epsilon, study.unit.displaced_links, study.linkage.id) == (0.5, 2, "person")
     assert study.linkage.pairs == Path("folder", "pairs.parquet")
+
+
+EVENTS_STUDY = """\
+[model]
+formula = "died ~ age"
+[bounds]
+age = [0, 100]
+died = [0, 1]
+[typical]
+died = [0, 1]
+[linkage]
+accuracy = 0.9
+[privacy]
+epsilon = 1.0
+delta = 1e-6
+"""
+
+
+def form_text(text: str, sent: dict[str, Any]) -> str:
+    """What the form makes of a text, as the browser sent its fields."""
+    draft = Draft(0, "s.toml", text)
+    fields = Fields(Sent(**{f"{name}_0": value for name, value in sent.items()}), draft, {"died": 0, "years": 1})
+    chosen = family_of(draft, fields), exposure_of(draft, fields)
+    columns = formula_columns(draft.get("model", "formula"), [], *chosen)
+    kept = {
+        ("privacy", "epsilon"),
+        ("privacy", "delta"),
+        ("linkage", "accuracy"),
+        ("model", "formula"),
+    }  # not sent here
+    changes = {key: value for key, value in form_changes(draft, fields).items() if key not in kept}
+    return draft.changed({**changes, **column_changes(draft, fields, *columns)})
+
+
+def test_the_form_makes_an_event_of_a_number() -> None:
+    text = form_text(EVENTS_STUDY, {"family": "logistic", "levels_0": "no\nyes"})
+    study = dpl.Study.from_text(text, "folder")
+    assert (study.family, study.levels, list(study.bounds)) == ("logistic", {"died": ["no", "yes"]}, ["age"])
+    assert formula_columns("C(died) ~ age", [], "logistic") == (["age"], ["died"])
+
+
+def test_the_form_gives_counts_an_exposure() -> None:
+    sent = {"family": "poisson", "exposure": "years", "bounds0_1": 0.5, "bounds1_1": 2.0}
+    text = form_text(EVENTS_STUDY, sent)
+    study = dpl.Study.from_text(text, "folder")
+    assert (study.family, study.exposure, study.bounds["years"]) == ("poisson", "years", [0.5, 2.0])
+    again = form_text(text, {**sent, "family": "linear"})
+    assert dpl.Study.from_text(again, "folder").family == "linear"
+    assert "exposure" not in again
+
+
+def test_the_form_says_nothing_of_lines() -> None:
+    assert form_text(EVENTS_STUDY, {"family": "linear", "exposure": ""}) == EVENTS_STUDY
 
 
 def test_odd_names_survive_the_text() -> None:

@@ -51,7 +51,7 @@ def start(
         bool, typer.Option("--version", callback=_tell_version, is_eager=True, help="Print the version.")
     ] = False,
 ) -> None:
-    """Differentially private linear regression on data joined by imperfect record linkage."""
+    """Differentially private linear, logistic and Poisson regression on data joined by imperfect record linkage."""
 
 
 app.command()(demo)
@@ -191,6 +191,9 @@ def plan(
     rows: Annotated[list[int], typer.Option(min=1, help="Number of rows, public; repeat to compare.")],
     epsilon: Annotated[list[float] | None, typer.Option(help="Budgets to compare; repeat the option.")] = None,
     r_squared: Annotated[float, typer.Option(min=0.0, max=1.0, help="Guessed R² of the model.")] = 0.5,
+    response_mean: Annotated[
+        float | None, typer.Option(help="Guessed mean of events or counts: 0.02 for events on 2 % of the rows.")
+    ] = None,
     half_width: Annotated[
         list[str] | None, typer.Option(help="Wanted half-width of a 95 % interval, like income=0.01.")
     ] = None,
@@ -219,10 +222,10 @@ def plan(
         except ValueError:
             raise StudyError(f"--half-width {text!r} must look like income=0.01.") from None
     declared = Study.from_toml(study)
-    found = plan_study(declared, rows, epsilon or [0.1, 0.3, 1.0, 3.0], r_squared, wanted)
+    found = plan_study(declared, rows, epsilon or [0.1, 0.3, 1.0, 3.0], r_squared, wanted, response_mean)
     typer.echo(str(found))
     if links:
-        typer.echo(f"\n{plan_split(declared, rows[0], links, r_squared)}")
+        typer.echo(f"\n{plan_split(declared, rows[0], links, r_squared, response_mean)}")
     if out is not None:
         write_text(out, found.to_html())
         typer.echo(f"\nWritten to {out}.")

@@ -6,24 +6,68 @@ Nothing here sees data. All of it follows from public and released values, so a 
 from __future__ import annotations
 
 import math
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from statistics import NormalDist
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dplinked.estimate.centring import centred_core
+from dplinked.estimate.residuals import CLEAR, INTERCEPT_WEIGHT, instrument_sizes
+from dplinked.linkage import LinkageExposure
+from dplinked.privacy.quantities.curve import equation_sensitivity, plan_slope
 from dplinked.privacy.quantities.instrument import ReleasedSums
+from dplinked.privacy.spending import CURVE_SLOPE, LEVEL_SLOPE, MEAT, NEARER
+from dplinked.study.design import Design
 from dplinked.study.family import Curve
+from dplinked.study.instrument import column_spread
 
 Floats = NDArray[np.float64]
 
+NEARLY_ALL = 0.99  # of the counts lie below the one that is looked for, or fewer where noise asks for it
+WORTH_A_SEARCH = 4  # largest counts from which on a smaller one is looked for
+_BEYOND = 0.995  # how far counts are clipped beyond it, as a normal deviate relates to that of the level
+_WIDE = 2.0  # times its root mean square: how far a column's instrument follows it
 _EXAMPLES = np.array([NormalDist().inv_cdf((i + 0.5) / 64) for i in range(64)])  # where ‖h‖² may lie
 _TRIED = np.geomspace(0.5, 2.0, 30)  # limits, relative to the root mean square of ‖(ι, h)‖
 _GUESS = 0.3  # deviation of an outcome, relative to its largest
 _LONGEST = 1.5  # step, in deviations of η
 _WIDEST = 3.0  # deviation of η that a start may have
 _HERMITE = np.polynomial.hermite_e.hermegauss(41)
+
+
+@dataclass(frozen=True, eq=False)
+class Instruments:
+    """The instruments of a curve's equation, public.
+
+    Attributes
+    ----------
+    design
+        The design that has them.
+    sizes, ratios
+        Root mean square of each column, and of each instrument (d).
+    iota, limit, kept
+        What the intercept's 1 counts for, the length of instruments, and the root mean square of what shortening leaves of them.
+    """
+
+    design: Design
+    sizes: Floats
+    ratios: Floats
+    iota: float
+    limit: float
+    kept: float
+
+
+def choose_instruments(design: Design, exposure: LinkageExposure, mu: float, count: float) -> Instruments:
+    """Choose the instruments, and the length that they are shortened to, for a budget of μ and a number of rows (squares of their weights)."""
+    sizes = np.sqrt(column_spread(design))
+    wide = design.with_instrument((_WIDE * sizes).tolist())
+    ratios = instrument_sizes(wide, sizes)
+    typical = math.sqrt(float((ratios**2).mean())) if ratios.size else 1.0
+    iota = INTERCEPT_WEIGHT * typical * design.intercept
+    share = 1.0 - MEAT - LEVEL_SLOPE - 2.0 * NEARER - CURVE_SLOPE[0]
+    limit, kept = choose_limit(ratios, iota, equation_sensitivity(exposure) / (mu * math.sqrt(share)), count)
+    return Instruments(wide, sizes, ratios, iota, limit, kept)
 
 
 def choose_limit(ratios: Floats, iota: float, noise: float, count: float) -> tuple[float, float]:
@@ -57,6 +101,51 @@ def choose_limit(ratios: Floats, iota: float, noise: float, count: float) -> tup
         return max(iota, 1.0), 1.0
     limit = min((typical * tried for tried in _TRIED.tolist()), key=lambda one: judge(one)[0])
     return limit, judge(limit)[1]
+
+
+def furthest_count(curve: Curve, size: float, level: float) -> int:
+    """Where counts are clipped, if a share `level` of them is found to lie below `size`."""
+    further = NormalDist().inv_cdf(_BEYOND) / NormalDist().inv_cdf(level)
+    return min(curve.largest, math.ceil(size * max(1.0, further)))
+
+
+def choose_slope_share(
+    strength: Floats, curve: Curve, instruments: Instruments, exposure: LinkageExposure, count: int, mu: float
+) -> float:
+    """Share of a budget of μ for the last step's slope: as large as its weakest direction asks for to stand clear of the noise.
+
+    The curve is taken to be a quarter as steep as it can be, on average. `strength` is the slope along the level line over the curve's, the means of the columns taken out (d×d).
+    """
+    design, d = instruments.design, len(instruments.sizes)
+    least, most = CURVE_SLOPE
+    if not d:
+        return least
+    weakest = 0.25 * curve.steepest * float(np.linalg.svd(strength, compute_uv=False)[-1])
+    share = least
+    while share < most:
+        plan = plan_slope(
+            len(design.names),
+            d,
+            instruments.limit,
+            curve.steepest,
+            design.radius,
+            exposure,
+            count,
+            mu * math.sqrt(share),
+        )
+        if weakest >= CLEAR * plan.parts[-1].scale * math.sqrt(2.0 * d):
+            break
+        share = min(most, share + 0.05)
+    return share
+
+
+def spread_of_outcome(curve: Curve, accuracy: float, mean: float, explained: float) -> tuple[float, float]:
+    """Deviation of outcomes around their means, wrong links included, and the share of its square that these cause."""
+    whole = mean if curve.counts else mean * (1.0 - mean)
+    wrong = (1.0 - accuracy**2) * explained
+    if curve.counts:
+        whole += wrong
+    return math.sqrt(whole), float(np.clip(wrong / whole, 0.0, 0.95))
 
 
 def expect_outcome(curve: Curve, level: float, sums: ReleasedSums, rows: float) -> float:

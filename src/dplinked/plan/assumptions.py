@@ -6,10 +6,12 @@ import math
 from collections.abc import Mapping
 
 from dplinked.linkage import ELE, Matching
+from dplinked.plan.curve import line_deviation
 from dplinked.plan.errors import ExpectedErrors
 from dplinked.plan.rows import Guess
 from dplinked.report.numbers import format_percent
 from dplinked.report.words import list_names
+from dplinked.study.family import Curve
 from dplinked.study.study import Study
 
 _UNSAID = 0.01  # share of the way that a descent may leave without a word
@@ -27,9 +29,26 @@ _FIGURES = {
 
 def describe_assumptions(study: Study, guess: Guess) -> str:
     """Say what was guessed, and where the figures come from."""
+    curve = study.prepare()[0].curve
+    if curve is not None:
+        return _describe_outcomes(study, guess, curve)
     return (
         "Assumes columns spread evenly over their typical ranges (else bounds) and uncorrelated, "
         f"R² = {guess.r_squared:g}{_describe_errors(study)}{_describe_links(study, guess)}. {_FIGURES[study.method, study.calibration]}"
+    )
+
+
+def _describe_outcomes(study: Study, guess: Guess, curve: Curve) -> str:
+    """The same for events and counts."""
+    varies = f"with a standard deviation of {line_deviation(curve, guess.level, guess.r_squared):.2g} (R² = {guess.r_squared:g})"
+    if curve.counts:
+        told = f"counts of {guess.level:g} on average, logarithms of rates that vary {varies}"
+    else:
+        told = f"events on {format_percent(guess.level)} of the rows, log odds that vary {varies}"
+    exposed = "" if study.exposure is None else ", exposures spread evenly over their bounds"
+    return (
+        f"Assumes {told}, columns spread evenly over their typical ranges (else bounds) and uncorrelated{exposed}{_describe_links(study, guess)}. Figures are for coefficients, "
+        "whose exponentials are the ratios: the noise that would be drawn, and what it does to them to first order. The rarer the outcome, the wider the intervals: guess its mean well."
     )
 
 
@@ -56,7 +75,12 @@ def describe_limits(study: Study, errors: Mapping[tuple[float, int], ExpectedErr
     """Say where the method is of no use, and what the figures leave out."""
     said = []
     weak = [f"epsilon = {epsilon:g} with {count:,} rows" for (epsilon, count), found in errors.items() if found.weak]
-    if weak:
+    if weak and study.family != "linear":
+        said.append(
+            f"At {list_names(weak)}, the slope of the equation is not expected to stand clear of its noise: coefficients would be drawn towards zero, intervals may be unbounded, and these figures "
+            "mean little. More rows, a larger budget, fewer columns or tighter bounds help."
+        )
+    elif weak:
         said.append(
             f"Algorithm 2 is unusable at {list_names(weak)}: the smallest eigenvalue of W'W is expected within 4√(2d) times its noise, where the "
             "estimate has no finite variance, and figures of it mean little. More rows, a larger budget, tighter bounds, columns of like size or the tight calibration help."

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import numpy as np
 
-from dplinked.plan.expectations import Expectations
+from dplinked.plan.expectations import Expectations, PlannedError
 from dplinked.privacy.calibration import round_up
 from dplinked.report import plots
 from dplinked.report.charts import Series, interval_chart
 from dplinked.report.document import Bullets, Chart, Column, Details, Document, Facts, Notes, Part, Section, Table
 from dplinked.report.numbers import format_number, format_percent, in_powers
 from dplinked.report.words import list_names
+from dplinked.study.family import RATIOS
 
 TITLE = "What a release would be worth"
 _PANELS = 4  # coefficients that are drawn; tables have all of them
@@ -64,12 +65,14 @@ def notebook_document(plan: Expectations) -> Document:
 def lines_document(plan: Expectations) -> Document:
     """The plan as a table and sentences, for a terminal."""
     width = max([11, *(len(row.name) for row in plan.rows)])
-    columns = [Column(8), Column(11, gap=1), Column(width, right=False, gap=2), *(Column(10, gap=1) for _ in range(4))]
-    header = ["epsilon", "rows", "coefficient", *_PARTS]
+    parts = _parts(plan)
+    columns = [Column(8), Column(11, gap=1), Column(width, right=False, gap=2)]
+    columns += [Column(max(10, len(part)), gap=1) for part in parts]
+    header = ["epsilon", "rows", "coefficient", *parts]
     rows = []
     for row in plan.rows:
-        parts = (row.sampling, row.linkage, row.privacy, row.half_width())
-        rows.append([f"{row.epsilon:g}", f"{row.count:,}", row.name, *(f"{part:.4g}" for part in parts)])
+        cells = [f"{part:.4g}" for part in (row.sampling, row.linkage, row.privacy, row.half_width())]
+        rows.append([f"{row.epsilon:g}", f"{row.count:,}", row.name, *cells, *_ratio(plan, row)])
     table = Table(header, rows, "Expected standard errors", columns)
     notes = Notes([*plan.limits, *_needed(plan), *_all_levers(plan), plan.assumptions])
     return Document(
@@ -81,14 +84,26 @@ def lines_document(plan: Expectations) -> Document:
 
 
 def _expected(plan: Expectations) -> list[Part]:
-    return [
-        "Expected standard errors, by where they come from, and the half-width of a 95 % interval: an interval is the estimate give or take that much.",
-        _error_table(plan),
-    ]
+    said = "Expected standard errors, by where they come from, and the half-width of a 95 % interval: an interval is the estimate give or take that much."
+    if plan.family in RATIOS:
+        said += f" That of its exponential, the {RATIOS[plan.family]}, is the estimate times and divided by the factor in the last column."
+    return [said, _error_table(plan)]
+
+
+def _parts(plan: Expectations) -> list[str]:
+    """Headings of expected errors; those of ratios come last."""
+    return [*_PARTS, f"{RATIOS[plan.family]} ×÷"] if plan.family in RATIOS else list(_PARTS)
+
+
+def _ratio(plan: Expectations, row: PlannedError) -> list[str]:
+    """The factor by which a ratio's interval reaches to either side, where coefficients have ratios; an intercept has none."""
+    if plan.family not in RATIOS:
+        return []
+    return ["" if row.name == "Intercept" else format_number(row.ratio(), row.ratio() - 1.0)]
 
 
 def _error_table(plan: Expectations) -> Part:
-    header = ["name", "ε", "rows", *_PARTS]
+    header = ["name", "ε", "rows", *_parts(plan)]
     rows = []
     for name in _names(plan):
         own = [row for row in plan.rows if row.name == name]
@@ -96,7 +111,7 @@ def _error_table(plan: Expectations) -> Part:
         for row in own:
             parts = (row.sampling, row.linkage, row.privacy, row.half_width())
             cells = [format_number(part, least) for part in parts]
-            rows.append([name, f"{row.epsilon:g}", f"{row.count:,}", *cells])
+            rows.append([name, f"{row.epsilon:g}", f"{row.count:,}", *cells, *_ratio(plan, row)])
     table = Table(header, rows, label="Expected standard errors")
     return table if len(rows) <= _ROWS else Details(f"Expected errors of {len(_names(plan))} coefficients", [table])
 
@@ -158,7 +173,7 @@ def _levers(plan: Expectations) -> list[Part]:
         Chart(draw, _only(drawn, names)),
         Table(["name", *changes], table, label="What would help most, in numbers"),
     ]
-    if "bounds half as wide" not in changes:
+    if "bounds half as wide" not in changes and plan.family == "linear":
         parts.append(
             "What tighter bounds would do is told only where typical ranges are declared: without them, rows are taken to fill their bounds."
         )

@@ -98,13 +98,9 @@ class ExpectedErrors:
 
 def tight_sums(setting: Setting, guess: Guess, count: int, epsilon: float) -> ExpectedErrors:
     """Sufficient statistics of the bounded instrument, or of the symmetric one where a release would choose it; and the second stage where it pays."""
-    study, exposure, design = setting.study, setting.exposure, setting.aimed
+    study, exposure = setting.study, setting.exposure
     mu = privacy_mu(epsilon, study.delta)
-    share = 1.0 - (VARIANCE if study.intervals else 0.0)
-    if study.searches_ranges:
-        numeric = [group.start for group in design.groups if group.numeric]
-        if plan_ranges(len(numeric), count, mu * math.sqrt(RANGES)) is not None:
-            share, design = share - RANGES, design.centred({k: _middle(design.columns[k].interval) for k in numeric})
+    design, share = aim_at_middles(setting, count, mu, 1.0 - (VARIANCE if study.intervals else 0.0))
     if design.half_widths is not None:
         design = better_instrument(design, setting.plain, exposure, count, mu * math.sqrt(share))
     rows = expect_rows(setting.aimed, design, guess)
@@ -114,6 +110,15 @@ def tight_sums(setting: Setting, guess: Guess, count: int, epsilon: float) -> Ex
     one = _solve(design, exposure, rows, guess, count, noise, vector, rows.beta)
     two = _second_stage(setting, guess, design, one, count, mu, share)
     return one if two is None or _mean_error(one) <= _mean_error(two) else two
+
+
+def aim_at_middles(setting: Setting, count: int, mu: float, share: float) -> tuple[Design, float]:
+    """The design, aimed at privately found ranges where a release would look for them, and what that leaves of a share of the budget."""
+    design = setting.aimed
+    numeric = [group.start for group in design.groups if group.numeric]
+    if not setting.study.searches_ranges or plan_ranges(len(numeric), count, mu * math.sqrt(RANGES)) is None:
+        return design, share
+    return design.centred({k: _middle(design.columns[k].interval) for k in numeric}), share - RANGES
 
 
 def _middle(interval: tuple[float, float]) -> tuple[float, float]:

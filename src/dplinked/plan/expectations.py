@@ -31,6 +31,10 @@ class PlannedError:
         """Expected half-width of a confidence interval."""
         return statistics.NormalDist().inv_cdf((1.0 + level) / 2.0) * self.total
 
+    def ratio(self, level: float = 0.95) -> float:
+        """By what factor an odds ratio or a rate ratio is expected to lie apart from the ends of its interval."""
+        return math.exp(min(self.half_width(level), 700.0))
+
 
 @dataclass(frozen=True)
 class Lever:
@@ -85,3 +89,4 @@ class Expectations:
     point: Point
     curves: tuple[Curve, ...]
     limits: tuple[str, ...] = ()
+    family: str = "linear"

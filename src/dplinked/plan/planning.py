@@ -15,6 +15,7 @@ from dplinked.errors import StudyError, plain_faults, plain_number, shown, shown
 from dplinked.estimate.variance import accuracy_variance
 from dplinked.linkage import ELE, UNSTATED, Linkage, PrivacyUnit
 from dplinked.plan.assumptions import describe_assumptions, describe_limits
+from dplinked.plan.curve import curve_errors
 from dplinked.plan.errors import EXPECTED, ExpectedErrors, Setting
 from dplinked.plan.expectations import Curve, Expectations, Lever, PlannedError, Point
 from dplinked.plan.rows import Guess, guess_response
@@ -25,6 +26,7 @@ from dplinked.study.formula import Interval
 from dplinked.study.study import Study
 
 _CURVE = 25  # places on a curve
+_USUAL_EVENTS = 0.1  # share of rows with an event, if nothing is guessed
 
 
 @dataclass(frozen=True)
@@ -75,7 +77,10 @@ def plan(
     response_bound: float | None = None,
     row_norm: float | None = None,
     intervals: bool = True,
+    family: str = "linear",
+    exposure: str | None = None,
     r_squared: float = 0.5,
+    response_mean: float | None = None,
     half_width: Mapping[str, float] | None = None,
 ) -> Plan:
     """Expected intervals of a release over budgets and numbers of rows, touching no data.
@@ -90,7 +95,10 @@ def plan(
         As in :func:`dplinked.fit`. What is declared about its accuracy's error (``checked``, ``accuracy_error``) counts as a part of the linkage error.
     r_squared
         Guessed share of the response's variance that the model explains. Columns and response are taken to
-        spread evenly around their typical ranges (the middle 70 %) where declared, else over their bounds.
+        spread evenly around their typical ranges (the middle 70 %) where declared, else over their bounds. Of events, the share of a latent outcome's variance
+        (McKelvey and Zavoina's R²): .5 makes log odds vary with a standard deviation of 1.8, .2 with .9. Of counts, that of counts whose rates are lognormal.
+    response_mean
+        Guessed mean of events (their share of the rows) or counts; by default .1, and 1.
     half_width
         Wanted half-widths of 95 % intervals, by coefficient: the plan says which epsilon they need.
     """
@@ -111,9 +119,11 @@ def plan(
         response_bound=response_bound,
         row_norm=row_norm,
         intervals=intervals,
+        family=family,
+        exposure=exposure,
     )
     counts: Any = [count] if isinstance(count, Integral) else count
-    return plan_study(study, counts, epsilons, r_squared, half_width)
+    return plan_study(study, counts, epsilons, r_squared, half_width, response_mean)
 
 
 @plain_faults
@@ -123,6 +133,7 @@ def plan_study(
     epsilons: Sequence[float],
     r_squared: float = 0.5,
     half_width: Mapping[str, float] | None = None,
+    response_mean: float | None = None,
 ) -> Plan:
     """Plan for a study; see :func:`plan`."""
     _check_counts(counts)
@@ -133,7 +144,7 @@ def plan_study(
     setting = make_setting(study)
     for count in counts:
         study.check_count(count)
-    guess = guess_rows(study, setting, r_squared)
+    guess = guess_rows(study, setting, r_squared, response_mean)
     points = [(epsilon, count) for epsilon in epsilons for count in counts]
     errors = {point: expect_errors(setting, guess, *point) for point in points}
     point = Point(epsilons[len(epsilons) // 2], counts[0], guess.accuracy)
@@ -147,6 +158,7 @@ def plan_study(
         point,
         _curves(setting, guess, point, counts, epsilons),
         describe_limits(study, errors),
+        study.family,
     )
 
 
@@ -172,26 +184,41 @@ def _listed(values: Any, name: str, limit: float) -> list[float]:
 
 def make_setting(study: Study) -> Setting:
     """A study as planning needs it."""
-    if study.family != "linear":
-        raise StudyError(
-            f"Plans are for family='linear'. What a budget buys for family={study.family!r} is told by fits to simulated rows."
-        )
     design, exposure = study.prepare()
     return Setting(study, design, replace(study, typical={}).prepare()[0], exposure)
 
 
-def guess_rows(study: Study, setting: Setting, r_squared: float) -> Guess:
-    """What a study and a guessed R² make of the rows."""
+def guess_rows(study: Study, setting: Setting, r_squared: float, response_mean: float | None = None) -> Guess:
+    """What a study, a guessed R² and a guessed mean outcome make of the rows."""
     if not 0.0 <= plain_number(r_squared) < 1.0:
         raise StudyError(f"r_squared must lie in [0, 1), not {shown(r_squared)}.")
     named = [name for name in setting.aimed.response_variables if name in study.typical]
-    linkage = study.linkage.public
+    linkage, curve = study.linkage.public, setting.aimed.curve
     level, deviation = guess_response(setting.aimed, {name: study.typical[name] for name in named})
+    if curve is not None:
+        level, deviation = _checked_mean(curve.largest, curve.counts, response_mean), 0.0
+    elif response_mean is not None:
+        raise StudyError(
+            "response_mean is for events and counts (family='logistic' or 'poisson'): leave it out, a line's response follows from its bounds or typical range."
+        )
     return Guess(level, deviation, r_squared, linkage.mean_accuracy, accuracy_variance(linkage, None) or 0.0)
 
 
+def _checked_mean(largest: int, counts: bool, guessed: float | None) -> float:
+    """The guessed mean of events or counts; what is usual if nothing is guessed."""
+    if guessed is None:
+        return min(1.0, largest / 2.0) if counts else _USUAL_EVENTS
+    if not 0.0 < plain_number(guessed) < largest:
+        raise StudyError(
+            f"response_mean must lie between 0 and {largest}, the share of rows with an event or the mean count, not {shown(guessed)}."
+        )
+    return float(guessed)
+
+
 def expect_errors(setting: Setting, guess: Guess, epsilon: float, count: int) -> ExpectedErrors:
-    """Expected errors by the study's method and calibration."""
+    """Expected errors by the study's method and calibration, or family."""
+    if setting.aimed.curve is not None:
+        return curve_errors(setting, guess, count, epsilon)
     return EXPECTED[setting.study.method, setting.study.calibration](setting, guess, count, epsilon)
 
 
@@ -267,7 +294,7 @@ def _levers(setting: Setting, guess: Guess, point: Point) -> tuple[Lever, ...]:
     # Halving bounds tells something only where a typical range says that the rows lie well within them.
     bounds = setting.aimed.bounds
     typical = {name: study.typical[name] for name in bounds if name in study.typical}
-    if typical:
+    if typical and setting.aimed.curve is None:  # noise along a curve follows instruments, not bounds
         tighter = {name: _halved(bounds[name], middle) for name, middle in typical.items()}
         try:
             narrow = make_setting(replace(study, bounds={**study.bounds, **tighter}))

@@ -14,6 +14,8 @@ from dplinked.study.instrument import MIDDLE, cell_moments, instrument_signal, i
 
 Floats = NDArray[np.float64]
 
+_EXAMPLES = 1024
+
 
 @dataclass(frozen=True)
 class Guess:
@@ -22,7 +24,7 @@ class Guess:
     Attributes
     ----------
     level, deviation
-        Mean and standard deviation of the response, in the user's units.
+        Mean and standard deviation of the response, in the user's units; the deviation of events and counts follows from their mean.
     r_squared
         Share of the response's variance that the model explains.
     accuracy, accuracy_variance
@@ -111,6 +113,48 @@ def expect_rows(aimed: Design, design: Design, guess: Guess, largest: float = ma
         sampling=deviation**2 - explained,
         linkage=explained * (1.0 - guess.accuracy**2),
     )
+
+
+def example_rows(aimed: Design, design: Design) -> tuple[Floats, Floats]:
+    """Examples of rows on the scale of `design` (k×d), spread as `aimed` says and uncorrelated, and the logarithms of their exposures (k).
+
+    Columns of one group share its levels. The examples fill the space evenly: they are multiples of numbers that are far from all fractions, modulo 1.
+    """
+    places = _even_places(2 * len(aimed.groups) + 1)
+    cells = np.zeros((len(places), len(aimed.columns)))
+    for which, group in enumerate(aimed.groups):
+        level, inside = places[:, 2 * which], places[:, 2 * which + 1]
+        chosen = np.floor(level * (group.stop - group.start + 1))
+        for k in range(group.start, group.stop):
+            mean, variance = _column_moments(aimed, group, k)
+            if group.numeric:
+                cells[:, k] = mean + math.sqrt(12.0 * variance) * (level - 0.5)
+            else:
+                low, high = aimed.columns[k].interval if aimed.columns[k].numeric else (1.0, 1.0)
+                cells[:, k] = (chosen == k - group.start) * (low + (high - low) * inside)
+    shift, scale = (np.array([getattr(column, name) for column in design.columns]) for name in ("shift", "scale"))
+    exposed = np.zeros(len(places))
+    if design.exposure is not None:
+        low, high = np.exp(design.exposure.interval)
+        exposed = np.log(low + (high - low) * places[:, -1])
+    return (cells - shift) / scale, exposed
+
+
+def _even_places(dimensions: int) -> Floats:
+    """Points that fill a cube evenly (k×dimensions): multiples of powers of the root of ``x^(d+1) = x + 1``, modulo 1."""
+    root = 1.5
+    for _ in range(60):
+        root = (1.0 + root) ** (1.0 / (dimensions + 1))
+    steps = root ** -np.arange(1.0, dimensions + 1.0)
+    return np.asarray((0.5 + np.outer(np.arange(1, _EXAMPLES + 1), steps)) % 1.0, np.float64)
+
+
+def numeric_columns(design: Design) -> NDArray[np.bool_]:
+    """Which columns are numbers rather than levels (d)."""
+    numeric = np.zeros(len(design.columns), bool)
+    for group in design.groups:
+        numeric[group.start : group.stop] = group.numeric
+    return numeric
 
 
 def guess_response(design: Design, typical: Mapping[str, Sequence[float]]) -> tuple[float, float]:

@@ -103,7 +103,9 @@ class SplitPlan:
 
 
 @plain_faults
-def plan_split(study: Study, count: int, links: Sequence[Any] = LINKS, r_squared: float = 0.5) -> SplitPlan:
+def plan_split(
+    study: Study, count: int, links: Sequence[Any] = LINKS, r_squared: float = 0.5, response_mean: float | None = None
+) -> SplitPlan:
     """Divide a study's whole budget between releasing the links' accuracy and the fit, for several numbers of links to check. No data is touched.
 
     Parameters
@@ -114,7 +116,7 @@ def plan_split(study: Study, count: int, links: Sequence[Any] = LINKS, r_squared
         Number of rows, public.
     links
         Numbers of links that might be checked.
-    r_squared
+    r_squared, response_mean
         As in :func:`dplinked.plan`.
 
     Returns
@@ -136,7 +138,7 @@ def plan_split(study: Study, count: int, links: Sequence[Any] = LINKS, r_squared
     setting = make_setting(study)
     study.check_count(count)
     ways: list[Callable[[int], Split]] = []
-    planner = _Planner(setting, guess_rows(study, setting, r_squared), count, linkage)
+    planner = _Planner(setting, guess_rows(study, setting, r_squared, response_mean), count, linkage)
     if not unit.displaced_links:
         ways.append(planner.by_identifiers)
     ways += [planner.by_secret_sample, planner.by_public_sample]

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import csv
 import io
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
 
 from dplinked.privacy.calibration import round_up
 from dplinked.release.family import FAMILIES
@@ -46,10 +49,36 @@ def coefficients_csv(result: Result) -> str:
     return file.getvalue()
 
 
+@dataclass(frozen=True)
+class RatioColumns:
+    """Columns of odds ratios or rate ratios, and of their intervals, for tables of coefficients; none for lines."""
+
+    header: list[str]
+    ratios: Mapping[str, tuple[float, float, float]]
+
+    def cells(self, row: CoefficientRow) -> list[str]:
+        """The cells of a coefficient, in as many digits as its error leaves meaningful; empty ones for the intercept."""
+        found = self.ratios.get(row.name)
+        if found is None:
+            return [""] * len(self.header)
+        ratio, low, high = (format_number(value, found[0] * row.std_err) for value in found)
+        interval = f"[{low}, {high}]" if math.isfinite(found[2]) else "unbounded"
+        return [ratio, interval][: len(self.header)]
+
+
+def ratio_columns(result: Result) -> RatioColumns:
+    """The columns that tables of a release's coefficients have for ratios."""
+    kind = FAMILIES[result.family].ratio
+    if not kind:
+        return RatioColumns([], {})
+    return RatioColumns([kind, *(["its 95 % interval"] if result.has_intervals else [])], result.ratios())
+
+
 def coefficients_latex(result: Result) -> str:
     """A table for LaTeX with the package booktabs; names are escaped."""
     rows, paid = coefficient_rows(result), result.has_intervals
     kept = [part for part in PARTS if any(part in row.parts for row in rows)] if paid else []
+    ratios = ratio_columns(result)
     header = ["", "Coefficient", "Std. error" if paid else "Noise s.e.", *(["95 % interval"] if paid else [])]
     cells = [
         [
@@ -58,12 +87,14 @@ def coefficients_latex(result: Result) -> str:
             row.show(row.std_err),
             *([f"[{', '.join(map(row.show, row.interval))}]"] if row.interval is not None else []),
             *([format_number(result.shrunken[row.name])] if result.shrunken else []),
+            *ratios.cells(row),
             *(row.show(row.parts[part]) for part in kept),
         ]
         for row in rows
     ]
     if result.shrunken:
         header = [*header, "Shrunken"]
+    header += [one[0].upper() + one[1:] for one in ratios.header]
     table = Table([*header, *(part.capitalize() for part in kept)], cells, "Coefficients")
     return write_table(table, _latex_caption(result))
 

@@ -7,11 +7,10 @@ Nothing is spent: every figure is computed from the release, which was paid for,
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
 from dplinked.privacy.calibration import round_up
-from dplinked.release.coefficients import PARTS, coefficient_rows, coefficients_csv, coefficients_latex
+from dplinked.release.coefficients import PARTS, coefficient_rows, coefficients_csv, coefficients_latex, ratio_columns
 from dplinked.release.family import FAMILIES
 from dplinked.release.notes import (
     NOISE_ALONE,
@@ -155,17 +154,22 @@ def _reading(result: Result, rows: Sequence[CoefficientRow]) -> str:
 
 
 def _coefficient_chart(result: Result, rows: Sequence[CoefficientRow]) -> Chart:
-    title = "Coefficients with 95 % intervals" if result.has_intervals else "Coefficients with privacy noise alone"
-    axis = FAMILIES[result.family].axis.format(response=short_label(result.scaling.response.name))
+    family = FAMILIES[result.family]
+    drawn = [row for row in rows if not (family.ratio and row.name == "Intercept")] or rows
+    what = f"{family.ratio.capitalize()}s" if family.ratio else "Coefficients"
+    title = f"{what} with 95 % intervals" if result.has_intervals else f"{what} with privacy noise alone"
+    axis, ratios = family.axis.format(response=short_label(result.scaling.response.name)), bool(family.ratio)
     return Chart(
-        lambda: plots.coefficient_chart(rows, title=title, axis=axis, unsure=hidden_names(result)),
-        _coefficient_caption(result, rows),
+        lambda: plots.coefficient_chart(drawn, title=title, axis=axis, unsure=hidden_names(result), ratios=ratios),
+        _coefficient_caption(result, drawn, family.ratio),
     )
 
 
-def _coefficient_caption(result: Result, rows: Sequence[CoefficientRow]) -> str:
+def _coefficient_caption(result: Result, rows: Sequence[CoefficientRow], ratio: str) -> str:
     if result.has_intervals:
         text = "Dots are estimates, lines their 95 % intervals. Coefficients of different sizes have axes of their own."
+        if ratio:
+            text = f"Dots are {ratio}s, lines their 95 % intervals, on logarithmic axes: at 1 a column makes no difference. Ratios of different sizes have axes of their own."
         if any(not row.bounded for row in rows):
             text += " Arrows: the interval has no end on that side."
     else:
@@ -179,9 +183,8 @@ def _coefficient_table(result: Result, rows: Sequence[CoefficientRow]) -> Table:
     header = ["name", "coefficient", "standard error" if result.has_intervals else "noise s.e."]
     header += ["95 % interval"] if result.has_intervals else []
     header += ["shrunken"] if result.shrunken else []
-    kind = FAMILIES[result.family].ratio
-    header += [kind, *(["95 % interval of it"] if result.has_intervals else [])] if kind else []
-    ratios = result.ratios() if kind else {}
+    ratios = ratio_columns(result)
+    header += ratios.header
     cells = [
         [
             row.name,
@@ -189,19 +192,11 @@ def _coefficient_table(result: Result, rows: Sequence[CoefficientRow]) -> Table:
             row.show(row.std_err),
             *([row.show_interval()] if result.has_intervals else []),
             *([format_number(result.shrunken[row.name])] if result.shrunken else []),
-            *(_ratio_cells(ratios.get(row.name), result.has_intervals) if kind else []),
+            *ratios.cells(row),
         ]
         for row in rows
     ]
     return Table(header, cells, label="Coefficients")
-
-
-def _ratio_cells(found: tuple[float, float, float] | None, paid: bool) -> list[str]:
-    """An odds ratio or rate ratio, and its interval if one was paid for; nothing for the intercept."""
-    if found is None:
-        return ["", *([""] if paid else [])]
-    ratio, low, high = (f"{value:.4g}" for value in found)
-    return [ratio, *([f"{low} to {high}" if math.isfinite(found[2]) else "unbounded"] if paid else [])]
 
 
 def _coefficient_notes(result: Result, rows: Sequence[CoefficientRow]) -> list[str]:

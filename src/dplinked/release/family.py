@@ -7,6 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from dplinked.study.family import RATIOS
+
 Floats = NDArray[np.float64]
 
 _FAR_OUT = "rows far out in a column count for less"
@@ -50,20 +52,20 @@ FAMILIES = {
     ),
     "logistic": Family(
         "Private logistic regression on linked data",
-        "odds ratio",
+        RATIOS["logistic"],
         "A coefficient says by how much the logarithm of the odds of {response} changes when its column is larger by one and the others stay the same; its odds ratio, by "
         "what the odds are multiplied.",
-        "change of log odds of {response} per unit",
+        "odds ratio of {response} per unit",
         "log odds that do not follow a line",
         f"Coefficients are close to those that maximum likelihood would find on perfectly linked rows: {_FAR_OUT}. Where log odds do not follow a line, the two differ. "
         "Where events are few for the budget, coefficients are drawn towards those of the step before.",
     ),
     "poisson": Family(
         "Private Poisson regression on linked data",
-        "rate ratio",
+        RATIOS["poisson"],
         "A coefficient says by how much the logarithm of the expected {response} changes when its column is larger by one and the others stay the same; its rate ratio, by "
         "what the expected {response} is multiplied.",
-        "change of log {response} per unit",
+        "rate ratio of {response} per unit",
         "rates whose logarithms do not follow a line",
         f"Coefficients are close to those that maximum likelihood would find on perfectly linked rows: {_FAR_OUT}. Where logarithms of rates do not follow a line, the two "
         "differ.",

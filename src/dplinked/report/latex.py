@@ -61,5 +61,8 @@ def _header_cell(name: str) -> str:
 
 
 def _number_cell(cell: str) -> str:
+    """A number or an interval of two as mathematics; a cell without any stays as it is."""
+    if not re.search(r"[\d∞]", cell):
+        return escape_latex(cell)
     interval = re.fullmatch(r"\[(.*), (.*)\]", cell)
     return f"[{', '.join(map(_number_cell, interval.groups()))}]" if interval else f"${in_mathematics(cell)}$"

@@ -39,6 +39,8 @@ _ALIKE = 8.0  # coefficients whose sizes are within this factor share an axis
 _WHISKER = 1.959964
 _PANEL = 1.05  # inches
 _TICKS = 0.42
+_CLOSE_RATIO = 4.0  # ends of an axis of ratios between which places are evenly spaced
+_FAR_RATIO = 300.0  # logarithm beyond which a ratio is drawn no further
 
 
 @dataclass(frozen=True)
@@ -80,8 +82,10 @@ class Line:
     now: tuple[float, float]
 
 
-def coefficient_chart(rows: Sequence[CoefficientRow], *, title: str, axis: str, unsure: Iterable[str] = ()) -> str:
-    """One row per coefficient, with its interval; without one, what privacy noise alone may do, dashed.
+def coefficient_chart(
+    rows: Sequence[CoefficientRow], *, title: str, axis: str, unsure: Iterable[str] = (), ratios: bool = False
+) -> str:
+    """One row per coefficient, with its interval; without one, what privacy noise alone may do, dashed. With `ratios`, the axis tells their exponentials.
 
     Coefficients of very different sizes get axes of their own. An open marker stands for one of those in `unsure`, and
     an arrow for an interval without an end.
@@ -100,7 +104,7 @@ def coefficient_chart(rows: Sequence[CoefficientRow], *, title: str, axis: str, 
                 _draw_interval(axes, place, row, row.name in open_markers)
             name_rows(axes, [row.name for row in group])
             axes.axvline(0.0, color=INK, alpha=0.6, linewidth=0.9)
-            _few_ticks(axes, WIDTH - left - 0.3)
+            _few_ticks(axes, WIDTH - left - 0.3, ratios=ratios)
             draw_grid(axes, "x")
             if k + 1 == len(groups):
                 axes.set_xlabel(axis, parse_math=False)
@@ -230,18 +234,34 @@ def round_ticks(low: float, high: float, most: int) -> list[float]:
     return found
 
 
-def _few_ticks(axes: Axes, inches: float) -> None:
-    """As many round ticks, up to five, as have room for their numbers."""
-    from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator
+def _few_ticks(axes: Axes, inches: float, *, ratios: bool = False) -> None:
+    """As many round ticks, up to five, as have room for their numbers; where places are logarithms of ratios, at round ratios."""
+    from matplotlib.ticker import FixedLocator, FuncFormatter
 
     low, high = axes.get_xlim()
     places: list[float] = []
     for most in (4, 3, 2, 1):
-        places = [float(place) for place in MaxNLocator(most).tick_values(low, high) if low <= place <= high]
+        places = _round_ratios(low, high, most) if ratios else _round_places(low, high, most)
         if sum(text_inches(_tick(place)) + 0.1 for place in places) <= inches:
             break
-    axes.xaxis.set_major_locator(FixedLocator(places))
-    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: _tick(value)))
+    labels = {math.log(place) if ratios else place: _tick(place) for place in places}
+    axes.xaxis.set_major_locator(FixedLocator(list(labels)))
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: labels.get(value, "")))
+
+
+def _round_places(low: float, high: float, most: int) -> list[float]:
+    """Evenly spaced round numbers between two ends."""
+    from matplotlib.ticker import MaxNLocator
+
+    return [float(f"{place:.10g}") for place in MaxNLocator(most).tick_values(low, high) if low <= place <= high]
+
+
+def _round_ratios(low: float, high: float, most: int) -> list[float]:
+    """Round ratios between two ends, whose logarithms are given: evenly spaced where the ends are close, else by powers of ten; and 1, where zero is between them."""
+    ends = (math.exp(min(max(end, -_FAR_RATIO), _FAR_RATIO)) for end in (low, high))
+    first, last = ends
+    found = _round_places(first, last, most) if last < _CLOSE_RATIO * first else round_ticks(first, last, most)
+    return sorted({*(place for place in found if place > 0.0), *([1.0] if first <= 1.0 <= last else [])})
 
 
 def _tick(value: float) -> str:

@@ -98,15 +98,20 @@ class Draft:
         return tomlkit.dumps(document)
 
 
-def formula_columns(formula: str, levels: list[str]) -> tuple[list[str], list[str]]:
-    """The numeric and the categorical columns of a formula, the response first; two empty lists if the formula is not valid."""
+def formula_columns(
+    formula: str, levels: list[str], family: Any = "linear", exposure: Any = None
+) -> tuple[list[str], list[str]]:
+    """The numeric and the categorical columns of a formula, the response first, and an exposure last; two empty lists if the formula is not valid."""
+    events = family == "logistic"
     try:
-        parsed = parse_formula(formula, levels)
+        parsed = parse_formula(formula, levels, events=events and formula.lstrip().startswith("C("))
     except StudyError:
         return [], []
-    factors = [parsed.response, *itertools.chain.from_iterable(parsed.terms)]
+    factors = [*([] if events else [parsed.response]), *itertools.chain.from_iterable(parsed.terms)]
     split = ([f for f in factors if not f.categorical], [f for f in factors if f.categorical])
     numeric, categorical = ([name for factor in part for name in factor.variables] for part in split)
+    categorical = [*(parsed.response.variables if events else ()), *categorical]
+    numeric += [exposure] if family == "poisson" and isinstance(exposure, str) and exposure else []
     return list(dict.fromkeys(numeric)), list(dict.fromkeys(categorical))
 
 

@@ -18,6 +18,11 @@ _SOURCES = {
     "released": "released, paid for",
     "estimated": "estimated from these files",
 }
+_FAMILIES = {
+    "linear": "a number (a line)",
+    "logistic": "an event, yes or no (logistic)",
+    "poisson": "a count (Poisson)",
+}
 _MATCHING = "A matching matrix says how likely each link is. This form keeps it as it is: edit it as text."
 _NUMERIC = {"bounds0": "Lowest", "bounds1": "Highest", "typical0": "Typical from", "typical1": "to"}
 
@@ -56,6 +61,15 @@ def form(draft: Draft, fields: Fields) -> TagList:
                 id("formula"), "Formula", _text(get("model", "formula")), placeholder="consumption ~ income + C(region)",
                 update_on="blur", spellcheck="false",
             ),
+            ui.input_select(id("family"), "The response is", _FAMILIES, selected=_text(get("model", "family")) or "linear"),
+            tags.div(
+                ui.input_text(
+                    id("exposure"), "Column of exposures, if counts are of different times or sizes", _text(get("model", "exposure")),
+                    update_on="blur", spellcheck="false",
+                ),
+                class_="only-counts",
+            ),
+            class_="model",
         ),
         group(
             "Columns",
@@ -153,6 +167,8 @@ def form_changes(draft: Draft, fields: Fields) -> Changes:
     changes: Changes = {
         ("data", "path"): get("path"),
         ("model", "formula"): get("formula"),
+        ("model", "family"): family_of(draft, fields),
+        ("model", "exposure"): exposure_of(draft, fields),
         ("privacy", "epsilon"): get("epsilon"),
         ("privacy", "delta"): get("delta"),
         ("unit", "displaced_links"): get("displaced"),
@@ -178,6 +194,21 @@ def form_changes(draft: Draft, fields: Fields) -> Changes:
     return changes
 
 
+def family_of(draft: Draft, fields: Fields) -> Any:
+    """The family that the form says; nothing for lines where the text says nothing, since that is what they are then."""
+    if not fields.has("family"):
+        return draft.get("model", "family")
+    chosen = fields.get("family")
+    return None if chosen == "linear" and draft.get("model", "family") is None else chosen
+
+
+def exposure_of(draft: Draft, fields: Fields) -> Any:
+    """The exposure's column that the form says; nothing for what is no count."""
+    if not fields.has("exposure"):
+        return draft.get("model", "exposure")
+    return fields.get("exposure") if family_of(draft, fields) == "poisson" else None
+
+
 def column_changes(draft: Draft, fields: Fields, numeric: Iterable[str], categorical: Iterable[str]) -> Changes:
     """The changes that the form makes to the settings of columns."""
     changes: Changes = {}
@@ -187,6 +218,8 @@ def column_changes(draft: Draft, fields: Fields, numeric: Iterable[str], categor
                 ends = [fields.get(f"{part}{k}", column) for k in (0, 1)]
                 changes[part, column] = [end for end in ends if end is not None]
     for column in categorical:
+        if column not in numeric:  # an event was a number before, if it has bounds
+            changes |= {(part, column): None for part in ("bounds", "typical")}
         if fields.has("levels", column):
             changes["levels", column] = list_from(fields.get("levels", column), draft.get("levels", column))
     return changes

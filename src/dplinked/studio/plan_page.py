@@ -15,10 +15,12 @@ from shiny.types import NavSetArg
 
 from dplinked.linkage import ELE
 from dplinked.plan.planning import Plan, plan_study
+from dplinked.report.numbers import format_number
 from dplinked.studio.desk import Fault, attempt
 from dplinked.studio.draft import Changes
 from dplinked.studio.look import panel, rows, say, section, show
 from dplinked.studio.study_page import Room
+from dplinked.study.family import RATIOS
 from dplinked.study.study import Study
 
 _LARGEST = 5.0  # the slider's largest epsilon, unless the study's own is larger
@@ -36,6 +38,7 @@ def layout() -> NavSetArg:
                     "Guesses",
                     ui.input_numeric("plan_rows", "Number of rows (public)", 10_000, min=1, step=1000),
                     ui.input_slider("plan_r2", "R² of the model", 0.0, 0.95, 0.5, step=0.05),
+                    ui.output_ui("plan_outcome"),
                 ),
                 ui.output_ui("plan_settings"),
             ),
@@ -77,12 +80,25 @@ def serve(input: Inputs, room: Room) -> None:
         count, guess = input.plan_rows(), input.plan_r2()
         if not isinstance(count, int):
             return Fault("The number of rows must be a whole number.")
+        mean = input.plan_mean() if own.family != "linear" and input.plan_mean.is_set() else None
         return attempt(
             lambda: (
-                plan_study(own, [count], [own.epsilon], guess),
-                plan_study(wanted, [count], [wanted.epsilon], guess),
+                plan_study(own, [count], [own.epsilon], guess, response_mean=mean),
+                plan_study(wanted, [count], [wanted.epsilon], guess, response_mean=mean),
             )
         )
+
+    @reactive.calc
+    def family() -> str:
+        study = room.study()
+        return "linear" if isinstance(study, Fault) else study.family
+
+    @render.ui
+    def plan_outcome() -> Tag | None:
+        if family() == "linear":
+            return None
+        label = "Share of rows with the event" if family() == "logistic" else "Mean count"
+        return ui.input_numeric("plan_mean", label, 0.1 if family() == "logistic" else 1.0, min=0, step=0.01)
 
     @render.ui
     def plan_settings() -> Tag | None:
@@ -168,11 +184,22 @@ def _show(own: Plan, moved: Plan) -> TagList:
     ]
     title = "Expected 95 % intervals, compared with those of the study as it is"
     chart = interval_chart(names, series, title=title, axis="half-width, % of the study's own", zero=True)
+    ratio = RATIOS.get(moved.family)
     cells = [
-        (row.name, f"±{_figures(row.half_width())}", *map(_figures, (row.sampling, row.linkage, row.privacy)))
+        (
+            row.name,
+            f"±{_figures(row.half_width())}",
+            *(
+                []
+                if ratio is None
+                else ["" if row.name == "Intercept" else f"×÷{format_number(row.ratio(), row.ratio() - 1.0)}"]
+            ),
+            *map(_figures, (row.sampling, row.linkage, row.privacy)),
+        )
         for row in moved.rows
     ]
-    header = ("coefficient", "95 % interval", "sampling error", "linkage error", "privacy error")
+    header = ["coefficient", "95 % interval", *([] if ratio is None else [f"of the {ratio}"])]
+    header += ["sampling error", "linkage error", "privacy error"]
     at = "".join(
         f"At {row.count:,} rows, epsilon = {row.epsilon:g}, delta = {moved.delta:g}. " for row in moved.rows[:1]
     )

@@ -11,7 +11,7 @@ from shiny.types import NavSetArg
 
 from dplinked.studio.desk import Desk, Fault, attempt
 from dplinked.studio.draft import BLANK, Changes, Draft, formula_columns
-from dplinked.studio.form import Fields, column_changes, column_fields, form, form_changes
+from dplinked.studio.form import Fields, column_changes, column_fields, exposure_of, family_of, form, form_changes
 from dplinked.studio.look import ask, panel, say, section, show
 from dplinked.study.study import Study
 
@@ -85,7 +85,8 @@ def serve(input: Inputs, desk: Desk) -> Room:
     def columns() -> tuple[list[str], list[str]]:
         formula = fields().get("formula") if fields().has("formula") else draft().get("model", "formula")
         levels = [name for name in draft().keys("levels") if name not in draft().keys("bounds")]
-        return formula_columns(formula if isinstance(formula, str) else "", levels)
+        chosen = family_of(draft(), fields()), exposure_of(draft(), fields())
+        return formula_columns(formula if isinstance(formula, str) else "", levels, *chosen)
 
     @reactive.calc
     def text_now() -> str:

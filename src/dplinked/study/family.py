@@ -16,6 +16,7 @@ from scipy.optimize import brentq
 Floats = NDArray[np.float64]
 
 FAMILIES = ("linear", "logistic", "poisson")
+RATIOS = {"logistic": "odds ratio", "poisson": "rate ratio"}  # what the exponential of a coefficient is
 MOST_COUNTS = 300  # the largest count that can be declared: the sums below have so many terms
 LEAST_ETA = -30.0  # η below this is taken for this
 
@@ -74,6 +75,11 @@ class Curve:
 
         low, high = excess(ends[0]), excess(ends[1])
         return ends[0] if low >= 0.0 else ends[1] if high <= 0.0 else float(brentq(excess, *ends))
+
+    def level(self, intercept: bool) -> tuple[float, float]:
+        """η along the level line, and the mean outcome there: with an intercept, half of all outcomes happen along it."""
+        eta = self.find_eta(self.largest / 2.0) if intercept else 0.0
+        return eta, float(self.mean(np.array([eta]))[0])
 
     @staticmethod
     def _of_events(eta: Floats) -> tuple[Floats, Floats]:

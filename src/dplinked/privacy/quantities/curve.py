@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from dplinked.linkage import LinkageExposure
 from dplinked.privacy import noise
 from dplinked.privacy.noise_plan import NoisePlan, Part, allocate, make_room_for_draw
-from dplinked.privacy.quantities.right_residuals import weight_change
+from dplinked.privacy.quantities.right_residuals import right_residuals_sensitivity, weight_change
 from dplinked.privacy.spending import Spending
 from dplinked.sums.linked_rows import CurveSums
 from dplinked.sums.rounding import rounding_slack
@@ -33,6 +33,16 @@ def own_rows_sensitivity(norm: float, exposure: LinkageExposure) -> float:
     """
     whole = 2.0 * max(weight for weight, _ in exposure.groups)
     return norm * (whole + (weight_change(exposure) if exposure.symmetric and not exposure.exact else 0.0))
+
+
+def equation_sensitivity(exposure: LinkageExposure) -> float:
+    """Sensitivity of the equation per unit of K and of the outcome's largest, if responses and means share one budget as well as they can."""
+    return right_residuals_sensitivity(0.5, exposure) + own_rows_sensitivity(0.5, exposure)
+
+
+def response_share(exposure: LinkageExposure) -> float:
+    """The responses' share of what they and the last step's means get together: noise is least in proportion to sensitivities."""
+    return right_residuals_sensitivity(0.5, exposure) / equation_sensitivity(exposure)
 
 
 def plan_expected(
