@@ -200,17 +200,15 @@ class Linked:
         counts = quality.pool_small_strata(self.strata, self.audit)
         if not counts[1].any():
             raise StudyError(f"Too few links were checked to show an accuracy: check {quality.LEAST_SHOWN} or more.")
-        accuracy, other, error = quality.known_accuracies(self.strata, *counts, scale=0.0)
+        known = quality.known_accuracies(self.strata, *counts, scale=0.0)
         if self.method == "pairs" and not fields:
             raise StudyError(
                 "These links were made elsewhere: say by which columns, linkage_by_identifiers(fields=[…])."
             )
         compared = [name for field in self.fields for name in (field.name, field.right or field.name)]
         return ELE(
-            accuracy,
-            BLOCK,
-            other=other,
-            accuracy_error=error,
+            block=BLOCK,
+            **known,
             source="identifiers",
             fields=list(dict.fromkeys([*compared, *self.blocks, *(fields or ())])),
         )

@@ -28,6 +28,7 @@ MOST_STRATA = 50  # if there are more blocks than this, they share one accuracy
 LEAST_CHECKED = 5  # an audit asks for at least this many links per stratum, or for all links
 LEAST_SHOWN = 10  # strata with fewer checked links are not shown by themselves
 _LEAST_BANDED = 50  # rows of a band; wrong links of fewer would hardly fall within it
+_LARGEST_ERROR = 0.49  # of an accuracy, which no interval reaches beyond
 _REGULAR = "(linked)"  # the stratum of all blocks together, if there are many
 
 
@@ -376,32 +377,38 @@ def accuracy_table(strata: Strata, accuracy: Sequence[float] | Floats) -> tuple[
     table = {name: float(value) for name, value in zip(strata.names, accuracy, strict=True)}
     if strata.per_block:
         return table, None
-    last = [name for name in (LAST, UNLINKED) if name in table]
-    if not last:
+    rows = {name: count for name, count in zip(strata.names, strata.rows.tolist(), strict=True) if name != _REGULAR}
+    if not rows:
         return table[_REGULAR], None
-    rows = dict(zip(strata.names, strata.rows.tolist(), strict=True))
-    other = sum(table[name] * rows[name] for name in last) / sum(rows[name] for name in last)
+    other = sum(table[name] * count for name, count in rows.items()) / sum(rows.values())
     return table.get(_REGULAR, other), other
 
 
 def known_accuracies(
     strata: Strata, correct: Floats, checked: Floats, scale: float, guess: Floats | None = None
-) -> tuple[float | dict[str, float], float | None, Any]:
-    """Return the arguments ``accuracy``, ``other`` and ``accuracy_error`` of :class:`~dplinked.ELE`, from counts that may be shown.
+) -> dict[str, Any]:
+    """Return the arguments of :class:`~dplinked.ELE` that tell accuracies and their errors, from counts that may be shown.
 
     `correct` of the `checked` links of each stratum are right, with noise of a standard deviation `scale`. Of a secret sample, `checked` is the expected number of
-    links, and `guess` the accuracy of each stratum that was subtracted from each answer. Rows without a partner have the accuracy of random links.
+    links, and `guess` the accuracy of each stratum that was subtracted from each answer. Rows without a partner have the accuracy of random links. Strata of one kind are drawn
+    towards their mean, and share its error.
     """
     linkable = np.array(strata.names) != UNLINKED
     accuracy, errors = 1.0 / np.maximum(strata.rows, 1), np.zeros(len(strata.names))
-    for kind in set(strata.kinds.tolist()):
+    shared = []
+    for kind in sorted(set(strata.kinds.tolist())):
         alike = np.flatnonzero(linkable & (strata.kinds == kind))
         own = None if guess is None else guess[alike]
-        found, error = shrink_accuracies(correct[alike], checked[alike], scale, [kind < 0] * alike.size, own)
-        accuracy[alike], errors[alike] = np.clip(found, accuracy[alike], 1.0), np.minimum(error, 0.49)
+        found = shrink_accuracies(correct[alike], checked[alike], scale, [kind < 0] * alike.size, own)
+        accuracy[alike] = np.clip(found.accuracy, accuracy[alike], 1.0)
+        errors[alike] = np.minimum(found.error, _LARGEST_ERROR)
+        common = np.minimum(found.shared, errors[alike])
+        if alike.size > 1 and common.any():
+            shared.append({strata.names[k]: float(error) for k, error in zip(alike, common, strict=True)})
     table, other = accuracy_table(strata, accuracy)
-    listed = {name: float(value) for name, value in zip(strata.names, errors, strict=True)}
-    return table, other, listed if strata.per_block else max(listed.values())
+    error, other_error = accuracy_table(strata, errors)
+    known = {"accuracy": table, "other": other, "accuracy_error": error, "other_error": other_error}
+    return {**known, "shared_error": shared} if strata.per_block else known
 
 
 def pool_small_strata(strata: Strata, estimate: AccuracyEstimate) -> tuple[Floats, Floats]:
@@ -421,15 +428,27 @@ def pool_small_strata(strata: Strata, estimate: AccuracyEstimate) -> tuple[Float
     return correct, checked
 
 
+@dataclass(frozen=True)
+class Shrunk:
+    """Accuracies of groups, their standard errors, and the parts of these that groups have in common (all as many as there are groups)."""
+
+    accuracy: Floats
+    error: Floats
+    shared: Floats
+
+
 def shrink_accuracies(
     correct: Floats, checked: Floats, scale: float, apart: list[bool], guess: Floats | None = None
-) -> tuple[Floats, Floats]:
+) -> Shrunk:
     """Estimate accuracies and their standard errors from the noisy counts alone, shrunk towards their common mean.
 
     The model is ``γ̃_b ~ N(γ_b, v_b)`` and ``γ_b ~ N(mean, τ²)``, where v_b comes from sampling and noise and is infinite for a group
     without checked links. Ordinary groups share a mean and a τ², which are estimated from them. The groups marked in `apart`, which were
     linked across blocks, have the mean and variance of a uniform distribution instead. Where the number of links that were drawn is secret, the number that is
     expected stands for it, and each drawn link adds its answer less the guess: a variance of ``γ(1-γ) + (γ - guess)²`` per link.
+
+    The error of a group has two parts, ``(1-k_b)τ²`` of its own and ``(1-k_b)²Var(mean)``, with k_b = τ²/(τ² + v_b). The second comes from the mean alone, so groups have it in common:
+    if τ² = 0 they have all of it, and many groups are no better known together than one.
     """
     ordinary, seen = ~np.array(apart), checked > 0
     told, most = ordinary & seen, np.where(seen, checked, 1.0)
@@ -440,14 +459,16 @@ def shrink_accuracies(
     v = np.where(seen, of_one / most + (scale / most) ** 2, np.inf)
     mean, spread, doubt = np.full(y.size, 0.5), np.full(y.size, 1.0 / 12.0), np.zeros(y.size)
     if told.any():
-        weight = 1.0 / v[told]
+        first = np.average(y[told], weights=1.0 / v[told])
+        found = np.average((y[told] - first) ** 2 - v[told], weights=1.0 / v[told])
+        spread[ordinary] = max(0.0, float(found))
+        weight = 1.0 / (v[told] + spread[told])
         mean[ordinary] = np.average(y[told], weights=weight)
         doubt[ordinary] = 1.0 / weight.sum()
-        found = np.average((y[told] - mean[told]) ** 2 - v[told], weights=weight)
-        spread[ordinary] = max(0.0, float(found))
     keep = spread / (spread + v)
     accuracy = np.clip(keep * y + (1.0 - keep) * mean, 0.0, 1.0)
-    return accuracy, np.sqrt((1.0 - keep) * spread + (1.0 - keep) ** 2 * doubt)
+    shared = (1.0 - keep) * np.sqrt(doubt)
+    return Shrunk(accuracy, np.sqrt((1.0 - keep) * spread + shared**2), shared)
 
 
 def answer_column(columns: Sequence[str]) -> str | None:
