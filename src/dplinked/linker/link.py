@@ -49,6 +49,8 @@ def link(
     engine: Any = "duckdb",
     memory: float = _MEMORY,
     seed: int = 0,
+    overlap: float | None = None,
+    duplicates: bool = True,
 ) -> Linked:
     """Link two files about the same people one to one.
 
@@ -83,6 +85,11 @@ def link(
         With ``rules``: how many bytes the pairs of one block may take.
     seed
         Seed of everything that is random: ties between equal scores, and random links.
+    overlap
+        Share of the smaller file's people who are in the other file too, if that is known: 1 if all of them are. By default it is estimated, which asks more of the
+        evidence. It affects the links' probabilities and the accuracy estimated from them, not the links.
+    duplicates
+        False declares that nobody has two records in one file. By default that is estimated, too.
 
     Returns
     -------
@@ -103,6 +110,10 @@ def link(
         raise StudyError(f"seed must be a whole number, 0 or more, not {shown(seed)}.")
     if not plain_number(memory) > 0.0:
         raise StudyError(f"memory must be a number of bytes above 0, not {shown(memory)}.")
+    if overlap is not None and not 0.0 < plain_number(overlap) <= 1.0:
+        raise StudyError(f"overlap must be the share of people who are in both files, above 0 and up to 1, not {shown(overlap)}.")
+    if not isinstance(duplicates, bool):
+        raise StudyError(f"duplicates must be True or False, not {shown(duplicates)}.")
     paths = _resolve_file(left), _resolve_file(right)
     states = source_state(paths[0]), source_state(paths[1])  # taken before anything is read
     a, b = to_arrow(left, "left"), to_arrow(right, "right")
@@ -121,7 +132,9 @@ def link(
         links = _link_probable(a, b, candidates, listed, threshold, seed)
     else:
         links = _link_probable(a, b, _read_pairs(pairs, a, b, ids), listed, threshold, seed)
-    return Linked(a, b, links, chosen, method, ids, (paths[0] or a, paths[1] or b), states, tuple(listed))
+    return Linked(
+        a, b, links, chosen, method, ids, (paths[0] or a, paths[1] or b), states, tuple(listed), overlap=overlap, duplicates=duplicates
+    )  # fmt: skip
 
 
 def _link_rules(

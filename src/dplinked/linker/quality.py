@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from dplinked.errors import StudyError
 from dplinked.linker.assignment import assign_sparse
+from dplinked.linker.matches import Matches
 from dplinked.linker.rules import LAST, UNLINKED, Links, encode_names
 
 Floats = NDArray[np.float64]
@@ -29,6 +30,10 @@ LEAST_CHECKED = 5  # an audit asks for at least this many links per stratum, or 
 LEAST_SHOWN = 10  # strata with fewer checked links are not shown by themselves
 _LEAST_BANDED = 50  # rows of a band; wrong links of fewer would hardly fall within it
 _LARGEST_ERROR = 0.49  # of an accuracy, which no interval reaches beyond
+DOUBT = 0.02  # an error of the accuracy that moves slopes by as much as users can live with
+MOST_SIMULATED = 100_000  # candidate pairs; more of them take longer to simulate than to link
+_REPETITIONS = 8
+_FEW_FURTHER = 0.01  # further records per person that may be chance
 _REGULAR = "(linked)"  # the stratum of all blocks together, if there are many
 
 
@@ -92,6 +97,8 @@ class AccuracyEstimate:
         What the method assumes, as the end of the sentence "it assumes …".
     secret
         For an audit of links that were drawn in secret: how they were.
+    says
+        What else the method found, in sentences.
     """
 
     method: str
@@ -103,6 +110,12 @@ class AccuracyEstimate:
     checked: Integers | None = None
     correct: Integers | None = None
     secret: SecretAudit | None = None
+    says: tuple[str, ...] = ()
+
+    @property
+    def doubtful(self) -> bool:
+        """Whether the accuracy over all rows is not known to two percentage points by this method; never of one without intervals."""
+        return self.overall[2] - self.overall[1] > 2.0 * DOUBT
 
 
 def make_strata(blocks: NDArray[np.object_], bands: Integers | None = None) -> Strata:
@@ -270,21 +283,54 @@ def link_probabilities(links: Links, probability: Floats) -> Floats:
     return own
 
 
-def estimate_from_probabilities(strata: Strata, own: Floats) -> AccuracyEstimate:
-    """Estimate each stratum's accuracy by the mean one-to-one probability of its links."""
-    accuracy = np.bincount(strata.of_row, own, minlength=len(strata.names)) / strata.rows
-    none = np.full(len(strata.names), math.nan)
+def estimate_from_probabilities(
+    strata: Strata, own: Floats, tried: Sequence[Floats] = (), says: Sequence[str] = ()
+) -> AccuracyEstimate:
+    """Estimate each stratum's accuracy by the mean one-to-one probability of its links.
+
+    `tried` are these probabilities under other strengths of the evidence, and with the overlap estimated if it was declared. Intervals reach over all of them, and by chance further: links are right or wrong,
+    and those of three rows may be so against all evidence.
+    """
+
+    def sums(values: Floats) -> Floats:  # of each stratum, and of all rows
+        return np.append(np.bincount(strata.of_row, values, len(strata.names)), values.sum())
+
+    rows = np.maximum(np.append(strata.rows, own.size), 1)
+    means = np.array([sums(each) / rows for each in (own, *tried)])
+    chance = (1.96 * np.sqrt(sums(own * (1.0 - own))) + 3.0) / rows
+    low, high = np.clip([means.min(axis=0) - chance, means.max(axis=0) + chance], 0.0, 1.0)
+    if not tried:
+        low[:], high[:] = math.nan, math.nan
     return AccuracyEstimate(
-        "one-to-one", _within(accuracy, strata), none, none, (float(own.mean()), math.nan, math.nan),
-        "that the evidence of the fields is calibrated (fields agree independently given a match or none) and links are one to one",
+        "one-to-one", _within(means[0, :-1], strata), low[:-1], high[:-1], (float(means[0, -1]), float(low[-1]), float(high[-1])),
+        "that the evidence of the fields is calibrated (fields agree independently given a match or none); its interval is no confidence interval, but reaches over the accuracies that "
+        "follow if all evidence is several times stronger or weaker", says=tuple(says),
     )  # fmt: skip
+
+
+def describe_matches(matches: Matches, declared: float | None) -> list[str]:
+    """What the model of one-to-one probabilities found about the two files, for the steward."""
+    told = (
+        f"{100 * matches.overlap:.0f} % of the smaller file's people have a record among their candidates in the other file, as far as the evidence tells."
+        if declared is None
+        else f"{100 * declared:g} % of the smaller file's people are in the other file too: this was declared."
+    )
+    said = [told]
+    for side, further in zip(("left", "right"), matches.further, strict=True):
+        if further > _FEW_FURTHER:
+            said.append(
+                f"The {side} file seems to hold further records of the same people, {100 * further:.0f} for every hundred who are in both files. "
+                + ("A link to any of them counts as right here. " if side == "right" else "")
+                + "One person's response may then be on several rows: remove duplicates before linking, or declare how many with carriers=…."
+            )
+    return said
 
 
 # --- (3) simulation ----------------------------------------------------------------------------------
 
 
 def estimate_by_simulation(
-    strata: Strata, links: Links, probability: Floats, *, repetitions: int = 20, seed: int = 0
+    strata: Strata, links: Links, probability: Floats, *, repetitions: int = _REPETITIONS, seed: int = 0
 ) -> AccuracyEstimate:
     """Estimate the accuracies by simulating the linkage from its own model (after Chipperfield).
 
@@ -309,11 +355,11 @@ def estimate_by_simulation(
     else:
         found = [np.zeros(len(strata.names))] * 2
     each = np.array(found)
-    share = strata.rows / strata.rows.sum()
-    low, high = np.quantile(each, [(1 - LEVEL) / 2, (1 + LEVEL) / 2], axis=0)
-    ends = np.quantile(each @ share, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
+    each = np.column_stack([each, each @ (strata.rows / strata.rows.sum())])
+    mean, spread = each.mean(axis=0), 1.96 * each.std(axis=0, ddof=1)
+    low, high = np.clip([mean - spread, mean + spread], 0.0, 1.0)
     return AccuracyEstimate(
-        "simulation", _within(each.mean(axis=0), strata), low, high, (float((each @ share).mean()), float(ends[0]), float(ends[1])),
+        "simulation", _within(mean[:-1], strata), low[:-1], high[:-1], (float(mean[-1]), float(low[-1]), float(high[-1])),
         "the same, and that comparisons of different pairs are independent; rows keep their group whatever is drawn, and the interval is "
         "the simulation's own spread",
     )  # fmt: skip
