@@ -20,8 +20,8 @@ Integers = NDArray[np.int64]
 
 _LARGEST_EVIDENCE = 1e12  # larger likelihood ratios add nothing, and are cut off here
 _HOPELESS = 1e-4  # a pair with a smaller share of both its records' evidence is no match, however many people are in both files
-_ROUNDS, _SWEEPS, _LAST_SWEEPS = 60, 10, 150
-_TOLERANCE, _LAST_TOLERANCE = 1e-4, 1e-5
+_ROUNDS, _SWEEPS, _LAST_SWEEPS = 60, 10, 50
+_TOLERANCE = 1e-4
 _CLOSE = 5e-4  # numbers of people are found to this share of the smaller file
 _LEAST_FURTHER = 1e-6  # odds of a further record that are tried even if none was seen
 _FASTER = 1.6  # steps of the number of people, as they come, are too short
@@ -101,11 +101,11 @@ def find_matches(
     model = _Messages(candidates.left[kept], candidates.right[kept], evidence[kept], (n, m), duplicates)
     counts = _Counts(_within(0.9 if overlap is None else overlap, smaller))
     for _ in range(_ROUNDS):
-        model.pass_on(counts, _SWEEPS, _TOLERANCE)
+        model.pass_on(counts, _SWEEPS)
         before, counts = counts, model.count(counts, overlap is None)
         if counts.far_from(before) < _CLOSE * smaller:
             break
-    model.pass_on(counts, _LAST_SWEEPS, _LAST_TOLERANCE)
+    model.pass_on(counts, _LAST_SWEEPS)
     probability[kept] = model.probability
     return Matches(probability, counts.people / smaller, (counts.left / counts.people, counts.right / counts.people))
 
@@ -137,7 +137,7 @@ class _Messages:
         self.probability = np.zeros(evidence.size)
         self.matched = 0.0, 0.0  # expected numbers of left and of right records with a partner
 
-    def pass_on(self, counts: _Counts, sweeps: int, tolerance: float) -> None:
+    def pass_on(self, counts: _Counts, sweeps: int) -> None:
         """Pass messages until probabilities stay."""
         odds, further_left, further_right = counts.prior(*self.sizes)
         if not self.duplicates:
@@ -151,7 +151,7 @@ class _Messages:
             pair = to_right * from_right
             before, self.probability = self.probability, pair / (1.0 + pair)
             self.matched = left, right
-            if np.abs(self.probability - before).max(initial=0.0) < tolerance:
+            if np.abs(self.probability - before).max(initial=0.0) < _TOLERANCE:
                 break
 
     def count(self, counts: _Counts, estimated: bool) -> _Counts:
@@ -169,8 +169,8 @@ class _Side:
     """Candidate pairs by the record of one file, so that sums over the pairs of each record are fast."""
 
     def __init__(self, codes: Integers) -> None:
-        self.order = np.argsort(codes, kind="stable")
-        ordered = codes[self.order]
+        self.order = None if (np.diff(codes) >= 0).all() else np.argsort(codes, kind="stable")  # candidates often come in order
+        ordered = codes if self.order is None else codes[self.order]
         self.starts = np.flatnonzero(np.diff(ordered, prepend=-1))
         self.lengths = np.diff(np.append(self.starts, ordered.size))
 
@@ -190,15 +190,18 @@ class _Side:
         """For each pair, the sum over the other pairs of its record; and the sum of each record. The largest value is never subtracted from a total, to avoid cancellation."""
         if values.size == 0:
             return values, values
-        ordered = values[self.order]
+        ordered = values if self.order is None else values[self.order]
         total, largest = np.add.reduceat(ordered, self.starts), np.maximum.reduceat(ordered, self.starts)
         is_largest = ordered == np.repeat(largest, self.lengths)
         small = np.add.reduceat(np.where(is_largest, 0.0, ordered), self.starts)
         ties = np.add.reduceat(is_largest.astype(np.float64), self.starts)
-        result = np.empty(values.size)
-        result[self.order] = np.where(
+        others = np.where(
             is_largest,
             np.repeat(small + (ties - 1.0) * largest, self.lengths),
             np.repeat(total, self.lengths) - ordered,
         )
+        if self.order is None:
+            return others, total
+        result = np.empty(values.size)
+        result[self.order] = others
         return result, total
