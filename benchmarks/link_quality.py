@@ -34,7 +34,12 @@ MIXES: dict[str, dict[str, float]] = {
     "typing errors in names × 4": {"given_name": 4.0, "surname": 4.0},
     "wrong dates × 4, missing × 3": {"date_of_birth": 4.0, "missing": 3.0},
 }
-FILES = ((1.0, 0.0), (0.7, 0.0), (1.0, 0.2), (0.7, 0.2))  # overlap, and share of people with two records in the right file
+FILES = (
+    (1.0, 0.0),
+    (0.7, 0.0),
+    (1.0, 0.2),
+    (0.7, 0.2),
+)  # overlap, and share of people with two records in the right file
 FIVE = ["given_name", "surname", "date_of_birth", "postcode", "address"]
 MOST_COST = 3.0  # quality's CPU seconds over linking's
 LEAST_HELD = 0.9  # of the intervals of all linkages

@@ -744,7 +744,9 @@ def test_what_an_audit_does_not_change_is_computed_once(monkeypatch: pytest.Monk
     from dplinked.linker import linked as module
 
     files = two_files(300, 4)
-    linked = dpl.link(files.left, files.right, fields=["given_name", "surname", "date_of_birth"], id="id", block="state")
+    linked = dpl.link(
+        files.left, files.right, fields=["given_name", "surname", "date_of_birth"], id="id", block="state"
+    )
     calls = []
     find = module.find_matches
     monkeypatch.setattr(module, "find_matches", lambda *a, **k: (calls.append(k), find(*a, **k))[1])

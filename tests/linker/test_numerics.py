@@ -148,7 +148,10 @@ def test_probabilities_with_further_records_are_exact_on_trees() -> None:
     for chosen in itertools.product([False, True], repeat=4):
         taken = np.array(chosen)
         weight = np.prod((odds * evidence)[taken])
-        for side, codes in ((1, left), (0, right)):  # several pairs of a left record are further records in the right file
+        for side, codes in (
+            (1, left),
+            (0, right),
+        ):  # several pairs of a left record are further records in the right file
             weight *= repeated[side] ** np.maximum(np.bincount(codes[taken], minlength=1) - 1, 0).sum()
         total += weight
         marginal[taken] += weight
@@ -424,7 +427,9 @@ def test_a_small_group_that_nobody_checked_does_not_blur_all_others() -> None:
     error = np.sqrt(linkage.accuracy_variance({"": 0.99, None: 0.01})) * (0.99 * 0.9 + 0.01 * 0.5)
     assert error == pytest.approx(np.hypot(0.99 * known["accuracy_error"], 0.01 * known["other_error"]))
     assert error < 0.0105
-    assert linkage.accuracy_variance(None) == pytest.approx(1 / 12 / 0.9**2)  # shares are not public: the larger error counts
+    assert linkage.accuracy_variance(None) == pytest.approx(
+        1 / 12 / 0.9**2
+    )  # shares are not public: the larger error counts
 
 
 def test_exact_intervals_are_clopper_and_pearsons() -> None:

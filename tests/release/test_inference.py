@@ -294,7 +294,13 @@ def test_rows_without_a_block_count_with_their_own_error() -> None:
     table = pa.table(data)
     for rows in (table, duckdb.from_arrow(table)):
         release = dpl.fit(
-            rows, "y ~ x", bounds={"x": (0, 1), "y": (0, 1)}, linkage=linkage, unit=dpl.PrivacyUnit(), epsilon=1.0, delta=1e-6
+            rows,
+            "y ~ x",
+            bounds={"x": (0, 1), "y": (0, 1)},
+            linkage=linkage,
+            unit=dpl.PrivacyUnit(),
+            epsilon=1.0,
+            delta=1e-6,
         )
         expected = (0.98**2 * 0.01**2 + 0.02**2 * 0.4**2) / (0.98 * 0.9 + 0.02 * 0.5) ** 2
         assert release.released.variance.accuracy == pytest.approx(expected)

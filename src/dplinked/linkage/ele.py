@@ -221,7 +221,9 @@ class ELE:
             object.__setattr__(self, "shared_error", None)
             return
         if not isinstance(shared_error, (list, tuple)) or not all(isinstance(part, Mapping) for part in shared_error):
-            raise StudyError("shared_error must be a list of mappings {block: error}, one for each thing that blocks share.")
+            raise StudyError(
+                "shared_error must be a list of mappings {block: error}, one for each thing that blocks share."
+            )
         parts = tuple(_checked_per_block(part, "shared_error", 0.0, 0.5) for part in shared_error)
         object.__setattr__(self, "shared_error", parts)
         errors = self.accuracy_error if isinstance(self.accuracy_error, Mapping) else {}
@@ -508,7 +510,16 @@ class ELE:
             "other": self.other,
             "source": self.source,
         }
-        for name in ("checked", "accuracy_error", "other_error", "shared_error", "accuracy_min", "paid", "displaced_links", "fields"):
+        for name in (
+            "checked",
+            "accuracy_error",
+            "other_error",
+            "shared_error",
+            "accuracy_min",
+            "paid",
+            "displaced_links",
+            "fields",
+        ):
             value = getattr(self, name)
             if value is not None:
                 declared[name] = _as_plain(value)

@@ -111,7 +111,9 @@ def link(
     if not plain_number(memory) > 0.0:
         raise StudyError(f"memory must be a number of bytes above 0, not {shown(memory)}.")
     if overlap is not None and not 0.0 < plain_number(overlap) <= 1.0:
-        raise StudyError(f"overlap must be the share of people who are in both files, above 0 and up to 1, not {shown(overlap)}.")
+        raise StudyError(
+            f"overlap must be the share of people who are in both files, above 0 and up to 1, not {shown(overlap)}."
+        )
     if not isinstance(duplicates, bool):
         raise StudyError(f"duplicates must be True or False, not {shown(duplicates)}.")
     paths = _resolve_file(left), _resolve_file(right)

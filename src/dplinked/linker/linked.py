@@ -287,7 +287,9 @@ class Linked:
         own, divided = self._own_probability, ~np.isin(self.links.block.astype(str), [LAST, UNLINKED])
         cuts = quality.choose_cuts(own[divided], bands) if isinstance(bands, int) else list(bands)
         block, band = quality.band_links(self.links.block, own, cuts)
-        banded = self._changed(("matches", "_own_probability", "_tried"), links=replace(self.links, block=block, band=band))
+        banded = self._changed(
+            ("matches", "_own_probability", "_tried"), links=replace(self.links, block=block, band=band)
+        )
         if not banded.strata.per_block:
             raise StudyError(
                 f"These are more than {quality.MOST_STRATA} groups, too many for an accuracy each. Ask for fewer bands, or link within fewer blocks."

@@ -19,7 +19,9 @@ Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
 
 _LARGEST_EVIDENCE = 1e12  # larger likelihood ratios add nothing, and are cut off here
-_HOPELESS = 1e-4  # a pair with a smaller share of both its records' evidence is no match, however many people are in both files
+_HOPELESS = (
+    1e-4  # a pair with a smaller share of both its records' evidence is no match, however many people are in both files
+)
 _ROUNDS, _SWEEPS, _LAST_SWEEPS = 60, 10, 50
 _TOLERANCE = 1e-4
 _CLOSE = 5e-4  # numbers of people are found to this share of the smaller file
@@ -59,8 +61,11 @@ class _Counts:
         """Prior odds of a pair, and what they are multiplied by for every further record in the left and in the right file."""
         free_left, free_right = max(n - self.people - self.left, 0.5), max(m - self.people - self.right, 0.5)
         odds = self.people * math.exp(-(self.left + self.right) / self.people) / (free_left * free_right)
-        further = self.left / (self.people * free_left), self.right / (self.people * free_right)
-        return odds, *(min(max(part / odds, _LEAST_FURTHER), 1.0) for part in further)
+        left, right = (
+            min(max(further / (self.people * free) / odds, _LEAST_FURTHER), 1.0)
+            for further, free in ((self.left, free_left), (self.right, free_right))
+        )
+        return odds, left, right
 
     def far_from(self, other: _Counts) -> float:
         """The largest difference of two counts."""
@@ -169,7 +174,9 @@ class _Side:
     """Candidate pairs by the record of one file, so that sums over the pairs of each record are fast."""
 
     def __init__(self, codes: Integers) -> None:
-        self.order = None if (np.diff(codes) >= 0).all() else np.argsort(codes, kind="stable")  # candidates often come in order
+        self.order = (
+            None if (np.diff(codes) >= 0).all() else np.argsort(codes, kind="stable")
+        )  # candidates often come in order
         ordered = codes if self.order is None else codes[self.order]
         self.starts = np.flatnonzero(np.diff(ordered, prepend=-1))
         self.lengths = np.diff(np.append(self.starts, ordered.size))

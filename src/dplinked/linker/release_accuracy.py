@@ -195,9 +195,7 @@ def _release(
     secret = isinstance(price, SecretSample)
     drawn = _draw_in_secret(linked, price) if isinstance(price, SecretSample) else _draw(linked, price, unit)
     names, groups = linked.strata.names, drawn.groups
-    known = known_accuracies(
-        linked.strata, drawn.correct, drawn.checked.astype(np.float64), drawn.scale, drawn.guess
-    )
+    known = known_accuracies(linked.strata, drawn.correct, drawn.checked.astype(np.float64), drawn.scale, drawn.guess)
     return ReleasedAccuracy(
         linkage=ELE(
             block=BLOCK,

@@ -210,7 +210,9 @@ def _accuracy_table(linkage: DeclaredLinkage) -> list[Part]:
         for name, value in accuracy.items()
     ]
     if linkage.other is not None:
-        rows.append(["(all other blocks)", f"{linkage.other:.3f}", *(_other_cell(linkage, title) for title, _ in extras)])
+        rows.append(
+            ["(all other blocks)", f"{linkage.other:.3f}", *(_other_cell(linkage, title) for title, _ in extras)]
+        )
     table = Table(["block", "accuracy", *(title for title, _ in extras)], rows, label="Declared accuracy per block")
     return [table] if len(rows) <= _SHOWN else [Details(f"The accuracies of {len(rows):,} blocks", [table])]
 

@@ -123,7 +123,9 @@ def two_files(
     money = households.draw_money(2 * n - shared, people_rng, slope)
     members = order_rng.permutation(np.concatenate([order_rng.permutation(n)[:shared], np.arange(n, 2 * n - shared)]))
     if duplicates:
-        members = order_rng.permutation(np.concatenate([members, order_rng.permutation(members)[: round(duplicates * n)]]))
+        members = order_rng.permutation(
+            np.concatenate([members, order_rng.permutation(members)[: round(duplicates * n)]])
+        )
     left = {name: values[:n].copy() for name, values in people.items()}
     right = {name: values[members] for name, values in people.items()}
     del people
