@@ -175,6 +175,16 @@ def test_people_in_both_files_and_their_further_records_are_counted(duplicates: 
         assert forced.estimates[0].overall[0] < found.overall[0] - 0.03  # two records that share a person's links
 
 
+def test_namesakes_are_not_taken_for_records_of_one_person() -> None:
+    """Ten groups of ten people with the same name in both files: a link within a group is right in one of ten cases, whoever has further records."""
+    left, right = (part.ravel() for part in np.meshgrid(np.arange(100), np.arange(100)))
+    same = left // 10 == right // 10
+    evidence = np.full(int(same.sum()), 10.0)
+    found = find_matches(Candidates(left[same], right[same], evidence, evidence, 100, 100))
+    assert found.probability == pytest.approx(0.1, abs=0.03)
+    assert found.overlap > 0.5
+
+
 def test_a_declared_overlap_is_used_and_the_estimated_one_is_in_the_interval() -> None:
     """Weak evidence that everybody has: estimated, hardly anybody is in both files; declared, everybody is."""
     rng, n = np.random.default_rng(5), 400

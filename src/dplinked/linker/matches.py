@@ -26,6 +26,7 @@ _ROUNDS, _SWEEPS, _LAST_SWEEPS = 60, 10, 50
 _TOLERANCE = 1e-4
 _CLOSE = 5e-4  # numbers of people are found to this share of the smaller file
 _LEAST_FURTHER = 1e-6  # odds of a further record that are tried even if none was seen
+_MOST_FURTHER = 0.99  # per person; more of them are namesakes
 _FASTER = 1.6  # steps of the number of people, as they come, are too short
 _LARGEST_LOG = 600.0
 
@@ -88,7 +89,7 @@ def find_matches(
 
     Notes
     -----
-    A linkage of k people with e further records in the right file has the prior weight ``θ^(k+e) δ^e``, and a pair multiplies it by its likelihood ratio; in the left file alike. The marginals are
+    A linkage of k people with e further records in one file, here the right one, has the prior weight ``θ^(k+e) δ^e``, and a pair multiplies it by its likelihood ratio. The marginals are
     those of the Bethe approximation, found by passing messages between records; they are exact where pairs form trees. (Sinkhorn scaling takes geometric
     means instead, which turns .99 into .91 for two records that compete.) With w_j the weights of a record's pairs times the messages they get, all its linkages together weigh
     ``1 + (Π(1 + δw_j) - 1)/δ``, and ``1 + Σw_j`` if δ = 0.
@@ -96,23 +97,19 @@ def find_matches(
     Counting linkages of n and n' records gives the most probable θ and δ for the expected numbers of people and of further records: ``θ = k exp(-e/k) / ((n-k)(n'-k-e))`` and
     ``θδ = e / (k(n'-k-e))``. They are iterated to their fixed point.
     """
-    n, m = candidates.left_count, candidates.right_count
-    smaller = min(n, m)
     probability = np.zeros(candidates.left.size)
     if probability.size == 0:
         return Matches(probability, overlap or 0.0, (0.0, 0.0))
     evidence = np.minimum(candidates.evidence * strength, _LARGEST_EVIDENCE)
     kept = _plausible(candidates, evidence)
-    model = _Messages(candidates.left[kept], candidates.right[kept], evidence[kept], (n, m), duplicates)
-    counts = _Counts(_within(0.9 if overlap is None else overlap, smaller))
-    for _ in range(_ROUNDS):
-        model.pass_on(counts, _SWEEPS)
-        before, counts = counts, model.count(counts, overlap is None)
-        if counts.far_from(before) < _CLOSE * smaller:
-            break
-    model.pass_on(counts, _LAST_SWEEPS)
+    model = _Messages(candidates, kept, evidence, duplicates)
+    counts = model.settle(overlap)
+    if max(counts.left, counts.right) >= _MOST_FURTHER * counts.people:  # whole names in common, not records of one person
+        model = _Messages(candidates, kept, evidence, False)
+        counts = model.settle(overlap)
     probability[kept] = model.probability
-    return Matches(probability, counts.people / smaller, (counts.left / counts.people, counts.right / counts.people))
+    share = counts.people / min(candidates.left_count, candidates.right_count)
+    return Matches(probability, share, (counts.left / counts.people, counts.right / counts.people))
 
 
 def _within(share: float, smaller: int) -> float:
@@ -133,14 +130,25 @@ def _plausible(candidates: Candidates, evidence: Floats) -> Integers:
 class _Messages:
     """Messages between the records of candidate pairs, and the probabilities that follow from them."""
 
-    def __init__(
-        self, left: Integers, right: Integers, evidence: Floats, sizes: tuple[int, int], duplicates: bool
-    ) -> None:
-        self.left, self.right = _Side(left), _Side(right)
-        self.evidence, self.sizes, self.duplicates = evidence, sizes, duplicates
-        self.messages = np.ones(evidence.size)
-        self.probability = np.zeros(evidence.size)
+    def __init__(self, candidates: Candidates, kept: Integers, evidence: Floats, duplicates: bool) -> None:
+        self.left, self.right = _Side(candidates.left[kept]), _Side(candidates.right[kept])
+        self.evidence, self.duplicates = evidence[kept], duplicates
+        self.sizes = candidates.left_count, candidates.right_count
+        self.messages = np.ones(kept.size)
+        self.probability = np.zeros(kept.size)
         self.matched = 0.0, 0.0  # expected numbers of left and of right records with a partner
+
+    def settle(self, overlap: float | None) -> _Counts:
+        """Pass messages and count anew until the counts stay; the overlap is estimated if it is None."""
+        smaller = min(self.sizes)
+        counts = _Counts(_within(0.9 if overlap is None else overlap, smaller))
+        for _ in range(_ROUNDS):
+            self.pass_on(counts, _SWEEPS)
+            before, counts = counts, self.count(counts, overlap is None)
+            if counts.far_from(before) < _CLOSE * smaller:
+                break
+        self.pass_on(counts, _LAST_SWEEPS)
+        return counts
 
     def pass_on(self, counts: _Counts, sweeps: int) -> None:
         """Pass messages until probabilities stay."""
@@ -163,6 +171,7 @@ class _Messages:
         """The numbers that these probabilities lead to expect; that of people only if it is `estimated`."""
         pairs, smaller = float(self.probability.sum()), min(self.sizes)
         left, right = (max(0.0, pairs - records) if self.duplicates else 0.0 for records in self.matched[::-1])
+        left, right = (left, 0.0) if left > right else (0.0, right)  # in both files at once they cannot be told from namesakes
         people = counts.people
         if estimated:
             step = pairs - left - right - people
