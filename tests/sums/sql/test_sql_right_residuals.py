@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
@@ -19,7 +18,6 @@ from dplinked.sums.partners import PARTNERS, clip_residuals, enough_partners
 from dplinked.sums.sql import right_residuals as stage
 from dplinked.sums.sql.dialect import SqlEngine
 from dplinked.sums.sql.duckdb_engine import DuckDBEngine
-from dplinked.sums.sql.exact_sums import block_total
 from dplinked.sums.types import MeatClip, ResidualClip
 
 Open = Callable[..., Any]
@@ -311,17 +309,3 @@ def test_a_fit_that_fails_leaves_no_tables_behind(monkeypatch: pytest.MonkeyPatc
         )
     del caught  # a traceback holds what its frames do
     assert not connection.execute("select * from duckdb_tables() where table_name like 'dplinked%'").fetchall()
-
-
-@pytest.mark.parametrize("log", [0, 3, 5, 6])
-def test_totals_of_blocks_are_the_same_in_any_order(log: int) -> None:
-    """Also where they are added as doubles: terms that are no multiples of their grid would give other last digits in another order."""
-    duckdb = pytest.importorskip("duckdb")
-    connection, terms = duckdb.connect(), np.random.default_rng(log).uniform(-1.0, 1.0, 1 << log)
-    total, found = block_total(DuckDBEngine(connection), "v", log), set()
-    for step in range(20):
-        listed = ", ".join(f"({value!r}::double)" for value in np.random.default_rng(step).permutation(terms).tolist())
-        ((value,),) = connection.execute(f"select {total} from (values {listed}) t(v)").fetchall()
-        found.add(value)
-    assert len(found) == 1
-    assert found.pop() == pytest.approx(math.fsum(terms), abs=terms.size * 2.0 ** (log - 52))

@@ -25,7 +25,7 @@ from dplinked.sums.blocks import (
 from dplinked.sums.partners import enough_partners
 from dplinked.sums.sql.columns import DesignColumns
 from dplinked.sums.sql.dialect import Kept, SqlColumn, SqlEngine, plain_text
-from dplinked.sums.sql.exact_sums import CHANGED, ExactSums, Scaled, block_total, log2_ceiling
+from dplinked.sums.sql.exact_sums import CHANGED, ExactSums, Scaled, exact_total, log2_ceiling
 from dplinked.sums.sql.pairs import PairTable, keep_matching
 from dplinked.sums.types import BlockFacts
 
@@ -223,7 +223,7 @@ def total_columns(engine: SqlEngine, most: int, *groups: Sequence[Scaled]) -> tu
     """Totals of columns over blocks of at most `most` rows, each column once; returns their text, and the totals s0, s1, … of each group."""
     log = log2_ceiling(max(1, most))
     names = {column.sql: f"s{i}" for i, column in enumerate(dict.fromkeys(itertools.chain(*groups)))}
-    text = "".join(f", {block_total(engine, sql, log)} as {name}" for sql, name in names.items())
+    text = "".join(f", {exact_total(engine, sql, log)} as {name}" for sql, name in names.items())
     return text, [[Scaled(names[column.sql], column.log) for column in group] for group in groups]
 
 

@@ -9,11 +9,6 @@ steps q of a grid, and whole numbers are added. With n terms of ``Σ|v| ≤ n·V
 power of two is exact, and each term is a function of one row (or block) alone: a person changes a sum by what the
 terms change and one step per changed term, whatever the number of rows. Above 2^26 rows what rounding leaves,
 |v - rint(v/q)·q| ≤ q/2, is summed in the same way on a grid finer by 2^(61 - ⌈log2 n⌉).
-
-Totals of many small groups are added as doubles, which takes half the time. In groups of at most m = 2^l rows terms of at most 1 are rounded to multiples
-of 2^(l-51): adding and taking off 3·2^l does that. Every partial sum is a multiple of it and at most 2^l, which doubles hold exactly, so that here too
-no order matters. A term is off by at most 2^(l-52), for l ≤ 5 no more than 64 roundings of a sum of terms of at most 1, fewer than the 80 that
-:func:`dplinked.sums.rounding.rounding_bound` has room for.
 """
 
 from __future__ import annotations
@@ -33,7 +28,6 @@ Floats = NDArray[np.float64]
 
 CHANGED = "The release failed: the rows changed while they were read, or an id or key is there twice."
 _ONE_GRID = 26  # log2 of the number of rows up to which one grid is fine enough
-_FEW = 5  # log2 of the number of rows up to which doubles are
 
 
 def log2_ceiling(value: float) -> int:
@@ -59,14 +53,6 @@ def exact_total(engine: SqlEngine, term: str, log_count: int) -> str:
     return " + ".join(
         f"{engine.as_double(f'sum({whole})')} * {engine.double(math.ldexp(1.0, -bits))}" for whole, bits in parts
     )
-
-
-def block_total(engine: SqlEngine, term: str, log_count: int) -> str:
-    """Exact sum over each of many groups of at most ``2^log_count`` rows of terms that are at most 1, as a double."""
-    if log_count > _FEW:
-        return exact_total(engine, term, log_count)
-    large = engine.double(math.ldexp(3.0, log_count))
-    return f"sum(({term} + {large}) - {large})"
 
 
 @dataclass(frozen=True)
