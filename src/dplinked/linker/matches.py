@@ -31,7 +31,7 @@ _FASTER = 1.6  # steps of the number of people, as they come, are too short
 _LARGEST_LOG = 600.0
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Matches:
     """What evidence says of pairs and of the files.
 
@@ -48,6 +48,9 @@ class Matches:
     probability: Floats
     overlap: float
     further: tuple[float, float]
+
+    def __repr__(self) -> str:
+        return "Matches(for the steward)"
 
 
 @dataclass(frozen=True)
@@ -104,7 +107,7 @@ def find_matches(
     kept = _plausible(candidates, evidence)
     model = _Messages(candidates, kept, evidence, duplicates)
     counts = model.settle(overlap)
-    if max(counts.left, counts.right) >= _MOST_FURTHER * counts.people:  # whole names in common, not records of one person
+    if max(counts.left, counts.right) >= _MOST_FURTHER * counts.people:  # these are namesakes
         model = _Messages(candidates, kept, evidence, False)
         counts = model.settle(overlap)
     probability[kept] = model.probability
@@ -171,7 +174,8 @@ class _Messages:
         """The numbers that these probabilities lead to expect; that of people only if it is `estimated`."""
         pairs, smaller = float(self.probability.sum()), min(self.sizes)
         left, right = (max(0.0, pairs - records) if self.duplicates else 0.0 for records in self.matched[::-1])
-        left, right = (left, 0.0) if left > right else (0.0, right)  # in both files at once they cannot be told from namesakes
+        # In both files at once, further records cannot be told from namesakes.
+        left, right = (left, 0.0) if left > right else (0.0, right)
         people = counts.people
         if estimated:
             step = pairs - left - right - people

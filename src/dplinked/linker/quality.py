@@ -24,6 +24,7 @@ Integers = NDArray[np.int64]
 
 LEVEL = 0.95
 ANSWER = "correct"  # the column of an audit in which the reviewer answers
+SECRET = "secret"  # the column that marks the list of a sample that was drawn in secret
 _OLD_ANSWER = "right"  # its name before version 0.2
 MOST_STRATA = 50  # if there are more blocks than this, they share one accuracy
 LEAST_CHECKED = 5  # an audit asks for at least this many links per stratum, or for all links
@@ -97,6 +98,8 @@ class AccuracyEstimate:
         What the method assumes, as the end of the sentence "it assumes …".
     secret
         For an audit of links that were drawn in secret: how they were.
+    rows
+        For an audit only: the rows that were checked, in ascending order.
     says
         What else the method found, in sentences.
     """
@@ -110,12 +113,16 @@ class AccuracyEstimate:
     checked: Integers | None = None
     correct: Integers | None = None
     secret: SecretAudit | None = None
+    rows: Integers | None = None
     says: tuple[str, ...] = ()
 
     @property
     def doubtful(self) -> bool:
         """Whether the accuracy over all rows is not known to two percentage points by this method; never of one without intervals."""
         return self.overall[2] - self.overall[1] > 2.0 * DOUBT
+
+    def __repr__(self) -> str:
+        return f"AccuracyEstimate(method={self.method!r}, {self.accuracy.size} groups)"
 
 
 def make_strata(blocks: NDArray[np.object_], bands: Integers | None = None) -> Strata:
@@ -246,7 +253,7 @@ def estimate_from_audit(strata: Strata, rows: Integers, answers: NDArray[np.bool
     return AccuracyEstimate(
         "audit", _within(accuracy, strata), low, high,
         (overall, max(0.0, overall - 1.96 * error), min(1.0, overall + 1.96 * error)),
-        "that the reviewer's answers are right, and that the checked links were drawn at random", checked, good,
+        "that the reviewer's answers are right, and that the checked links were drawn at random", checked, good, rows=np.sort(rows),
     )  # fmt: skip
 
 
@@ -496,7 +503,7 @@ def shrink_accuracies(
     The error of a group has two parts, ``(1-k_b)τ²`` of its own and ``(1-k_b)²Var(mean)``, with k_b = τ²/(τ² + v_b). The second comes from the mean alone, so groups have it in common:
     if τ² = 0 they have all of it, and many groups are no better known together than one.
     """
-    ordinary, seen = ~np.array(apart), checked > 0
+    ordinary, seen = ~np.array(apart, dtype=bool), checked > 0
     told, most = ordinary & seen, np.where(seen, checked, 1.0)
     y = correct / most
     pooled = np.clip((correct[ordinary].sum() + 0.5) / (checked[ordinary].sum() + 1.0), 0.01, 0.99)
@@ -536,7 +543,7 @@ def read_answers(answers: Sequence[Any], column: str = ANSWER) -> NDArray[np.boo
     texts = ["" if answer is None else str(answer).strip().lower() for answer in answers]
     if any(text not in spelling for text in texts):
         raise StudyError(
-            f"Some checked links have no clear answer in the column {column!r}. Write yes or no for each, or "
-            "take the line out."
+            f"Some checked links have no clear answer in the column {column!r}. Write yes or no for each. From a sample that was "
+            "drawn without a key, a line may be taken out instead."
         )
     return np.array([spelling[text] for text in texts], dtype=bool)
