@@ -18,8 +18,9 @@ from dplinked.errors import StudyError, plain_faults, plain_number, shown, sugge
 from dplinked.linker.assignment import Candidates
 from dplinked.linker.fields import MOST_NAMES, Field, make_comparer, read_fields
 from dplinked.linker.linked import BLOCK, PROBABILITY, SCORE, Linked, id_column
-from dplinked.linker.rules import LAST, NO_KEY, UNLINKED, Links, link_by_rules
-from dplinked.linker.splink import link_candidates, score_pairs
+from dplinked.linker.passes import BlockingPass
+from dplinked.linker.rules import LATE, NO_KEY, Links, link_by_rules
+from dplinked.linker.splink import Scored, link_by_splink, link_scored
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -30,7 +31,7 @@ _ASSIGNMENTS = ("optimal", "greedy")
 _THRESHOLD_SHARE = 0.6  # the default threshold as a share of the largest possible score; with 6 fields, 4 must agree
 _MEMORY = 2e9
 _RARE = 500  # a block key that fewer than one row in 500 has is taken for a typing error
-_RESERVED = {ALL, OTHER, LAST, UNLINKED, NO_KEY, "(linked)"}
+_RESERVED = {ALL, OTHER, NO_KEY, "(linked)", *LATE}
 
 
 @plain_faults
@@ -117,10 +118,13 @@ def link(
     if method == "rules":
         links = _link_rules(a, b, texts, chosen, listed, threshold, assignment, memory, seed)
     elif method == "splink":
-        candidates = score_pairs(texts[0], texts[1], chosen, settings=settings, engine=engine)
-        links = _link_probable(a, b, candidates, listed, threshold, seed)
+        limit, blocks = _least_probability(threshold), _model_blocks(a, b, listed)
+        comparers = [make_comparer(field, texts[0].column(field.name), texts[1].column(field.name)) for field in chosen]
+        links = link_by_splink(
+            texts[0], texts[1], comparers, settings=settings, engine=engine, threshold=limit, blocks=blocks, seed=seed
+        )
     else:
-        links = _link_probable(a, b, _read_pairs(pairs, a, b, ids), listed, threshold, seed)
+        links = _link_pairs(a, b, _read_pairs(pairs, a, b, ids), listed, threshold, seed)
     return Linked(a, b, links, chosen, method, ids, (paths[0] or a, paths[1] or b), states, tuple(listed))
 
 
@@ -144,17 +148,24 @@ def _link_rules(
         raise StudyError("Linking needs rapidfuzz: pip install 'dplinked[linkage]'.") from None
 
 
-def _link_probable(
+def _link_pairs(
     a: pa.Table, b: pa.Table, candidates: Candidates, block: list[str], threshold: float | None, seed: int
 ) -> Links:
-    """Check the threshold, and link candidates that have probabilities, or that were linked elsewhere."""
-    limit = 0.5 if threshold is None else threshold
-    if not 0.0 < plain_number(limit) < 1.0:
-        raise StudyError(f"threshold must be a probability between 0 and 1, not {shown(threshold)}.")
-    links = link_candidates(candidates, limit, _model_blocks(a, b, block), seed)
+    """Link candidates that were scored, or linked, elsewhere."""
+    made_by = np.zeros(candidates.left.size, dtype=np.int64)
+    made = Scored(candidates, made_by, (BlockingPass("the pairs given", None, candidates.left.size),), None)
+    links = link_scored(made, None, _least_probability(threshold), _model_blocks(a, b, block), seed)
     if not np.isfinite(candidates.evidence).all():  # the pairs came without probabilities
         links = replace(links, candidates=_no_candidates(a.num_rows, b.num_rows))
     return links
+
+
+def _least_probability(threshold: float | None) -> float:
+    """The least match probability of a link that counts as one within its block."""
+    limit = 0.5 if threshold is None else threshold
+    if not 0.0 < plain_number(limit) < 1.0:
+        raise StudyError(f"threshold must be a probability between 0 and 1, not {shown(threshold)}.")
+    return limit
 
 
 def _resolve_file(data: Any) -> Path | None:

@@ -16,12 +16,16 @@ from numpy.typing import NDArray
 from dplinked.errors import StudyError
 from dplinked.linker.assignment import Candidates, assign_sparse
 from dplinked.linker.fields import Comparer
+from dplinked.linker.passes import BlockingPass
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
 
-LAST = "(last)"  # group of the rows that were linked last, across blocks
+WEAK = "(weak)"  # group of the rows that were linked below the threshold, within their block
+FURTHER = "(further)"  # group of the rows that were linked by a further pass, across blocks
+LAST = "(last)"  # group of the rows that were linked last, at random
 UNLINKED = "(unlinked)"  # group of the rows without a partner
+LATE = (WEAK, FURTHER, LAST, UNLINKED)  # groups that are no blocks, each a population of its own
 NO_KEY = "(missing)"  # block of the rows without a block key
 _BYTES_PER_PAIR = 16  # for its score, its pattern of agreement, and the assignment's own copy of the score
 _DENSE_PAIRS = 25_000_000  # blocks with at most this many pairs are assigned as a dense matrix
@@ -47,6 +51,8 @@ class Links:
         A candidate with a lower score than this is not preferred to a random link.
     band
         Band of probabilities that each link is in, if blocks are divided into bands (n).
+    passes
+        What was compared, pass by pass, and what that found.
     """
 
     right: Integers
@@ -55,6 +61,7 @@ class Links:
     candidates: Candidates
     floor: float = -np.inf
     band: Integers | None = None
+    passes: tuple[BlockingPass, ...] = ()
 
 
 def link_by_rules(
