@@ -143,7 +143,11 @@ def _link_rules(
             _block_keys(table, block, where) if block else np.full(table.num_rows, ALL, dtype=object)
             for table, where in ((a, "left"), (b, "right"))
         )
-        return link_by_rules(comparers, left, right, limit, assignment=assignment, memory=memory, seed=seed)
+        apart = [Field(name) for name in block if name not in {field.name for field in fields}]
+        blocks = [make_comparer(field, *(column_texts(table, field.name, "") for table in (a, b))) for field in apart]
+        return link_by_rules(
+            comparers, left, right, limit, assignment=assignment, memory=memory, seed=seed, block_comparers=blocks
+        )
     except ImportError:
         raise StudyError("Linking needs rapidfuzz: pip install 'dplinked[linkage]'.") from None
 

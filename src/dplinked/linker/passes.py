@@ -177,7 +177,7 @@ def choose_passes(keys: Sequence[Key], budget: int) -> tuple[list[Plan], list[Bl
         chosen = [int(np.argmin(costs))]
     gains = finds[:, missed].sum(axis=1) / _PATTERNS
     dear = [k for k in np.argsort(-gains, kind="stable").tolist() if gains[k] >= _LEAST_GAIN and spent + costs[k] > budget]
-    return [_make_plan(options[k]) for k in chosen], [
+    return [plan_pass(options[k]) for k in chosen], [
         BlockingPass(_pass_name(options[k]), round(costs[k])) for k in dear[:_LEFT_OUT]
     ]
 
@@ -186,7 +186,7 @@ def _pass_name(keys: Sequence[Key]) -> str:
     return ", ".join(key.name for key in keys)
 
 
-def _make_plan(keys: Sequence[Key]) -> Plan:
+def plan_pass(keys: Sequence[Key]) -> Plan:
     """The pass of some keys, which a pair must all share."""
     left, right = _joint_codes(keys)
     return Plan(_pass_name(keys), left, right, _count_pairs(left, right))

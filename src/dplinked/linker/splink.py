@@ -108,8 +108,8 @@ def _score_files(left: pa.Table, right: pa.Table, comparers: Sequence[Comparer],
     if settings is not None:
         model = _read_settings(settings)
         return _score(left, right, [], model, engine, train=None if _is_trained(model) else lambda linker: _train(linker))
-    comparers = _safely_named(comparers)
     plans, dear = choose_passes(make_keys(comparers), pair_budget(n, m))
+    comparers = _safely_named(comparers)
     fields, large = [comparer.field for comparer in comparers], min(n, m) > _LARGE
     model = default_settings(fields, min(n, m) / (n * m))
     scored = _score(
@@ -122,11 +122,11 @@ def _score_rest(
     left: pa.Table, right: pa.Table, rest: Sequence[NDArray[np.int64]], comparers: Sequence[Comparer], model: Any, engine: Any
 ) -> Scored:  # fmt: skip
     """Score pairs of the records that are left over, by the model of all of them."""
-    comparers = _safely_named(comparers)
     keys = [key.of(*rest) for key in make_keys(comparers)]
     plans, _ = choose_passes(keys, pair_budget(rest[0].size, rest[1].size))
-    tables = [table.take(rows) for table, rows in zip(_tables(comparers), rest, strict=True)]
-    found = _score(*tables, plans, model, engine)
+    tables = [table.take(rows) for table, rows in zip(_tables(_safely_named(comparers)), rest, strict=True)]
+    fewer = np.log2(left.num_rows / rest[0].size)  # among fewer records, a pair needs less evidence to compete
+    found = _score(*tables, plans, model, engine, lowest=_LOWEST_WEIGHT - fewer)
     candidates = Candidates(
         rest[0][found.candidates.left], rest[1][found.candidates.right], found.candidates.score, found.candidates.evidence,
         left.num_rows, right.num_rows,
@@ -144,7 +144,8 @@ def _safely_named(comparers: Sequence[Comparer]) -> list[Comparer]:
 
 
 def _score(
-    left: pa.Table, right: pa.Table, plans: Sequence[Plan], model: Any, engine: Any, *, train: Callable[[Any], None] | None = None
+    left: pa.Table, right: pa.Table, plans: Sequence[Plan], model: Any, engine: Any, *, train: Callable[[Any], None] | None = None,
+    lowest: float = _LOWEST_WEIGHT,
 ) -> Scored:  # fmt: skip
     """Score the pairs of some passes, or of those that the model's own settings name."""
     import pyarrow as pa
@@ -167,7 +168,7 @@ def _score(
     if train is not None:
         train(linker)
     trained = linker.misc.save_model_to_json()
-    pairs = linker.inference.predict(threshold_match_weight=_LOWEST_WEIGHT).as_pyarrow_table()
+    pairs = linker.inference.predict(threshold_match_weight=lowest).as_pyarrow_table()
     positions = [pairs.column(f"{_POSITION}_{side}").to_numpy().astype(np.int64) for side in "lr"]
     swapped = pc.equal(pairs.column("source_dataset_l"), _FILES[1]).to_numpy().astype(bool)
     weight = np.clip(pairs.column("match_weight").to_numpy().astype(np.float64), -60.0, 60.0)
@@ -371,7 +372,7 @@ def link_scored(
     add_links(np.where(late, -1.0, candidates.score - log_odds(threshold)))
     block[right < 0] = LAST
     open_pairs = (right[candidates.left] < 0) & free_right[candidates.right]
-    rows, by_further = add_links(np.where(open_pairs, candidates.score - 2.0 * _LOWEST_WEIGHT, -1.0))
+    rows, by_further = add_links(np.where(open_pairs, candidates.score - candidates.score.min(initial=0.0) + 1.0, -1.0))
     block[rows] = np.where(by_further, FURTHER, WEAK)
     left_over, right_over = np.flatnonzero(right < 0), np.flatnonzero(free_right)
     few = min(left_over.size, right_over.size)
