@@ -23,7 +23,7 @@ from dplinked.data.arrow import mark_origin
 from dplinked.linkage.declared import DeclaredLinkage
 from dplinked.linker.files import linkage_section
 from dplinked.linker.release_accuracy import ReleasedAccuracy
-from dplinked.linker.rules import LAST, UNLINKED
+from dplinked.linker.rules import UNLINKED, WEAK
 from dplinked.simulate import review_links, two_files
 
 FIELDS = ["given_name", "surname", "date_of_birth", "address", "national_id"]
@@ -513,7 +513,7 @@ def test_mixed_types_in_pandas_objects_are_refused_without_their_cells() -> None
 def test_one_row_each_and_nothing_alike() -> None:
     linked = dpl.link({"name": ["ann"]}, {"name": ["zoe"]}, fields=["name"])
     assert linked.links.right.tolist() == [0]
-    assert linked.links.block.tolist() == [LAST]
+    assert linked.links.block.tolist() == [WEAK]
     assert "STEWARD" in linked.summary()
 
 
@@ -597,9 +597,10 @@ def test_answers_and_inputs_are_not_overwritten(files, linked, tmp_path: Path) -
 def test_too_many_fields_and_long_keys() -> None:
     many = {f"c{k}": ["a", "b"] for k in range(25)}
     with pytest.raises(dpl.StudyError, match="too many patterns"):
-        dpl.link(many, many)
+        dpl.link(many, {**many, "other": ["a", "b"]})
     keyed = {"name": [str(k) for k in range(3000)], "block": ["x" * 1_000_000, *["y"] * 2999]}
-    assert dpl.link(keyed, keyed, fields=["name"], block="block").links.right.tolist()[0] == 0
+    other = {**keyed, "other": keyed["name"]}
+    assert dpl.link(keyed, other, fields=["name"], block="block").links.right.tolist()[0] == 0
 
 
 def test_files_that_are_not_utf8_are_refused_without_their_cells(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ import dplinked as dpl
 from dplinked.linker import quality
 from dplinked.linker.assignment import Candidates, assign_sparse, match_probabilities, matching_matrix
 from dplinked.linker.fields import Field, guess_kind, make_comparer, parse_field, read_fields
-from dplinked.linker.rules import LAST, UNLINKED, Links, estimate_evidence, link_by_rules
+from dplinked.linker.rules import FURTHER, LAST, UNLINKED, Links, estimate_evidence, link_by_rules
 
 
 def compare(field: Field, left: list, right: list):
@@ -75,7 +75,7 @@ def test_dates_count_partly_for_one_part_off_or_day_and_month_swapped() -> None:
 
 def test_numbers_within_their_tolerance_and_exact_texts() -> None:
     _, score = compare(Field("n", "number", tolerance=1.0, weight=2.0), ["3"], ["4", "4.5", "x"])
-    assert score[0].tolist() == [2, 0, 0]
+    assert score[0].tolist() == [2, 1, 0]
     _, score = compare(Field("n", "id"), ["007"], ["007", "7"])
     assert score[0].tolist() == [1, 0]
 
@@ -180,7 +180,7 @@ def test_blocks_first_then_the_rest_across_blocks() -> None:
     right = {"id": ["4", "3", "1", "9"], "block": ["y", "y", "x", "x"]}
     links = run_rules(left, right, [Field("id", "id")], 1.0)
     assert links.right.tolist() == [2, 3, 1, 0]  # 2 finds nobody and gets who is left
-    assert links.block.tolist() == ["x", LAST, "y", LAST]
+    assert links.block.tolist() == ["x", FURTHER, "y", FURTHER]
 
 
 def test_more_rows_than_partners_keep_their_place() -> None:

@@ -40,7 +40,9 @@ MOST_NAMES = 50  # columns that may be named at once; longer lists are taken for
 _CLOSE = 0.85  # two words with at least this Jaro-Winkler similarity count as the same
 # If the similarity itself is the score, it is cut into these grades to estimate its evidence.
 _GRADES = (0.75, 0.85, 0.92, 1.0)
-_DAY_FIRST = re.compile(r"(\d{1,2})[./-](\d{1,2})[./-](\d{4})")  # which of the two is the month does not matter, as long as both files agree
+_DAY_FIRST = re.compile(
+    r"(\d{1,2})[./-](\d{1,2})[./-](\d{4})"
+)  # which of the two is the month does not matter, as long as both files agree
 
 
 @dataclass(frozen=True, repr=False)
@@ -101,7 +103,9 @@ class Field(PlainlyShown):
             )
         near = {"date": _NEAR_DAYS, "number": 10.0 * self.tolerance or _NEAR_NUMBER}.get(compare, 0.0)
         if self.near is not None and not 0.0 <= plain_number(self.near) < math.inf:
-            raise StudyError(f"Field {shown(self.name)}: near must be a difference of 0 or more, not {shown(self.near)}.")
+            raise StudyError(
+                f"Field {shown(self.name)}: near must be a difference of 0 or more, not {shown(self.near)}."
+            )
         object.__setattr__(self, "near", near if self.near is None else float(self.near))
         object.__setattr__(self, "kind", kind)
         object.__setattr__(self, "compare", compare)

@@ -13,13 +13,23 @@ from numpy.typing import NDArray
 
 from dplinked.linker.evidence import compare_records
 from dplinked.linker.fields import Comparer
-from dplinked.linker.passes import ALL_PAIRS, BlockingPass, Key, Plan, choose_passes, make_keys, pair_budget, pairs_of, plan_pass
+from dplinked.linker.passes import (
+    ALL_PAIRS,
+    BlockingPass,
+    Key,
+    Plan,
+    choose_passes,
+    make_keys,
+    pair_budget,
+    pairs_of,
+    plan_pass,
+)
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
 
 BYTES_PER_PAIR = 16  # for its score, its pattern of agreement, and the assignment's own copy of the score
-_AT_ONCE = 1_000_000  # pairs that are compared at a time
+_AT_ONCE = 10_000, 1_000_000  # pairs that are compared at a time, at least and at most
 _HOPELESS = 256.0  # a pair whose odds are below one in so many cannot compete
 _BY_CHANCE = 1_000  # records of each file that tell how often keys of blocks agree by chance
 
@@ -80,10 +90,11 @@ def compare_leftovers(
     """
     plans, dear = _plan_passes(rest, [*comparers, *block_comparers], memory)
     chance = [_chance_levels(comparer, rng) for comparer in block_comparers]
-    least = max(1.0, min(rest.left.size, rest.right.size) / _HOPELESS)
+    least = min(rest.left.size, rest.right.size) / _HOPELESS
+    at_once = int(np.clip(memory / (4 * BYTES_PER_PAIR), *_AT_ONCE))
     parts = []
     for k, plan in enumerate(plans):
-        for left, right, each in _chunks(plan, rest):
+        for left, right, each in _chunks(plan, rest, at_once):
             score, pattern = compare_records(comparers, left, right, each=each)
             levels = [(one.block if each else one.pairs)(left, right)[0] for one in block_comparers]
             likely = ratio[pattern]
@@ -91,10 +102,21 @@ def compare_leftovers(
                 likely = likely / share[level]
             kept = np.nonzero(likely >= least)
             i, j = (left[kept[0]], right[kept[1]]) if each else (left[kept], right[kept])
-            parts.append((i, j, score[kept].astype(np.float64), pattern[kept].astype(np.int64), np.full(i.size, k), *(level[kept] for level in levels)))
+            parts.append(
+                (
+                    i,
+                    j,
+                    score[kept].astype(np.float64),
+                    pattern[kept].astype(np.int64),
+                    np.full(i.size, k),
+                    *(level[kept] for level in levels),
+                )
+            )
     left, right, score, pattern, found_by, *levels = (np.concatenate(part) for part in zip(*parts, strict=True))
     new = _first_of_each(left * rest.right_block.size + right)
-    left, right, score, pattern, found_by, *levels = (part[new] for part in (left, right, score, pattern, found_by, *levels))
+    left, right, score, pattern, found_by, *levels = (
+        part[new] for part in (left, right, score, pattern, found_by, *levels)
+    )
     within = (rest.left_block[left] == rest.right_block[right]) & (rest.left_block[left] >= 0)
     sure = ~within & (score >= threshold) & (ratio[pattern] >= min(rest.left.size, rest.right.size))
     sure[sure] = _first_of_each(left[sure], mask=True)
@@ -106,28 +128,26 @@ def compare_leftovers(
     return Found(*(part[kept] for part in (left, right, score, pattern, factor, within, found_by)), [*passes, *dear])
 
 
-def _plan_passes(rest: Leftovers, comparers: Sequence[Comparer], memory: float) -> tuple[list[Plan], list[BlockingPass]]:
+def _plan_passes(
+    rest: Leftovers, comparers: Sequence[Comparer], memory: float
+) -> tuple[list[Plan], list[BlockingPass]]:
     """All pairs if they fit into memory; otherwise those within blocks, and those of further passes."""
     n, m = rest.left.size, rest.right.size
     if n * m * BYTES_PER_PAIR <= memory:
-        return [Plan(f"of those left over: {ALL_PAIRS}", np.zeros(n, np.int64), np.zeros(m, np.int64), n * m)], []
+        return [Plan(ALL_PAIRS, np.zeros(n, np.int64), np.zeros(m, np.int64), n * m)], []
     budget = pair_budget(n, m)
     within = plan_pass([Key("within blocks", -1, rest.left_block[rest.left], rest.right_block[rest.right], False)])
     plans, dear = choose_passes([key.of(rest.left, rest.right) for key in make_keys(comparers)], budget)
-    named = [within] * (within.pairs <= budget) + plans
-    return (
-        [Plan(f"of those left over: {plan.name}", plan.left, plan.right, plan.pairs) for plan in named],
-        [BlockingPass(f"of those left over: {one.name}", one.pairs) for one in dear],
-    )
+    return [within] * (within.pairs <= budget) + plans, dear
 
 
-def _chunks(plan: Plan, rest: Leftovers) -> Iterator[tuple[Integers, Integers, bool]]:
+def _chunks(plan: Plan, rest: Leftovers, at_once: int) -> Iterator[tuple[Integers, Integers, bool]]:
     """Records to compare, and whether each is to be compared with each."""
     if plan.pairs == rest.left.size * rest.right.size:
-        rows = max(1, _AT_ONCE // rest.right.size)
+        rows = max(1, at_once // rest.right.size)
         yield from ((rest.left[k : k + rows], rest.right, True) for k in range(0, rest.left.size, rows))
     else:
-        yield from ((rest.left[i], rest.right[j], False) for i, j in pairs_of(plan, _AT_ONCE))
+        yield from ((rest.left[i], rest.right[j], False) for i, j in pairs_of(plan, at_once))
 
 
 def _chance_levels(comparer: Comparer, rng: np.random.Generator) -> Floats:

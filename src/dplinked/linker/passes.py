@@ -20,7 +20,10 @@ from dplinked.linker.fields import Comparer
 Integers = NDArray[np.int64]
 
 ALL_PAIRS = "all pairs"
-_LEAST_BUDGET, _BUDGET_PER_ROW = 2_000_000, 25  # pairs that are compared at most, and how many for each record of the larger file
+_LEAST_BUDGET, _BUDGET_PER_ROW = (
+    2_000_000,
+    25,
+)  # pairs that are compared at most, and how many for each record of the larger file
 _MOST_PASSES = 12
 _LEAST_GAIN = 0.001  # share of true pairs that a pass must add, by the model of errors
 _SAMPLE = 5_000  # records of each file from which costs are foretold
@@ -88,7 +91,9 @@ def make_keys(comparers: Sequence[Comparer]) -> list[Key]:
         for part, values, lenient in _parts(comparer):
             known: dict[Any, int] = {}
             codes = [-1 if value is None else known.setdefault(value, len(known)) for value in values]
-            of_value = np.array([*codes, -1], dtype=np.int64)  # the last one stands for a missing value, whose code is -1
+            of_value = np.array(
+                [*codes, -1], dtype=np.int64
+            )  # the last one stands for a missing value, whose code is -1
             sides = of_value[comparer.left], of_value[comparer.right]
             keys.append(Key(f"{comparer.field.name}{part}", place, *sides, lenient))
     return keys
@@ -101,7 +106,11 @@ def _parts(comparer: Comparer) -> Iterator[tuple[str, list[Any], bool]]:
         year, month, day = (values[:, part].tolist() for part in range(3))
         either = [(y, min(m, d), max(m, d)) for y, m, d in zip(year, month, day, strict=True)]
         yield " (day and month in any order)", either, False
-        for name, parts in (("year and month", (year, month)), ("month and day", (month, day)), ("year and day", (year, day))):
+        for name, parts in (
+            ("year and month", (year, month)),
+            ("month and day", (month, day)),
+            ("year and day", (year, day)),
+        ):
             yield f" ({name})", list(zip(*parts, strict=True)), True
         return
     if compare == "number":
@@ -176,7 +185,9 @@ def choose_passes(keys: Sequence[Key], budget: int) -> tuple[list[Plan], list[Bl
     if not chosen:  # all of them cost more than is allowed: the cheapest is better than none
         chosen = [int(np.argmin(costs))]
     gains = finds[:, missed].sum(axis=1) / _PATTERNS
-    dear = [k for k in np.argsort(-gains, kind="stable").tolist() if gains[k] >= _LEAST_GAIN and spent + costs[k] > budget]
+    dear = [
+        k for k in np.argsort(-gains, kind="stable").tolist() if gains[k] >= _LEAST_GAIN and spent + costs[k] > budget
+    ]
     return [plan_pass(options[k]) for k in chosen], [
         BlockingPass(_pass_name(options[k]), round(costs[k])) for k in dear[:_LEFT_OUT]
     ]
@@ -214,7 +225,10 @@ def _count_pairs(left: Integers, right: Integers) -> int:
 def _foretell_costs(options: Sequence[tuple[Key, ...]]) -> NDArray[np.float64]:
     """About how many pairs each pass compares, from some of the records."""
     first = options[0][0]
-    some = [np.unique(np.linspace(0, size - 1, min(size, _SAMPLE)).astype(np.int64)) for size in (first.left.size, first.right.size)]
+    some = [
+        np.unique(np.linspace(0, size - 1, min(size, _SAMPLE)).astype(np.int64))
+        for size in (first.left.size, first.right.size)
+    ]
     scale = first.left.size * first.right.size / (some[0].size * some[1].size)
     sampled = {id(key): key.of(*some) for key in {id(key): key for keys in options for key in keys}.values()}
     return np.array([scale * _count_pairs(*_joint_codes([sampled[id(key)] for key in keys])) for keys in options])

@@ -30,7 +30,10 @@ LAST = "(last)"  # group of the rows that were linked last, at random
 UNLINKED = "(unlinked)"  # group of the rows without a partner
 LATE = (WEAK, FURTHER, LAST, UNLINKED)  # groups that are no blocks, each a population of its own
 NO_KEY = "(missing)"  # block of the rows without a block key
+MEMORY = 2e9  # how many bytes the pairs of a block may take, unless it is said
+_ROUNDS = ("left over", "still left over", "left over at last")  # how often records without a link are compared again
 _SAMPLED = 1_000  # left-over records of each file whose pairs tell how records agree by chance
+_LEAST_ROWS = 10  # of a group that is no block
 _DENSE_PAIRS = 25_000_000  # blocks with at most this many pairs are assigned as a dense matrix
 
 
@@ -104,7 +107,9 @@ def link_by_rules(
     state.note_blocks(sum(left.size * right.size for _, left, right in blocks))
     if not greedy:
         codes = _block_codes(left_blocks, right_blocks)
-        state.link_rest(codes, block_comparers, rng)
+        for when in _ROUNDS:
+            if not state.link_rest(when, codes, block_comparers, rng):
+                break
     state.link_at_random(rng)
     return replace(state.links(), floor=threshold) if greedy else state.links()
 
@@ -139,9 +144,20 @@ def encode_names(keys: NDArray[np.object_]) -> tuple[list[str | None], Integers]
     return list(places), codes
 
 
-def unlinked_name(right: Integers) -> str:
-    """Name of the group of rows without a partner. A single such row joins those linked last, since a block of one row counts as correct."""
-    return UNLINKED if (right < 0).sum() > 1 else LAST
+def settle_groups(block: NDArray[np.object_], right: Integers) -> None:
+    """Name the group of rows without a partner, and join groups of few rows that are no blocks, in place.
+
+    Few rows tell nothing of their accuracy, and a block of one row counts as correct: a single row without a partner joins those linked last. Small groups
+    join the next surer or less sure one that there is.
+    """
+    block[right < 0] = UNLINKED if (right < 0).sum() > 1 else LAST
+    rows = {name: int((block == name).sum()) for name in (WEAK, FURTHER, LAST)}
+    for name, others in ((WEAK, (FURTHER, LAST)), (FURTHER, (WEAK, LAST)), (LAST, (FURTHER, WEAK))):
+        join = next((other for other in others if rows[other]), None)
+        if 0 < rows[name] < _LEAST_ROWS and join is not None:
+            block[block == name] = join
+            rows[join] += rows[name]
+            rows[name] = 0
 
 
 class _Linking:
@@ -195,43 +211,57 @@ class _Linking:
         self.passes.append(BlockingPass("within blocks", pairs, found, linked))
 
     def link_rest(
-        self, codes: tuple[Integers, Integers], block_comparers: Sequence[Comparer], rng: np.random.Generator
-    ) -> None:
-        """Link the records that are left over by the evidence of their pairs, within blocks and across them, if it is better than that of random pairs.
+        self, when: str, codes: tuple[Integers, Integers], block_comparers: Sequence[Comparer], rng: np.random.Generator
+    ) -> bool:
+        """Link the records that are left over by the evidence of their pairs, within blocks and across them; says whether any were linked.
 
-        The assignment is the one with the largest total log-likelihood ratio: of the agreement in fields, and in the columns that blocks are made of.
+        The assignment is the one with the largest total log-likelihood ratio: of the agreement in fields, and in the columns that blocks are made of. The fewer
+        are left over, the more of their pairs can be compared, and the less evidence suffices.
         """
         rest = Leftovers(
             rng.permutation(np.flatnonzero(self.right < 0)), rng.permutation(np.flatnonzero(self.free_right)), *codes
         )
         if not (rest.left.size and rest.right.size):
-            return
-        some = rest.left[:_SAMPLED], rest.right[:_SAMPLED]
-        sampled = np.bincount(compare_records(self.comparers, *some)[1].ravel(), minlength=self.patterns.size)
-        scale = rest.left.size * rest.right.size / (some[0].size * some[1].size)
-        self.patterns += np.rint(sampled * scale).astype(np.int64)
-        self.ratio = self._estimate_ratio()
+            return False
+        if self.ratio is None:
+            self._sample_patterns(rest)
+            self.ratio = self._estimate_ratio()
+        over = int(((self.right >= 0) & ~np.isin(self.block, LATE)).sum())
         found = compare_leftovers(
-            rest, self.comparers, block_comparers, self.ratio, threshold=self.threshold, linked=int((self.right >= 0).sum()),
-            memory=self.memory, rng=rng,
-        )  # fmt: skip
+            rest,
+            self.comparers,
+            block_comparers,
+            self.ratio,
+            threshold=self.threshold,
+            linked=over,
+            memory=self.memory,
+            rng=rng,
+        )
         self.seen.append((found.left, found.right, found.score, found.pattern, found.factor))
-        gain = np.log(self.ratio[found.pattern] * found.factor) + 1e-9
-        taken = assign_sparse(found.left, found.right, gain)
+        gain = np.log(self.ratio[found.pattern] * found.factor)
+        taken = assign_sparse(found.left, found.right, gain - gain.min(initial=0.0) + 1e-9)
         for name, chosen in ((WEAK, taken & found.within), (FURTHER, taken & ~found.within)):
             self._add_links(name, found.left[chosen], found.right[chosen], found.score[chosen])
         links = np.bincount(found.found_by[taken], minlength=len(found.passes)).tolist()
         self.passes += [
-            one if one.found is None else replace(one, linked=count)
+            replace(one, name=f"{when}: {one.name}", linked=None if one.found is None else count)
             for one, count in zip(found.passes, links, strict=True)
         ]
+        return bool(taken.any())
+
+    def _sample_patterns(self, rest: Leftovers) -> None:
+        """Count the patterns of left-over records too, from the pairs of some of them."""
+        left, right = rest.left[:_SAMPLED], rest.right[:_SAMPLED]
+        sampled = np.bincount(compare_records(self.comparers, left, right)[1].ravel(), minlength=self.patterns.size)
+        scale = rest.left.size * rest.right.size / (left.size * right.size)
+        self.patterns += np.rint(sampled * scale).astype(np.int64)
 
     def link_at_random(self, rng: np.random.Generator) -> None:
         """Link the remaining records at random. Those for whom nobody remains keep their place without a partner."""
         left, right = np.flatnonzero(self.right < 0), np.flatnonzero(self.free_right)
         few = min(left.size, right.size)
         self._add_links(LAST, rng.permutation(left)[:few], rng.permutation(right)[:few], np.full(few, np.nan))
-        self.block[self.right < 0] = unlinked_name(self.right)
+        settle_groups(self.block, self.right)
 
     def _estimate_ratio(self) -> Floats:
         """Likelihood ratio of each pattern; the estimation starts from the pairs over the threshold."""
@@ -246,7 +276,13 @@ class _Linking:
     def links(self) -> Links:
         """The finished links, with the evidence of all pairs that might have been some."""
         ratio = self._estimate_ratio() if self.ratio is None else self.ratio
-        none: list[Any] = [np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros(0), np.zeros(0, np.int64), np.zeros(0)]
+        none: list[Any] = [
+            np.zeros(0, np.int64),
+            np.zeros(0, np.int64),
+            np.zeros(0),
+            np.zeros(0, np.int64),
+            np.zeros(0),
+        ]
         left, right, score, pattern, factor = map(np.concatenate, zip(none, *self.seen, strict=True))
         candidates = Candidates(left, right, score, ratio[pattern] * factor, self.right.size, self.free_right.size)
         return Links(self.right, self.score, self.block, _distinct_pairs(candidates), passes=tuple(self.passes))

@@ -19,7 +19,7 @@ from dplinked.errors import DplinkedError, StudyError, raise_alone, shown
 from dplinked.linker.assignment import Candidates, assign_sparse
 from dplinked.linker.fields import Comparer, Field
 from dplinked.linker.passes import BlockingPass, Plan, choose_passes, make_keys, pair_budget
-from dplinked.linker.rules import FURTHER, LAST, WEAK, Links, unlinked_name
+from dplinked.linker.rules import FURTHER, LAST, WEAK, Links, settle_groups
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -44,20 +44,14 @@ class Scored:
 
 
 def link_by_splink(
-    left: pa.Table, right: pa.Table, comparers: Sequence[Comparer], *, settings: Any, engine: Any, threshold: float,
-    blocks: NDArray[np.object_], seed: int,
-) -> Links:  # fmt: skip
-    """Link two Arrow tables by Splink's match weights, one to one.
+    comparers: Sequence[Comparer], *, engine: Any, threshold: float, blocks: NDArray[np.object_], seed: int
+) -> Links:
+    """Link two files by Splink's match weights, one to one, with a model that follows from the fields.
 
     Parameters
     ----------
-    left, right
-        Tables with one column per field, under the same names in both; with `settings` in the types that they have in the files.
     comparers
-        The fields to compare. They are not used if `settings` are given.
-    settings
-        Splink's own settings, as a dict, a SettingsCreator or the path of a JSON file. A model that is already trained
-        is used as it is.
+        The fields to compare.
     engine
         ``"duckdb"``, ``"spark"`` (the active session, or else a local one), or a Spark session.
     threshold
@@ -70,17 +64,27 @@ def link_by_splink(
     Links over the threshold are made first. The records that they leave over are compared in further passes, within coarser keys or each with each: they are
     fewer, so that more of their pairs can be compared.
     """
-    first = _guarded(lambda: _score_files(left, right, comparers, settings, engine))
-    further = None
-    if settings is None:
-        sure = assign_sparse(first.candidates.left, first.candidates.right, first.candidates.score - log_odds(threshold))
-        rest = [
-            np.setdiff1d(np.arange(table.num_rows), taken[sure])
-            for table, taken in ((left, first.candidates.left), (right, first.candidates.right))
-        ]
-        if min(rest[0].size, rest[1].size) > 0:
-            further = _guarded(lambda: _score_rest(left, right, rest, comparers, first.model, engine))
+    first = _guarded(lambda: _score_files(comparers, engine))
+    candidates, further = first.candidates, None
+    sure = assign_sparse(candidates.left, candidates.right, candidates.score - log_odds(threshold))
+    rest = (
+        np.setdiff1d(np.arange(candidates.left_count), candidates.left[sure]),
+        np.setdiff1d(np.arange(candidates.right_count), candidates.right[sure]),
+    )
+    if min(rest[0].size, rest[1].size) > 0:
+        further = _guarded(lambda: _score_rest(rest, comparers, first.model, engine))
     return link_scored(first, further, threshold, blocks, seed)
+
+
+def score_by_settings(left: pa.Table, right: pa.Table, settings: Any, engine: Any) -> Scored:
+    """Score the pairs of two tables by Splink's own settings: a dict, a SettingsCreator or the path of a JSON file.
+
+    A model that is already trained is used as it is.
+    """
+    model = _read_settings(settings)
+    columns = left.column_names
+    train = None if _is_trained(model) else lambda linker: _train_settings(linker, columns)
+    return _guarded(lambda: _score(left, right, [], model, engine, train=train))
 
 
 def _guarded(score: Callable[[], Scored]) -> Scored:
@@ -102,36 +106,30 @@ def _guarded(score: Callable[[], Scored]) -> Scored:
             )
 
 
-def _score_files(left: pa.Table, right: pa.Table, comparers: Sequence[Comparer], settings: Any, engine: Any) -> Scored:
+def _score_files(comparers: Sequence[Comparer], engine: Any) -> Scored:
     """Train a model and score the pairs of its passes."""
-    n, m = left.num_rows, right.num_rows
-    if settings is not None:
-        model = _read_settings(settings)
-        return _score(left, right, [], model, engine, train=None if _is_trained(model) else lambda linker: _train(linker))
+    n, m = comparers[0].left.size, comparers[0].right.size
     plans, dear = choose_passes(make_keys(comparers), pair_budget(n, m))
     comparers = _safely_named(comparers)
     fields, large = [comparer.field for comparer in comparers], min(n, m) > _LARGE
     model = default_settings(fields, min(n, m) / (n * m))
-    scored = _score(
-        *_tables(comparers), plans, model, engine, train=lambda linker: _train(linker, fields, large)
-    )
+    scored = _score(*_tables(comparers), plans, model, engine, train=lambda linker: _train(linker, fields, large))
     return replace(scored, passes=(*scored.passes, *dear))
 
 
 def _score_rest(
-    left: pa.Table, right: pa.Table, rest: Sequence[NDArray[np.int64]], comparers: Sequence[Comparer], model: Any, engine: Any
-) -> Scored:  # fmt: skip
+    rest: tuple[NDArray[np.int64], NDArray[np.int64]], comparers: Sequence[Comparer], model: Any, engine: Any
+) -> Scored:
     """Score pairs of the records that are left over, by the model of all of them."""
     keys = [key.of(*rest) for key in make_keys(comparers)]
     plans, _ = choose_passes(keys, pair_budget(rest[0].size, rest[1].size))
     tables = [table.take(rows) for table, rows in zip(_tables(_safely_named(comparers)), rest, strict=True)]
-    fewer = np.log2(left.num_rows / rest[0].size)  # among fewer records, a pair needs less evidence to compete
+    n, m = comparers[0].left.size, comparers[0].right.size
+    fewer = np.log2(n / rest[0].size)  # among fewer records, a pair needs less evidence to compete
     found = _score(*tables, plans, model, engine, lowest=_LOWEST_WEIGHT - fewer)
-    candidates = Candidates(
-        rest[0][found.candidates.left], rest[1][found.candidates.right], found.candidates.score, found.candidates.evidence,
-        left.num_rows, right.num_rows,
-    )  # fmt: skip
-    named = [replace(one, name=f"of those left over: {one.name}") for one in found.passes]
+    of = found.candidates
+    candidates = Candidates(rest[0][of.left], rest[1][of.right], of.score, of.evidence, n, m)
+    named = [replace(one, name=f"left over: {one.name}") for one in found.passes]
     return replace(found, candidates=candidates, passes=tuple(named))
 
 
@@ -208,7 +206,10 @@ def _tables(comparers: Sequence[Comparer]) -> tuple[pa.Table, pa.Table]:
             columns = {name: values}
         for side, codes in zip(sides, (comparer.left, comparer.right), strict=True):
             for column, distinct in columns.items():
-                array = pa.array(distinct, pa.float64() if isinstance(distinct, np.ndarray) and distinct.dtype.kind == "f" else pa.string())
+                array = pa.array(
+                    distinct,
+                    pa.float64() if isinstance(distinct, np.ndarray) and distinct.dtype.kind == "f" else pa.string(),
+                )
                 side[column] = array.take(pa.array(codes, mask=codes < 0))
     return pa.table(sides[0]), pa.table(sides[1])
 
@@ -230,7 +231,9 @@ def default_settings(fields: Sequence[Field], prior: float) -> Any:
         unique_id_column_name=_POSITION,
         probability_two_random_records_match=prior,
         comparisons=[
-            graded[field.compare](field) if field.compare in graded else make.get(field.kind or "text", make["text"])(field.name)
+            graded[field.compare](field)
+            if field.compare in graded
+            else make.get(field.kind or "text", make["text"])(field.name)
             for field in fields
         ],
         retain_matching_columns=False,
@@ -260,13 +263,15 @@ def _compare_numbers(field: Field) -> Any:
 
     name, tolerance, near = field.name, field.tolerance, field.near or 0.0
     graded = [level.AbsoluteDifferenceLevel(name, tolerance) if tolerance else level.ExactMatchLevel(name)]
-    graded += [level.AbsoluteDifferenceLevel(name, near)] * (near > tolerance) + [level.PercentageDifferenceLevel(name, 0.1)]
+    graded += [level.AbsoluteDifferenceLevel(name, near)] * (near > tolerance) + [
+        level.PercentageDifferenceLevel(name, 0.1)
+    ]
     return cl.CustomComparison(
         output_column_name=name, comparison_levels=[level.NullLevel(name), *graded, level.ElseLevel()]
     )
 
 
-def _train(linker: Any, fields: Sequence[Field] | None = None, large: bool = False) -> None:
+def _train(linker: Any, fields: Sequence[Field], large: bool) -> None:
     """Train the model: agreement by chance from random pairs, agreement of matches by EM.
 
     EM runs twice, on pairs that agree on different columns, since a column that all pairs agree on cannot be trained.
@@ -274,22 +279,29 @@ def _train(linker: Any, fields: Sequence[Field] | None = None, large: bool = Fal
     from splink import block_on
 
     linker.training.estimate_u_using_random_sampling(max_pairs=_SAMPLED_PAIRS, seed=1)
-    sessions: list[tuple[str, ...]]
-    if fields is None:
-        names = [comparison.output_column_name for comparison in linker._settings_obj.comparisons]
-        sessions = [(name,) for name in names[:2]]
-    else:
-        order = [
-            [f.name for f in fields if f.kind == kind] for kind in ("id", "date", "name", "postcode", "text", "number")
-        ]
-        names = list(itertools.chain.from_iterable(order))
-        sessions = [(name,) for name in names[:2]]
-        if len(order[0]) + len(order[1]) < 2 and len(names) > 3:  # a single name is too common to find matches by
-            sessions[1:] = [tuple(names[1:3])]
-        if large and order[1] and order[2]:  # in large files too many pairs share a date
-            sessions = [(*s, order[2][0]) if s == (order[1][0],) else s for s in sessions]
+    order = [
+        [f.name for f in fields if f.kind == kind] for kind in ("id", "date", "name", "postcode", "text", "number")
+    ]
+    names = list(itertools.chain.from_iterable(order))
+    sessions: list[tuple[str, ...]] = [(name,) for name in names[:2]]
+    if len(order[0]) + len(order[1]) < 2 and len(names) > 3:  # a single name is too common to find matches by
+        sessions[1:] = [tuple(names[1:3])]
+    if large and order[1] and order[2]:  # in large files too many pairs share a date
+        sessions = [(*s, order[2][0]) if s == (order[1][0],) else s for s in sessions]
     for session in sessions if len(names) > 1 else []:
         linker.training.estimate_parameters_using_expectation_maximisation(block_on(*session))
+
+
+def _train_settings(linker: Any, columns: Sequence[str]) -> None:
+    """Train a model that was given: EM on pairs that agree on one of its columns, or by the rules that make its candidates."""
+    linker.training.estimate_u_using_random_sampling(max_pairs=_SAMPLED_PAIRS, seed=1)
+    model = linker.misc.save_model_to_json()
+    names = [comparison["output_column_name"] for comparison in model["comparisons"]]
+    rules = [f'l."{name}" = r."{name}"' for name in names if name in columns]
+    if len(rules) < 2:
+        rules = [rule["blocking_rule"] for rule in model["blocking_rules_to_generate_predictions"]]
+    for rule in rules[:2] if len(names) > 1 else []:
+        linker.training.estimate_parameters_using_expectation_maximisation(rule)
 
 
 def _read_settings(settings: Any) -> Any:
@@ -377,7 +389,7 @@ def link_scored(
     left_over, right_over = np.flatnonzero(right < 0), np.flatnonzero(free_right)
     few = min(left_over.size, right_over.size)
     right[rng.permutation(left_over)[:few]] = rng.permutation(right_over)[:few]
-    block[right < 0] = unlinked_name(right)
+    settle_groups(block, right)
     counted = [
         one if one.found is None else replace(one, linked=int(links)) for one, links in zip(passes, used, strict=True)
     ]
