@@ -15,9 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dplinked.linker.fields import Field
+from dplinked.linker.leftovers import BYTES_PER_PAIR
 from dplinked.linker.quality import AccuracyEstimate, Strata
 from dplinked.linker.resemblance import Resemblance
-from dplinked.linker.leftovers import BYTES_PER_PAIR
 from dplinked.linker.rules import FURTHER, LAST, LATE, MEMORY, UNLINKED, WEAK, Links
 from dplinked.report import charts
 from dplinked.report.document import Chart, Document, Facts, Part, Section, Steps, Table
@@ -157,7 +157,7 @@ def _comparison(field: Field, method: str) -> str:
     if field.compare == "number" and field.tolerance:
         shown += f" within {field.tolerance:g}"
     if field.compare in ("number", "date"):
-        shown += f", half within {field.near:g}" + " days" * (field.compare == "date")
+        shown += f" (½ within {field.near:g}{' days' * (field.compare == 'date')})"
     return shown if field.weight == 1.0 else f"{shown}, weight {field.weight:g}"
 
 

@@ -5,6 +5,7 @@ Where all of their pairs fit into memory, all are compared. Otherwise those with
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -30,6 +31,7 @@ Integers = NDArray[np.int64]
 
 BYTES_PER_PAIR = 16  # for its score, its pattern of agreement, and the assignment's own copy of the score
 _AT_ONCE = 10_000, 1_000_000  # pairs that are compared at a time, at least and at most
+_LEAST_BUDGET = 2_000_000  # pairs that are always worth comparing
 _HOPELESS = 256.0  # a pair whose odds are below one in so many cannot compete
 _BY_CHANCE = 1_000  # records of each file that tell how often keys of blocks agree by chance
 
@@ -52,28 +54,46 @@ class Found:
     ----------
     left, right, score, pattern
         Positions of both records, and how they agree.
-    factor
-        What agreement in the columns of blocks adds to the evidence.
-    within
-        Whether both records are in the same block.
+    levels
+        Levels of agreement in the columns that blocks are made of (N × columns).
     found_by
-        The pass that found each pair first, as a position in `passes`.
+        The pass that found each pair.
     """
 
     left: Integers
     right: Integers
     score: Floats
     pattern: Integers
+    levels: NDArray[np.int8]
+    found_by: Integers
+
+    def take(self, rows: Integers | NDArray[np.bool_]) -> Found:
+        """Some of the pairs."""
+        return Found(**{field.name: getattr(self, field.name)[rows] for field in dataclasses.fields(self)})
+
+
+@dataclass(frozen=True)
+class Competing:
+    """Pairs of left-over records with enough evidence to compete, the passes that found them, and of each (N):
+
+    Attributes
+    ----------
+    factor
+        What agreement in the columns of blocks adds to the evidence.
+    within
+        Whether both records are in the same block.
+    """
+
+    pairs: Found
     factor: Floats
     within: NDArray[np.bool_]
-    found_by: Integers
     passes: list[BlockingPass]
 
 
 def compare_leftovers(
     rest: Leftovers, comparers: Sequence[Comparer], block_comparers: Sequence[Comparer], ratio: Floats, *,
     threshold: float, linked: int, memory: float, rng: np.random.Generator,
-) -> Found:  # fmt: skip
+) -> Competing:  # fmt: skip
     """Find the pairs of left-over records that have evidence.
 
     Parameters
@@ -90,42 +110,51 @@ def compare_leftovers(
     """
     plans, dear = _plan_passes(rest, [*comparers, *block_comparers], memory)
     chance = [_chance_levels(comparer, rng) for comparer in block_comparers]
-    least = min(rest.left.size, rest.right.size) / _HOPELESS
+    fewest = min(rest.left.size, rest.right.size)
     at_once = int(np.clip(memory / (4 * BYTES_PER_PAIR), *_AT_ONCE))
-    parts = []
+    none, width = np.zeros(0, np.int64), len(block_comparers)
+    parts = [Found(none, none, np.zeros(0), none, np.zeros((0, width), np.int8), none)]
     for k, plan in enumerate(plans):
         for left, right, each in _chunks(plan, rest, at_once):
             score, pattern = compare_records(comparers, left, right, each=each)
             levels = [(one.block if each else one.pairs)(left, right)[0] for one in block_comparers]
-            likely = ratio[pattern]
-            for level, share in zip(levels, chance, strict=True):
-                likely = likely / share[level]
-            kept = np.nonzero(likely >= least)
-            i, j = (left[kept[0]], right[kept[1]]) if each else (left[kept], right[kept])
-            parts.append(
-                (
-                    i,
-                    j,
-                    score[kept].astype(np.float64),
-                    pattern[kept].astype(np.int64),
-                    np.full(i.size, k),
-                    *(level[kept] for level in levels),
-                )
+            kept = np.nonzero(
+                _times_levels(ratio[pattern], levels, [1.0 / share for share in chance]) >= fewest / _HOPELESS
             )
-    left, right, score, pattern, found_by, *levels = (np.concatenate(part) for part in zip(*parts, strict=True))
-    new = _first_of_each(left * rest.right_block.size + right)
-    left, right, score, pattern, found_by, *levels = (
-        part[new] for part in (left, right, score, pattern, found_by, *levels)
+            i, j = (left[kept[0]], right[kept[1]]) if each else (left[kept], right[kept])
+            agreed = np.array([level[kept] for level in levels], dtype=np.int8).reshape(width, i.size).T
+            parts.append(
+                Found(i, j, score[kept].astype(np.float64), pattern[kept].astype(np.int64), agreed, np.full(i.size, k))
+            )
+    pairs = _joined(parts)
+    pairs = pairs.take(_first_of_each(pairs.left * rest.right_block.size + pairs.right))
+    within = (rest.left_block[pairs.left] == rest.right_block[pairs.right]) & (rest.left_block[pairs.left] >= 0)
+    sure = pairs.take(~within & (pairs.score >= threshold) & (ratio[pairs.pattern] >= fewest))
+    sure = sure.take(_first_of_each(sure.left))
+    tells = [_matching_levels(sure.levels[:, c], linked, share.size - 1) / share for c, share in enumerate(chance)]
+    factor = _times_levels(np.ones(pairs.left.size), list(pairs.levels.T), tells)
+    enough = ratio[pairs.pattern] * factor >= fewest / _HOPELESS
+    pairs = pairs.take(enough)
+    counts = np.bincount(pairs.found_by, minlength=len(plans)).tolist()
+    passes = [BlockingPass(plan.name, plan.pairs, count) for plan, count in zip(plans, counts, strict=True)]
+    return Competing(pairs, factor[enough], within[enough], [*passes, *dear])
+
+
+def _times_levels(values: Floats, levels: Sequence[NDArray[np.int8]], of_level: Sequence[Floats]) -> Floats:
+    """Values times what each level of agreement stands for; the last place of `of_level` is that of a missing value, whose level is -1."""
+    for level, each in zip(levels, of_level, strict=True):
+        values = values * each[level]
+    return values
+
+
+def _joined(parts: Sequence[Found]) -> Found:
+    """All pairs together."""
+    return Found(
+        **{
+            field.name: np.concatenate([getattr(part, field.name) for part in parts])
+            for field in dataclasses.fields(Found)
+        }
     )
-    within = (rest.left_block[left] == rest.right_block[right]) & (rest.left_block[left] >= 0)
-    sure = ~within & (score >= threshold) & (ratio[pattern] >= min(rest.left.size, rest.right.size))
-    sure[sure] = _first_of_each(left[sure], mask=True)
-    factor = np.ones(left.size)
-    for level, share in zip(levels, chance, strict=True):
-        factor *= _matching_levels(level[sure], linked, share.size - 1)[level] / share[level]
-    kept = ratio[pattern] * factor >= least
-    passes = [BlockingPass(plan.name, plan.pairs, int((found_by[kept] == k).sum())) for k, plan in enumerate(plans)]
-    return Found(*(part[kept] for part in (left, right, score, pattern, factor, within, found_by)), [*passes, *dear])
 
 
 def _plan_passes(
@@ -135,7 +164,7 @@ def _plan_passes(
     n, m = rest.left.size, rest.right.size
     if n * m * BYTES_PER_PAIR <= memory:
         return [Plan(ALL_PAIRS, np.zeros(n, np.int64), np.zeros(m, np.int64), n * m)], []
-    budget = pair_budget(n, m)
+    budget = pair_budget(n, m, _LEAST_BUDGET)
     within = plan_pass([Key("within blocks", -1, rest.left_block[rest.left], rest.right_block[rest.right], False)])
     plans, dear = choose_passes([key.of(rest.left, rest.right) for key in make_keys(comparers)], budget)
     return [within] * (within.pairs <= budget) + plans, dear
@@ -165,11 +194,6 @@ def _matching_levels(sure: NDArray[np.int8], linked: int, size: int) -> Floats:
     return np.append(counts / counts.sum(), 1.0)
 
 
-def _first_of_each(keys: Integers, *, mask: bool = False) -> NDArray[np.int64] | NDArray[np.bool_]:
-    """Positions of the first occurrence of each key, in order; or a mask of them."""
-    first = np.sort(np.unique(keys, return_index=True)[1])
-    if not mask:
-        return first
-    marked = np.zeros(keys.size, dtype=bool)
-    marked[first] = True
-    return marked
+def _first_of_each(keys: Integers) -> Integers:
+    """Positions of the first occurrence of each key, in order."""
+    return np.sort(np.unique(keys, return_index=True)[1])

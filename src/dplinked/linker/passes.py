@@ -129,7 +129,7 @@ def _parts(comparer: Comparer) -> Iterator[tuple[str, list[Any], bool]]:
 def _sound(text: str) -> str:
     """How the first word of a text sounds, roughly: the classes of its first four consonants, and whether it starts with a vowel."""
     word = unicodedata.normalize("NFKD", text).partition(" ")[0].replace("ph", "f")
-    classes = [_CLASSES.get(letter, "") for letter in word if letter.isalpha()]
+    classes = [_CLASSES.get(letter, "") for letter in word if "a" <= letter <= "z"]
     heard = [one for one, before in zip(classes, ["", *classes], strict=False) if one and one != before]
     return ("a" if classes and not classes[0] else "") + "".join(heard[:4])
 
@@ -151,9 +151,9 @@ _TEXT_PARTS: dict[str, tuple[tuple[str, Callable[[str], str]], ...]] = {
 # --- which passes ------------------------------------------------------------------------------------
 
 
-def pair_budget(left: int, right: int) -> int:
-    """How many pairs of two files of so many records are compared at most."""
-    return max(_LEAST_BUDGET, _BUDGET_PER_ROW * max(left, right))
+def pair_budget(left: int, right: int, least: int) -> int:
+    """How many pairs of two files of so many records are compared at most: so many for each record, and `least` in small files."""
+    return max(least, _BUDGET_PER_ROW * max(left, right))
 
 
 def choose_passes(keys: Sequence[Key], budget: int) -> tuple[list[Plan], list[BlockingPass]]:

@@ -228,21 +228,14 @@ class _Linking:
             self.ratio = self._estimate_ratio()
         over = int(((self.right >= 0) & ~np.isin(self.block, LATE)).sum())
         found = compare_leftovers(
-            rest,
-            self.comparers,
-            block_comparers,
-            self.ratio,
-            threshold=self.threshold,
-            linked=over,
-            memory=self.memory,
-            rng=rng,
-        )
-        self.seen.append((found.left, found.right, found.score, found.pattern, found.factor))
-        gain = np.log(self.ratio[found.pattern] * found.factor)
-        taken = assign_sparse(found.left, found.right, gain - gain.min(initial=0.0) + 1e-9)
+            rest, self.comparers, block_comparers, self.ratio, threshold=self.threshold, linked=over, memory=self.memory, rng=rng
+        )  # fmt: skip
+        pairs, evidence = found.pairs, self.ratio[found.pairs.pattern] * found.factor
+        self.seen.append((pairs.left, pairs.right, pairs.score, pairs.pattern, found.factor))
+        taken = assign_sparse(pairs.left, pairs.right, np.log(evidence) - np.log(evidence).min(initial=0.0) + 1e-9)
         for name, chosen in ((WEAK, taken & found.within), (FURTHER, taken & ~found.within)):
-            self._add_links(name, found.left[chosen], found.right[chosen], found.score[chosen])
-        links = np.bincount(found.found_by[taken], minlength=len(found.passes)).tolist()
+            self._add_links(name, pairs.left[chosen], pairs.right[chosen], pairs.score[chosen])
+        links = np.bincount(pairs.found_by[taken], minlength=len(found.passes)).tolist()
         self.passes += [
             replace(one, name=f"{when}: {one.name}", linked=None if one.found is None else count)
             for one, count in zip(found.passes, links, strict=True)

@@ -30,6 +30,7 @@ _PASS = "dplinked_pass_"
 _FILES = ("file_a", "file_b")
 _LOWEST_WEIGHT = -8.0  # pairs with lower log2 odds cannot compete with a link
 _LARGE = 200_000  # files are large if the smaller one has more records than this
+_LEAST_BUDGET = 500_000  # pairs that are always worth comparing
 _SAMPLED_PAIRS = 2_000_000  # random pairs from which the frequency of agreement by chance is estimated
 
 
@@ -109,7 +110,7 @@ def _guarded(score: Callable[[], Scored]) -> Scored:
 def _score_files(comparers: Sequence[Comparer], engine: Any) -> Scored:
     """Train a model and score the pairs of its passes."""
     n, m = comparers[0].left.size, comparers[0].right.size
-    plans, dear = choose_passes(make_keys(comparers), pair_budget(n, m))
+    plans, dear = choose_passes(make_keys(comparers), pair_budget(n, m, _LEAST_BUDGET))
     comparers = _safely_named(comparers)
     fields, large = [comparer.field for comparer in comparers], min(n, m) > _LARGE
     model = default_settings(fields, min(n, m) / (n * m))
@@ -122,11 +123,11 @@ def _score_rest(
 ) -> Scored:
     """Score pairs of the records that are left over, by the model of all of them."""
     keys = [key.of(*rest) for key in make_keys(comparers)]
-    plans, _ = choose_passes(keys, pair_budget(rest[0].size, rest[1].size))
+    plans, _ = choose_passes(keys, pair_budget(rest[0].size, rest[1].size, _LEAST_BUDGET))
     tables = [table.take(rows) for table, rows in zip(_tables(_safely_named(comparers)), rest, strict=True)]
     n, m = comparers[0].left.size, comparers[0].right.size
     fewer = np.log2(n / rest[0].size)  # among fewer records, a pair needs less evidence to compete
-    found = _score(*tables, plans, model, engine, lowest=_LOWEST_WEIGHT - fewer)
+    found = _score(tables[0], tables[1], plans, model, engine, lowest=_LOWEST_WEIGHT - fewer)
     of = found.candidates
     candidates = Candidates(rest[0][of.left], rest[1][of.right], of.score, of.evidence, n, m)
     named = [replace(one, name=f"left over: {one.name}") for one in found.passes]
@@ -173,8 +174,10 @@ def _score(
     prior = trained["probability_two_random_records_match"]
     found_by = pairs.column("match_key").cast(pa.int64()).to_numpy()
     rules = trained["blocking_rules_to_generate_predictions"]
-    names = [(plan.name, plan.pairs) for plan in plans] or [(str(rule["blocking_rule"]), None) for rule in rules]
-    counts = np.bincount(found_by, minlength=len(names))
+    named: list[tuple[str, int | None]] = [(plan.name, plan.pairs) for plan in plans]
+    if not plans:
+        named = [(str(rule["blocking_rule"]), None) for rule in rules]
+    counts = np.bincount(found_by, minlength=len(named)).tolist()
     return Scored(
         Candidates(
             left=np.where(swapped, positions[1], positions[0]),
@@ -185,7 +188,7 @@ def _score(
             right_count=right.num_rows,
         ),
         found_by,
-        tuple(BlockingPass(*name, found=int(count)) for name, count in zip(names, counts, strict=True)),
+        tuple(BlockingPass(name, pairs, count) for (name, pairs), count in zip(named, counts, strict=True)),
         trained,
     )
 
@@ -289,7 +292,7 @@ def _train(linker: Any, fields: Sequence[Field], large: bool) -> None:
     if large and order[1] and order[2]:  # in large files too many pairs share a date
         sessions = [(*s, order[2][0]) if s == (order[1][0],) else s for s in sessions]
     for session in sessions if len(names) > 1 else []:
-        linker.training.estimate_parameters_using_expectation_maximisation(block_on(*session))
+        _maximise(linker, block_on(*session))
 
 
 def _train_settings(linker: Any, columns: Sequence[str]) -> None:
@@ -301,6 +304,14 @@ def _train_settings(linker: Any, columns: Sequence[str]) -> None:
     if len(rules) < 2:
         rules = [rule["blocking_rule"] for rule in model["blocking_rules_to_generate_predictions"]]
     for rule in rules[:2] if len(names) > 1 else []:
+        _maximise(linker, rule)
+
+
+def _maximise(linker: Any, rule: Any) -> None:
+    """Train by EM on the pairs of a rule, if there are any; if not, what it would train keeps Splink's first guess."""
+    from splink.internals.exceptions import EMTrainingException
+
+    with contextlib.suppress(EMTrainingException):
         linker.training.estimate_parameters_using_expectation_maximisation(rule)
 
 
@@ -400,10 +411,10 @@ def _with_further(first: Scored, further: Scored) -> tuple[Candidates, NDArray[n
     """The candidates of all passes, each once: what found them, and whether that was a further pass."""
     a, b = first.candidates, further.candidates
     new = ~np.isin(b.left * b.right_count + b.right, a.left * a.right_count + a.right)
-    joined = Candidates(
-        *(np.concatenate([getattr(a, name), getattr(b, name)[new]]) for name in ("left", "right", "score", "evidence")),
-        a.left_count, a.right_count,
-    )  # fmt: skip
+    left, right, score, evidence = (
+        np.concatenate([getattr(a, name), getattr(b, name)[new]]) for name in ("left", "right", "score", "evidence")
+    )
+    joined = Candidates(left, right, score, evidence, a.left_count, a.right_count)
     found_by = np.concatenate([first.found_by, further.found_by[new] + len(first.passes)])
     return joined, found_by, np.arange(found_by.size) >= a.left.size
 
