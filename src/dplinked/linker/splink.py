@@ -297,10 +297,12 @@ def _train(linker: Any, fields: Sequence[Field], large: bool) -> None:
 
 def _train_settings(linker: Any, columns: Sequence[str]) -> None:
     """Train a model that was given: EM on pairs that agree on one of its columns, or by the rules that make its candidates."""
+    from splink import block_on
+
     linker.training.estimate_u_using_random_sampling(max_pairs=_SAMPLED_PAIRS, seed=1)
     model = linker.misc.save_model_to_json()
     names = [comparison["output_column_name"] for comparison in model["comparisons"]]
-    rules = [f'l."{name}" = r."{name}"' for name in names if name in columns]
+    rules = [block_on(name) for name in names if name in columns]
     if len(rules) < 2:
         rules = [rule["blocking_rule"] for rule in model["blocking_rules_to_generate_predictions"]]
     for rule in rules[:2] if len(names) > 1 else []:
