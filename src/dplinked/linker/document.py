@@ -128,18 +128,17 @@ def _describe_passes(linked: LinkageFacts) -> list[Part]:
     """What each pass compared, and what it found."""
     rows = [
         (
-            one.name,
-            "-" if one.pairs is None else f"{one.pairs:,}",
-            "not run" if one.found is None else f"{one.found:,}",
-            "-" if one.linked is None else f"{one.linked:,}",
+            str(k),
+            *("-" if count is None else f"{count:,}" for count in (one.pairs, one.found, one.linked)),
+            one.name if one.found is not None else f"not run: {one.name}",
         )
-        for one in linked.links.passes
+        for k, one in enumerate(linked.links.passes, 1)
     ]
     text = (
         "A pass compares the pairs that agree on what it is named after. A pair that no pass compares cannot be found. Might be links: pairs with enough evidence to compete that no earlier "
         "pass found. A pass that was not run would cost about so many pairs more."
     )
-    return [Table(("pass", "pairs compared", "might be links", "linked"), rows, "Passes"), text]
+    return [Table(("no.", "pairs compared", "might be links", "linked", "pass"), rows, "Passes"), text]
 
 
 def _field_name(field: Field) -> str:

@@ -105,7 +105,7 @@ def _parts(comparer: Comparer) -> Iterator[tuple[str, list[Any], bool]]:
     if compare == "date":
         year, month, day = (values[:, part].tolist() for part in range(3))
         either = [(y, min(m, d), max(m, d)) for y, m, d in zip(year, month, day, strict=True)]
-        yield " (day and month in any order)", either, False
+        yield " (day, month either way)", either, False
         for name, parts in (
             ("year and month", (year, month)),
             ("month and day", (month, day)),
@@ -116,7 +116,7 @@ def _parts(comparer: Comparer) -> Iterator[tuple[str, list[Any], bool]]:
     if compare == "number":
         width = 2.0 * (comparer.field.near or 0.0)
         yield "", [float(value) if np.isfinite(value) else None for value in values], False
-        for name, shift in (("about the same", 0.0), ("about the same, other steps", 0.5)) if width > 0.0 else ():
+        for name, shift in (("about the same", 0.0), ("about the same, shifted", 0.5)) if width > 0.0 else ():
             steps = np.floor(values / width + shift)
             yield f" ({name})", [float(step) if np.isfinite(step) else None for step in steps], True
         return
@@ -144,7 +144,7 @@ _TEXT_PARTS: dict[str, tuple[tuple[str, Callable[[str], str]], ...]] = {
         ("first half", lambda text: text[: (len(text) + 1) // 2]),
         ("second half", lambda text: text[len(text) // 2 :]),
     ),
-    "postcode": (("without its last letter", lambda text: text[:-1]), ("last letters", lambda text: text[1:])),
+    "postcode": (("without last letter", lambda text: text[:-1]), ("last letters", lambda text: text[1:])),
 }
 
 
