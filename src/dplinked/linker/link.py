@@ -198,7 +198,8 @@ def _check_found(links: Links, *, least: int | None) -> None:
     smaller = min(candidates.left_count, candidates.right_count)
     if smaller < _FEW:
         return
-    found = min(np.unique(candidates.left).size, np.unique(candidates.right).size)
+    alike = candidates.evidence > 1.0
+    found = min(np.unique(side[alike]).size for side in (candidates.left, candidates.right))
     if found < (smaller / _FEW if least is None else least):
         raise StudyError(
             "Hardly any records of the two files look like the same person, so the links would be random. Check that the fields hold the same things in both files, written "

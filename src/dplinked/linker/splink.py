@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from dplinked.errors import DplinkedError, StudyError, raise_alone, shown
 from dplinked.linker.assignment import Candidates, assign_sparse
 from dplinked.linker.fields import Comparer, Field
-from dplinked.linker.passes import BlockingPass, Plan, choose_passes, make_keys, pair_budget
+from dplinked.linker.passes import BlockingPass, Key, Plan, choose_passes, make_keys, pair_budget, plan_pass
 from dplinked.linker.rules import FURTHER, LAST, WEAK, Links, settle_groups
 
 if TYPE_CHECKING:
@@ -112,9 +112,8 @@ def _score_files(comparers: Sequence[Comparer], engine: Any) -> Scored:
     n, m = comparers[0].left.size, comparers[0].right.size
     plans, dear = choose_passes(make_keys(comparers), pair_budget(n, m, _LEAST_BUDGET))
     comparers = _safely_named(comparers)
-    fields, large = [comparer.field for comparer in comparers], min(n, m) > _LARGE
-    model = default_settings(fields, min(n, m) / (n * m))
-    scored = _score(*_tables(comparers), plans, model, engine, train=lambda linker: _train(linker, fields, large))
+    model, large = default_settings([one.field for one in comparers], min(n, m) / (n * m)), min(n, m) > _LARGE
+    scored = _score(*_tables(comparers), plans, model, engine, train=lambda linker: _train(linker, comparers, large))
     return replace(scored, passes=(*scored.passes, *dear))
 
 
@@ -274,25 +273,31 @@ def _compare_numbers(field: Field) -> Any:
     )
 
 
-def _train(linker: Any, fields: Sequence[Field], large: bool) -> None:
+def _train(linker: Any, comparers: Sequence[Comparer], large: bool) -> None:
     """Train the model: agreement by chance from random pairs, agreement of matches by EM.
 
-    EM runs twice, on pairs that agree on different columns, since a column that all pairs agree on cannot be trained.
+    EM runs twice, on pairs that agree on different columns, since a column that all pairs agree on cannot be trained. Columns that no pair agrees on are passed over.
     """
     from splink import block_on
 
     linker.training.estimate_u_using_random_sampling(max_pairs=_SAMPLED_PAIRS, seed=1)
     order = [
-        [f.name for f in fields if f.kind == kind] for kind in ("id", "date", "name", "postcode", "text", "number")
+        [comparer.field.name for comparer in comparers if comparer.field.kind == kind]
+        for kind in ("id", "date", "name", "postcode", "text", "number")
     ]
     names = list(itertools.chain.from_iterable(order))
-    sessions: list[tuple[str, ...]] = [(name,) for name in names[:2]]
+    sessions: list[tuple[str, ...]] = [(name,) for name in names]
     if len(order[0]) + len(order[1]) < 2 and len(names) > 3:  # a single name is too common to find matches by
-        sessions[1:] = [tuple(names[1:3])]
+        sessions.insert(1, tuple(names[1:3]))
     if large and order[1] and order[2]:  # in large files too many pairs share a date
         sessions = [(*s, order[2][0]) if s == (order[1][0],) else s for s in sessions]
-    for session in sessions if len(names) > 1 else []:
-        _maximise(linker, block_on(*session))
+    keys = {
+        one.field.name: Key("", k, one.left.astype(np.int64), one.right.astype(np.int64), False)
+        for k, one in enumerate(comparers)
+    }
+    usable = (session for session in sessions if plan_pass([keys[name] for name in session]).pairs > 0)
+    for session in itertools.islice(usable, 2) if len(names) > 1 else []:
+        linker.training.estimate_parameters_using_expectation_maximisation(block_on(*session))
 
 
 def _train_settings(linker: Any, columns: Sequence[str]) -> None:
@@ -306,14 +311,6 @@ def _train_settings(linker: Any, columns: Sequence[str]) -> None:
     if len(rules) < 2:
         rules = [rule["blocking_rule"] for rule in model["blocking_rules_to_generate_predictions"]]
     for rule in rules[:2] if len(names) > 1 else []:
-        _maximise(linker, rule)
-
-
-def _maximise(linker: Any, rule: Any) -> None:
-    """Train by EM on the pairs of a rule, if there are any; if not, what it would train keeps Splink's first guess."""
-    from splink.internals.exceptions import EMTrainingException
-
-    with contextlib.suppress(EMTrainingException):
         linker.training.estimate_parameters_using_expectation_maximisation(rule)
 
 
