@@ -205,6 +205,7 @@ class _Noise:
     vector_scale: Floats
     symmetric: bool
     centre: Floats
+    basis: Floats | None = None
 
 
 def _solve(

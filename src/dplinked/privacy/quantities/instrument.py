@@ -285,6 +285,9 @@ class ReleasedSums(Record):
         the mean iterate of a descent, or that of the second stage's steps.
     mixing
         What an error of the accuracy, relative to it, does to ``b - Hβ``, as a share of the slopes' part of Hβ.
+    basis
+        B (p×p), if noise has the scales above in other coordinates, ``Bβ``, in which the sums were released: that of the matrix is ``B'UB`` and that of the
+        vector ``B'u``. The intercept's coordinate comes first, and the others depend on slopes alone.
     """
 
     matrix: Floats
@@ -294,6 +297,7 @@ class ReleasedSums(Record):
     symmetric: bool
     centre: Floats
     mixing: float = 1.0
+    basis: Floats | None = None
 
 
 def release_sums(

@@ -25,7 +25,7 @@ from dplinked.sums.sql.columns import DesignColumns
 from dplinked.sums.sql.dialect import SqlEngine
 from dplinked.sums.sql.exact_sums import ExactSums, Reader, Scaled, log2_ceiling, shorten
 from dplinked.sums.sql.pairs import PairTable
-from dplinked.sums.sql.right_residuals import right_residuals, square
+from dplinked.sums.sql.right_residuals import right_residuals, square, whitened_squares
 from dplinked.sums.types import (
     BlockFacts,
     MeatClip,
@@ -35,6 +35,7 @@ from dplinked.sums.types import (
     PrivateResiduals,
     PrivateSums,
     ResidualClip,
+    Whitening,
 )
 
 Floats = NDArray[np.float64]
@@ -83,6 +84,10 @@ class SqlPass:
                 return replace(self, link_table=OneBlock(1.0, 0.0, weight * a))
         return replace(self, link_table=OneBlock(1.0, 0.0), blocks=None)
 
+    def whitened_squares(self, whitening: Whitening) -> PrivateMeat:
+        """Sum of squares of whitened rows by themselves."""
+        return whitened_squares(self.columns, self.link_table, self.count, whitening)
+
     def right_residuals(self, clip: ResidualClip, meat: MeatClip | None = None) -> PrivateResiduals:
         """The clipped residual equation of right links, and the squares of its contributions if they are asked for."""
         return right_residuals(self.columns, self.link_table, self.count, clip, meat)
@@ -96,8 +101,9 @@ class SqlPass:
         symmetric = self.design.half_widths is None and not isinstance(link_table, PairTable)
         contrast, weight = list[Scaled](), list[Scaled]()
         sums = ExactSums(self.engine, self.count)
+        by_block = isinstance(link_table, BlockTable) and link_table.linked
         if isinstance(link_table, BlockTable):
-            contrast, weight = [Scaled("a")], link_table.weight
+            contrast, weight = [Scaled("a")] if by_block else [], link_table.weight
             source = link_table.join_columns(rows, *(column.sql for column in (*contrast, *weight)))
         elif isinstance(link_table, PairTable):
             source, x = link_table.join_matches(self.engine, rows, x)
@@ -107,11 +113,15 @@ class SqlPass:
         for column in h:
             sums.add(column, z, *weight)
         sums.add(z, *weight)
-        for column in () if isinstance(link_table, BlockTable) else (*h, *x):
-            sums.add(column)
-        found = sums.fetch(source, self.count, "a" if isinstance(link_table, BlockTable) else "*")
+        if not by_block:
+            for column in (*h, *x):
+                sums.add(column, *weight)
+            if weight:
+                sums.add(*weight)
+        joined = [column.sql for column in (*contrast, *weight)]
+        found = sums.fetch(source, self.count, joined[0] if joined else "*")
         core, b, (sum_z,) = found.matrix(d, d, symmetric=symmetric), found.take(d), found.take(1)
-        if isinstance(link_table, BlockTable):
+        if isinstance(link_table, BlockTable) and by_block:
             found = self._block_sums(link_table, rows, symmetric)
             core = core + found.matrix(d, d, symmetric=symmetric)
         sum_h, sum_x, total = found.take(d), found.take(d), float(self.count)
@@ -192,18 +202,18 @@ class SqlPass:
         for i, k in enumerate(numeric):
             column = self.design.columns[k]
             low, high = ((edge - column.shift) / column.scale for edge in column.interval)
-            place = f"floor((x{k} - {double(low)}) * {double(bins / (high - low))})"
-            places.append(f"{self.engine.as_int(self.engine.clip(place, 0.0, bins - 1.0))} as p{i}")
+            place = f"(x{k} - {double(low)}) * {double(bins / (high - low))}"
+            places.append(f"{self.engine.as_int(f'floor({place})')} as p{i}")
         query = f"select {', '.join(places)} from ({self.columns.rows(None, scaled=False)}) cells"
         for row, place, count in self.engine.fetch(self.engine.histograms(query, len(numeric))):
-            counts[row, place] = count
+            counts[row, min(max(place, 0), bins - 1)] += count  # the upper bound, and what rounding puts beyond an end
         return PrivateCounts(counts)
 
     def residual_counts(self, predictor: Predictor, edges: Floats, ahead: bool = False) -> PrivateCounts:
         """Histogram of the absolute residuals that rows have on their own, between increasing public edges; the last bin is open."""
         residual, _ = self._own_residual(predictor)
         query = f"select abs({residual}) as r from ({self.columns.rows(None, scaled=False)}) cells"
-        place = _search(self.engine, "r", edges.tolist())
+        place = _count_below(self.engine, "r", edges)
         found = self.engine.fetch(f"select {place} as p, count(*) from ({query}) residuals group by {place}")
         counts = np.zeros(edges.size + 1, dtype=np.int64)
         for row, count in found:
@@ -292,6 +302,18 @@ class SqlPass:
         level = float(predictor.beta[:first].sum() + (1.0 - accuracy) * (slopes @ predictor.mean))
         fitted, reach = self.columns.fitted(predictor.beta, [0] * slopes.size)
         return f"z - {double(level)} - {double(accuracy)} * {fitted}", self.design.response.peak + abs(level) + reach
+
+
+def _count_below(engine: SqlEngine, value: str, edges: Floats) -> str:
+    """How many of the edges lie below a value. On a grid of equal ratios its logarithm tells, up to the last digit of an edge."""
+    steps = np.diff(np.log2(edges))
+    if not (steps.size and np.ptp(steps) <= 1e-9):
+        return _search(engine, value, edges.tolist())
+    double, first, last = engine.double, float(edges[0]), float(edges[-1])
+    step = (edges.size - 1) / math.log2(last / first)
+    between = f"ceil({double(step)} * log2({value} / {double(first)}))"
+    inside = f"case when {value} > {double(first)} then {between} else {double(0.0)} end"
+    return engine.as_int(f"case when {value} > {double(last)} then {double(edges.size)} else {inside} end")
 
 
 def _search(engine: SqlEngine, value: str, edges: Sequence[float], first: int = 0) -> str:
