@@ -18,7 +18,7 @@ from dplinked.linker import quality
 from dplinked.linker.assignment import Candidates, assign_sparse, matching_matrix
 from dplinked.linker.fields import Field, guess_kind, make_comparer, parse_field, read_fields
 from dplinked.linker.matches import find_matches
-from dplinked.linker.rules import LAST, UNLINKED, Links, estimate_evidence, link_by_rules
+from dplinked.linker.rules import FURTHER, LAST, UNLINKED, Links, estimate_evidence, link_by_rules
 from dplinked.simulate import two_files
 
 
@@ -38,6 +38,18 @@ def test_kinds_are_guessed_from_names_alone() -> None:
     assert guess_kind("idle") == "text"
 
 
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        ("birth_place", "text"), ("candidate_name", "name"), ("candidate", "text"), ("nationality", "text"), ("national_id", "id"), ("nhs number", "id"),
+        ("birthDate", "date"), ("DOB", "date"), ("birth", "date"), ("birth_name", "name"), ("birth_year", "number"), ("update", "text"), ("zip-code", "postcode"),
+        ("country_of_birth", "text"), ("village", "text"), ("age", "number"),
+    ],
+)  # fmt: skip
+def test_whole_words_tell_the_kind(name: str, kind: str) -> None:
+    assert guess_kind(name) == kind
+
+
 def test_fields_from_the_command_line() -> None:
     field = parse_field("forename=given_name:name")
     assert (field.name, field.right, field.kind) == ("forename", "given_name", "name")
@@ -51,7 +63,7 @@ def test_fields_from_the_command_line() -> None:
     [
         lambda: Field("x", "nam"), lambda: Field("x", compare="fuzzy"), lambda: Field("x", threshold=1.5),
         lambda: Field("x", weight=0.0), lambda: Field("x", tolerance=-1.0), lambda: read_fields("surname"),
-        lambda: read_fields([]), lambda: read_fields(["a", "a"]), lambda: read_fields([3]),
+        lambda: Field("x", "number", near=-1.0), lambda: Field("x", near=float("nan")), lambda: read_fields([]), lambda: read_fields(["a", "a"]), lambda: read_fields([3]),
     ],
 )  # fmt: skip
 def test_wrong_fields_are_refused(wrong) -> None:
@@ -75,9 +87,43 @@ def test_dates_count_partly_for_one_part_off_or_day_and_month_swapped() -> None:
     assert score[0].tolist() == [1, 1, 0.5, 0.5, 0, 0, 0]
 
 
+def test_days_apart_count_half() -> None:
+    _, score = compare(
+        Field("d", "date"), ["1999-12-30"], ["2000-01-02", "2000-01-06", "2000-01-07", "30/12/1999", "none"]
+    )
+    assert score[0].tolist() == [0.5, 0.5, 0, 1, 0]
+    assert compare(Field("d", "date", near=10), ["1999-12-30"], ["2000-01-07"])[1].tolist() == [[0.5]]
+    assert compare(Field("d", "date", near=0), ["1999-12-30"], ["2000-01-02"])[1].tolist() == [[0]]
+
+
+@pytest.mark.parametrize(
+    ("field", "scores"),
+    [
+        (Field("n", "number"), [1, 0.5, 0, 0]),
+        (Field("n", "number", near=0), [1, 0, 0, 0]),
+        (Field("n", "number", near=20), [1, 0.5, 0.5, 0]),
+        (Field("n", "number", tolerance=2), [1, 1, 0.5, 0]),
+    ],
+)
+def test_near_numbers_count_half(field: Field, scores: list[float]) -> None:
+    assert compare(field, ["100"], ["100.0", "101", "119", "-100"])[1][0].tolist() == scores
+
+
+@pytest.mark.parametrize(
+    "field",
+    [Field("x", "name"), Field("x", "id"), Field("x", "date"), Field("x", "number"), Field("x", threshold=None)],
+)
+def test_single_pairs_are_compared_like_all_of_them(field: Field) -> None:
+    texts = ["2001-02-03", "2001-03-02", "anna", "anne", "12", "13", "", None, "2001-02-04"]
+    comparer = make_comparer(field, *(pa.chunked_array([pa.array(part, pa.string())]) for part in (texts, texts[::-1])))
+    left, right = (part.ravel() for part in np.meshgrid(np.arange(9), np.arange(9), indexing="ij"))
+    for every, single in zip(comparer.block(np.arange(9), np.arange(9)), comparer.pairs(left, right), strict=True):
+        assert np.array_equal(every.ravel(), single)
+
+
 def test_numbers_within_their_tolerance_and_exact_texts() -> None:
     _, score = compare(Field("n", "number", tolerance=1.0, weight=2.0), ["3"], ["4", "4.5", "x"])
-    assert score[0].tolist() == [2, 0, 0]
+    assert score[0].tolist() == [2, 1, 0]
     _, score = compare(Field("n", "id"), ["007"], ["007", "7"])
     assert score[0].tolist() == [1, 0]
 
@@ -285,7 +331,7 @@ def test_blocks_first_then_the_rest_across_blocks() -> None:
     right = {"id": ["4", "3", "1", "9"], "block": ["y", "y", "x", "x"]}
     links = run_rules(left, right, [Field("id", "id")], 1.0)
     assert links.right.tolist() == [2, 3, 1, 0]  # 2 finds nobody and gets who is left
-    assert links.block.tolist() == ["x", LAST, "y", LAST]
+    assert links.block.tolist() == ["x", FURTHER, "y", FURTHER]
 
 
 def test_more_rows_than_partners_keep_their_place() -> None:

@@ -851,7 +851,7 @@ def test_releases_draw_random_numbers_at_the_door_only() -> None:
         "SecretAudit",
         "SecretSample",
         "known_accuracies",
-        "LAST",
+        "LATE",
         "UNLINKED",
         "BLOCK",
         "Linked",

@@ -25,8 +25,9 @@ from dplinked.linker.document import LinkageFacts, quality_document
 from dplinked.linker.fields import Field
 from dplinked.linker.files import check_kept, linkage_section, save_linked
 from dplinked.linker.matches import Matches, find_matches
+from dplinked.linker.passes import BlockingPass
 from dplinked.linker.resemblance import Resemblance, is_comparable, measure_resemblance
-from dplinked.linker.rules import LAST, UNLINKED, Links, encode_names
+from dplinked.linker.rules import LATE, Links, encode_names
 from dplinked.report.document import Document
 from dplinked.report.files import HTML, check_ending
 from dplinked.report.html import write_page
@@ -65,6 +66,8 @@ class Linked:
         A public number of links that count as checked in every group, for accuracies that stay hidden; see :meth:`audited`.
     overlap, duplicates
         What was declared about the files: see :func:`dplinked.link`.
+    readable
+        For each field, the share of the left and of the right records whose value could be compared.
     """
 
     left: pa.Table
@@ -80,6 +83,7 @@ class Linked:
     least_checked: int = quality.LEAST_CHECKED
     overlap: float | None = None
     duplicates: bool = True
+    readable: tuple[tuple[float, float], ...] = ()
 
     def __repr__(self) -> str:
         return f"Linked({self.left.num_rows:,} rows, method={self.method!r}, {len(self.strata.names)} groups of links)"
@@ -90,6 +94,11 @@ class Linked:
     def strata(self) -> quality.Strata:
         """Groups of rows that share an accuracy."""
         return quality.make_strata(self.links.block, self.links.band)
+
+    @property
+    def passes(self) -> tuple[BlockingPass, ...]:
+        """What was compared, pass by pass: how many pairs that took, how many might be links, and how many are. FOR THE STEWARD, not for publication."""
+        return self.links.passes
 
     @cached_property
     def matches(self) -> Matches:
@@ -170,7 +179,7 @@ class Linked:
         block = self.links.block
         if not self.strata.per_block:  # all blocks share one accuracy; a null key gets the accuracy `other`
             block = block.copy()
-            block[np.isin(block.astype(str), [LAST, UNLINKED])] = None
+            block[np.isin(block.astype(str), LATE)] = None
         score = self.links.score
         return {
             BLOCK: pa.array(block.tolist(), pa.string()),
@@ -288,7 +297,7 @@ class Linked:
                 "Divide links into bands once, and before the answers of an audit are read back: linked.banded(…).audited(…)."
             )
         _check_bands(bands)
-        own, divided = self._own_probability, ~np.isin(self.links.block.astype(str), [LAST, UNLINKED])
+        own, divided = self._own_probability, ~np.isin(self.links.block.astype(str), LATE)
         cuts = quality.choose_cuts(own[divided], bands) if isinstance(bands, int) else list(bands)
         block, band = quality.band_links(self.links.block, own, cuts)
         banded = self._changed(
@@ -422,7 +431,7 @@ class Linked:
         """The mean accuracy of all rows under a linkage model."""
 
         def of(name: str) -> float:
-            found = linkage.accuracy_of(None if name in (LAST, UNLINKED) and not self.strata.per_block else name)
+            found = linkage.accuracy_of(None if name in LATE and not self.strata.per_block else name)
             return found if found is not None else linkage.other_accuracy or 0.0
 
         return float(np.average([of(name) for name in self.strata.names], weights=self.strata.rows))
@@ -446,7 +455,17 @@ class Linked:
         found = list(self._resemblance.values()) if self.links.candidates.left.size else []
         secret = self.audit is not None and self.audit.secret is not None
         return quality_document(
-            LinkageFacts(rows, self.links, self.fields, self.method, self.strata, self._open_estimates, found, secret)
+            LinkageFacts(
+                rows,
+                self.links,
+                self.fields,
+                self.method,
+                self.strata,
+                self._open_estimates,
+                found,
+                secret,
+                self.readable,
+            )
         )
 
     def linkage_toml(self) -> str:

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from dplinked.errors import StudyError
 from dplinked.linker.assignment import assign_sparse
 from dplinked.linker.matches import Matches
-from dplinked.linker.rules import LAST, UNLINKED, Links, encode_names
+from dplinked.linker.rules import LATE, UNLINKED, Links, encode_names
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
@@ -45,7 +45,7 @@ class Strata:
     Attributes
     ----------
     names
-        Their names. The rows of ``(last)`` were linked across blocks; those of ``(unlinked)`` have no partner.
+        Their names. The rows of ``(weak)`` and ``(further)`` were linked below the threshold or across blocks, those of ``(last)`` at random; those of ``(unlinked)`` have no partner.
     of_row
         The stratum of each row, as a position in `names` (n).
     rows
@@ -54,7 +54,7 @@ class Strata:
         Whether each block is a stratum of its own.
     kinds
         The population that each stratum is drawn from, whose strata have like accuracies: its band of probabilities, if there are any, and -1 for
-        rows that were linked across blocks.
+        rows that were not linked over the threshold within their block.
     """
 
     names: tuple[str, ...]
@@ -131,13 +131,13 @@ def make_strata(blocks: NDArray[np.object_], bands: Integers | None = None) -> S
     shown = [str(name) for name in found]
     per_block = len(shown) <= MOST_STRATA
     if not per_block:
-        shown = [name if name in (LAST, UNLINKED) else _REGULAR for name in shown]
+        shown = [name if name in LATE else _REGULAR for name in shown]
     names = sorted(set(shown))
     codes = np.array([names.index(name) for name in shown], dtype=np.int64)[codes]
     kinds = np.zeros(len(names), dtype=np.int64)
     if bands is not None:
         kinds[codes] = bands
-    kinds[np.isin(names, [LAST, UNLINKED])] = -1
+    kinds[np.isin(names, LATE)] = -1
     return Strata(tuple(names), codes, np.bincount(codes, minlength=len(names)), per_block, kinds)
 
 
@@ -161,7 +161,7 @@ def band_links(
     edges, names, bands = [0.0, *cuts, 1.0], blocks.copy(), np.full(blocks.size, -1)
     found, codes = encode_names(blocks)
     for code, name in enumerate(found):
-        if name in (LAST, UNLINKED):
+        if name in LATE:
             continue
         rows = np.flatnonzero(codes == code)
         own = np.searchsorted(cuts, probability[rows], side="right")
@@ -240,7 +240,8 @@ def estimate_from_audit(strata: Strata, rows: Integers, answers: NDArray[np.bool
     for kind in set(strata.kinds[ordinary].tolist()):
         alike = strata.kinds == kind
         mean[alike], weight[alike] = _beta_prior(good[alike], checked[alike])
-    unknown = (np.array(strata.names) == LAST) & (checked == 0)  # it is drawn towards no other group
+    unknown = np.isin(strata.names, LATE) & (checked == 0)  # these groups are drawn towards no other
+    unknown &= np.array(strata.names) != UNLINKED
     apart = np.where(unknown, 0.5, good / np.maximum(checked, 1))
     accuracy = np.where(ordinary, (good + weight * mean) / np.maximum(checked + weight, 1e-12), apart)
     low, high = _exact_interval(good, checked)
