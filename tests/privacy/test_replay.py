@@ -354,11 +354,18 @@ def test_released_accuracies_replay(monkeypatch: pytest.MonkeyPatch) -> None:
     assert reached > 0.95 * privacy_mu(EPSILON, DELTA)  # all turned answers in one group: the bound is attained
 
 
+TAGS = itertools.count()  # a sample is released from once
+
+
 def release_in_secret(linked: dpl.Linked, unit: dpl.PrivacyUnit) -> Any:
     """Release an audit as one of links that were drawn in secret."""
-    audit = dataclasses.replace(linked.audit, secret=quality.SecretAudit(SECRET_RATE, "tag"))
-    drawn = dataclasses.replace(linked, audit=audit)
-    return lambda: dpl.release_accuracy(drawn, epsilon=EPSILON, delta=DELTA, unit=unit)
+
+    def release() -> Any:
+        audit = dataclasses.replace(linked.audit, secret=quality.SecretAudit(SECRET_RATE, f"tag {next(TAGS)}"))
+        drawn = dataclasses.replace(linked, audit=audit)
+        return dpl.release_accuracy(drawn, epsilon=EPSILON, delta=DELTA, unit=unit)
+
+    return release
 
 
 def check_secret_accuracy(monkeypatch: pytest.MonkeyPatch, rng: np.random.Generator, seed: int) -> None:
