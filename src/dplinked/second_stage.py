@@ -50,7 +50,12 @@ from dplinked.privacy.quantities.instrument import (
     release_curvature,
 )
 from dplinked.privacy.quantities.meat import SCALE_ALONE, MeatRoute, choose_route
-from dplinked.privacy.quantities.residual_scale import plan_residual_scale, release_residual_size, residual_edges
+from dplinked.privacy.quantities.residual_scale import (
+    Present,
+    plan_residual_scale,
+    release_residual_size,
+    residual_edges,
+)
 from dplinked.privacy.quantities.right_residuals import (
     release_residual_meat,
     release_right_residuals,
@@ -123,6 +128,8 @@ class SecondStage:
     near
         Whether one step does. Where hardly any residual is clipped, the equation is a line whose slope is released, and a second step from
         elsewhere would tell the same.
+    present
+        Shares of rows and responses that are there, where others are dropped.
     """
 
     estimate: Estimate
@@ -135,6 +142,7 @@ class SecondStage:
     gram: float
     same: bool
     near: bool
+    present: Present
 
 
 def may_take_second_stage(study: Study, rows: LinkedRows, groups: Groups, spending: Spending) -> bool:
@@ -143,8 +151,8 @@ def may_take_second_stage(study: Study, rows: LinkedRows, groups: Groups, spendi
         return False
     if not rows.exposure.symmetric and unlinking_terms(rows.exposure.accuracy_min) is None:
         return False
-    level = level_of_right_links(groups.plain_accuracy)
-    return plan_residual_scale(rows.exposure, rows.count, spending.share(CLIPPING), level) is not None
+    mu, level, counted = spending.share(CLIPPING), level_of_right_links(groups.plain_accuracy), study.missing == "drop"
+    return plan_residual_scale(rows.exposure, rows.count, mu, level, counted=counted) is not None
 
 
 def expect_second_stage(
@@ -161,16 +169,21 @@ def expect_second_stage(
     explained = max(0.0, explained_variance(design, start, beta, accuracy, groups.total))
     noise = right_residuals_sensitivity(1.0, rows.exposure) / spending.share(0.5)
     wide = rows.with_design(widen_instrument(design, sizes, choose_width(noise, groups.squares)))
+    if study.missing == "drop":
+        wide = wide.without_missing()
     same = design.half_widths is None and wide.design.half_widths is None and rows.exposure.symmetric
-    gram, bend = choose_gram_share(spending, start, wide.design, same, sizes, groups, rows.count)
+    same = same and not wide.dropped  # the first stage's rows are filled
+    gram, bend = choose_gram_share(spending, start, wide, same, sizes, groups)
     share = spending.unspent(keep=_kept_for_meat(study, rows, spending) + 2.0 * CLIPPING + gram)
-    residuals = measure_residuals(study, groups, wide, spending, estimate, explained, sizes, share, ahead=True)
+    residuals, present = measure_residuals(study, groups, wide, spending, estimate, explained, sizes, share)
+    groups = replace(groups, present=present.complete)
     left = np.diag(estimate.covariance)[int(design.intercept) :]
     bent = bend**2 * float(left.sum())
-    near = _is_near(groups, residuals, float(sizes**2 @ left), bent)
+    near = not present.is_incomplete and _is_near(groups, residuals, float(sizes**2 @ left), bent)
     bent *= 1.0 if near else _AFTER_ONE_STEP
-    stage = SecondStage(estimate, wide, groups, sizes, explained, residuals, bent, gram, same, near)
-    return stage if _pays(study, rows, spending, start, stage, share, first) else None
+    stage = SecondStage(estimate, wide, groups, sizes, explained, residuals, bent, gram, same, near, present)
+    wanted = present.is_incomplete or _pays(study, rows, spending, start, stage, share, first)
+    return stage if wanted else None
 
 
 def _is_near(groups: Groups, residuals: Residuals, off: float, bent: float) -> bool:
@@ -189,25 +202,25 @@ def measure_residuals(
     explained: float,
     sizes: Floats,
     share: float,
-    *,
-    ahead: bool = False,
-) -> Residuals:
+    present: Present | None = None,
+) -> tuple[Residuals, Present]:
     """Measure residuals around released coefficients, and choose how far the equation clips them; it will get a `share` of the budget.
 
-    `ahead` says that rows will be summed by themselves next.
+    The first time, which rows are there is measured too (`present`), and rows will be summed by themselves next.
     """
     design, exposure, accuracy = rows.design, rows.exposure, groups.plain_accuracy
     around = Predictor(estimate.beta, np.zeros(len(design.columns)), 1.0)
-    counts = rows.residual_counts(around, residual_edges(design.response.peak), ahead)
-    size, level = release_residual_size(counts, spending, CLIPPING, level_of_right_links(accuracy))
+    counts = rows.residual_counts(around, residual_edges(design.response.peak), ahead=present is None)
+    size, level, present = release_residual_size(counts, spending, CLIPPING, level_of_right_links(accuracy), present)
     deviation = right_deviation(size, level, accuracy, explained)
     unit = right_residuals_sensitivity(1.0, exposure) / spending.share(share)
     largest = 4.0 * design.response.peak
     ratios, first = instrument_sizes(design, sizes), int(design.intercept)
     closest = closest_clip(deviation, estimate.covariance[first:, first:], sizes)
-    return expect_residuals(
+    residuals = expect_residuals(
         deviation, explained, ratios, design.intercept, unit, groups.squares, largest, study.errors, closest
     )
+    return residuals, present
 
 
 def _kept_for_meat(study: Study, rows: LinkedRows, spending: Spending) -> float:
@@ -266,7 +279,9 @@ def fit_residuals(
     parts = [rest] if stage.near else [FIRST_STEP * rest, (1.0 - FIRST_STEP) * rest]
     for part in parts:
         if steps:
-            residuals = measure_residuals(study, groups, wide, spending, estimate, stage.explained, stage.sizes, part)
+            residuals, _ = measure_residuals(
+                study, groups, wide, spending, estimate, stage.explained, stage.sizes, part, stage.present
+            )
         slope = derivative(gram, residuals, intercept)
         beta = estimate.beta
         clip = ResidualClip(beta, residuals.limit, residuals.intercept_weight, 4.0 * wide.design.response.peak)
@@ -288,24 +303,34 @@ def fit_residuals(
 def release_slope(
     study: Study, rows: LinkedRows, spending: Spending, start: ReleasedSums, stage: SecondStage
 ) -> ReleasedSums:
-    """The equation's slope before clipping, ``Σ (γ-o)(1, h)(1, x)'`` of rows by themselves, together with what the first stage tells of it."""
-    groups = stage.groups
+    """The equation's slope before clipping, ``Σ (γ-o)(1, h)(1, x)'`` of rows by themselves, together with what the first stage tells of it.
+
+    Where missing responses are dropped, it is as much smaller as responses are fewer. That share is taken to be the same in all rows: what is wrong with it counts for
+    the way that is left to go only, like all that is wrong with the slope.
+    """
+    groups, present = stage.groups, stage.present
     gram = release_curvature(stage.rows.own_gram(), spending, intervals=study.intervals, share=stage.gram)
+    factor = present.answered
     if rows.blocks is None:  # then rows were not weighed by their blocks
-        gram = replace(gram, matrix=gram.matrix * groups.contrast, matrix_scale=gram.matrix_scale * groups.contrast)
+        factor *= groups.contrast
+    gram = replace(gram, matrix=gram.matrix * factor, matrix_scale=gram.matrix_scale * factor)
+    if rows.design.intercept and stage.rows.dropped:
+        most = present.answered * groups.contrast * groups.total / present.complete
+        gram.matrix[0, 0] = np.clip(gram.matrix[0, 0], most / 10.0, most)
     if not stage.same:
         return gram
     return pool_by_precision(gram, told_gram(start, groups.accuracy, groups.contrast, rows.design.intercept))
 
 
 def choose_gram_share(
-    spending: Spending, start: ReleasedSums, wide: Design, same: bool, sizes: Floats, groups: Groups, count: int
+    spending: Spending, start: ReleasedSums, rows: LinkedRows, same: bool, sizes: Floats, groups: Groups
 ) -> tuple[float, float]:
     """Share of the budget for the equation's slope, and the noise that it will have in an entry.
 
     It is as large as the weakest direction of the first stage's matrix asks for to stand clear of the noise. Where both stages have the same
     instrument, that matrix tells of the slope as well.
     """
+    wide = rows.design
     first, d = int(wide.intercept), len(wide.columns)
     core = centred_core(start.matrix, wide.intercept)
     strength = np.linalg.svd(core, compute_uv=False)
@@ -314,7 +339,7 @@ def choose_gram_share(
     told = float(np.sqrt((start.matrix_scale[first:, first:] ** 2).mean())) / groups.accuracy if same else math.inf
     share = GRAM[0]
     while True:
-        plan = plan_sums(wide, EXACT, count, spending.share(share), matrix_only=True)
+        plan = plan_sums(wide, EXACT, rows.count, spending.share(share), matrix_only=True, dropped=rows.dropped)
         noise = 1.0 / math.hypot(1.0 / entry_noise(plan).core, 1.0 / told)
         if share >= GRAM[1] or weakest >= CLEAR * noise * math.sqrt(2.0 * d):
             return share, noise

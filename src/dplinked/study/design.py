@@ -58,6 +58,11 @@ class Column:
         if self.scale != 1.0:
             out /= self.scale
 
+    def present(self, raw: Mapping[str, Floats], codes: Mapping[str, Codes]) -> NDArray[np.bool_]:
+        """In which rows no cell that this is made of is missing: null or not finite, or a null level."""
+        numbers = (np.isfinite(raw[name]) for factor in self.numeric for name in factor.variables)
+        return np.logical_and.reduce([*numbers, *(codes[name] >= 0 for name, _ in self.cell)])
+
     @cached_property
     def plain(self) -> str | None:
         """Name of the data column that this is, if it is one, scaled."""
@@ -66,7 +71,7 @@ class Column:
 
     def _evaluate(self, numbers: Mapping[str, Floats], codes: Mapping[str, Codes]) -> Floats:
         if not self.numeric:
-            inside = np.logical_and.reduce([codes[name] == level for name, level in self.cell])
+            inside = np.logical_and.reduce([_is_level(codes[name], level) for name, level in self.cell])
             return np.where(inside, (1.0 - self.shift) / self.scale, -self.shift / self.scale)
         product = evaluate(self.numeric[0], numbers)
         for factor in self.numeric[1:]:
@@ -74,10 +79,15 @@ class Column:
         low, high = self.interval
         clipped = np.clip(np.where(np.isnan(product), low + (high - low) / 2.0, product), low, high)
         for name, level in self.cell:
-            clipped = np.where(codes[name] == level, clipped, 0.0)
+            clipped = np.where(_is_level(codes[name], level), clipped, 0.0)
         clipped = clipped - self.shift
         clipped /= self.scale
         return clipped
+
+
+def _is_level(codes: Codes, level: int) -> NDArray[np.bool_]:
+    """Which rows have a level. Null cells, of code -1, count as the reference level, as undeclared ones do."""
+    return codes == level if level else codes <= 0
 
 
 @dataclass(frozen=True)
@@ -186,6 +196,12 @@ class Design:
             np.array([(column.interval[end] - column.shift) / column.scale for column in columns]) for end in (0, 1)
         )
         return names, [column.shift for column in columns], scales, lows, highs
+
+    def present(self, raw: Mapping[str, Floats], codes: Mapping[str, Codes]) -> tuple[Floats, Floats]:
+        """1 for rows whose regressors are all there, else 0, and 1 for rows whose response is (k each)."""
+        response = self.response.present(raw, codes)
+        columns = [column.present(raw, codes) for column in self.columns]
+        return np.logical_and.reduce([np.ones_like(response), *columns]).astype(np.float64), response.astype(np.float64)
 
     def regressors(self, numbers: Mapping[str, Floats], codes: Mapping[str, Codes], out: Floats) -> None:
         """Write the scaled columns of some rows into the rows of `out` (d×k)."""

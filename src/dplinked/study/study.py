@@ -26,6 +26,7 @@ _METHODS = ("ssp", "ngd")
 _CALIBRATIONS = ("tight", "paper")
 _RANGES = ("auto", "declared", "private")
 _ERRORS = ("any", "symmetric", "skewed")
+_MISSING = ("drop", "fill")
 _RANGES_IN_LEDGERS = {
     "auto": "declared",
     "declared": "none",
@@ -61,6 +62,7 @@ class Study(PlainlyShown):
     population: str | None = None
     ledger_key: str | Path | None = field(default=None, repr=False)
     errors: str = "any"
+    missing: str = "drop"
 
     @plain_faults
     def __post_init__(self) -> None:
@@ -73,7 +75,13 @@ class Study(PlainlyShown):
             object.__setattr__(self, name, float(getattr(self, name)))
         if not self.large_epsilon:
             check_size(self.epsilon)
-        choices = {"method": _METHODS, "calibration": _CALIBRATIONS, "ranges": _RANGES, "errors": _ERRORS}
+        choices = {
+            "method": _METHODS,
+            "calibration": _CALIBRATIONS,
+            "ranges": _RANGES,
+            "errors": _ERRORS,
+            "missing": _MISSING,
+        }
         for name, allowed in choices.items():
             if getattr(self, name) not in allowed:
                 raise StudyError(f"{name} must be one of {list(allowed)}, not {shown(getattr(self, name))}.")
@@ -114,7 +122,7 @@ class Study(PlainlyShown):
                 raise StudyError(
                     f"{name} must be a mapping from columns' names, like {name}={{'income': …}}, not {shown(getattr(self, name))}."
                 )
-        for name in ("method", "calibration", "ranges", "errors", "population"):
+        for name in ("method", "calibration", "ranges", "errors", "missing", "population"):
             if not isinstance(getattr(self, name), str) and (name != "population" or self.population is not None):
                 raise StudyError(f"{name} must be a text, not {shown(getattr(self, name))}.")
         if self.ledger is not None and not isinstance(self.ledger, (str, PathLike)):
@@ -170,6 +178,8 @@ class Study(PlainlyShown):
         settings["ranges"] = _RANGES_IN_LEDGERS[self.ranges]
         if self.errors == "any":  # as before there was a choice
             del settings["errors"]
+        if self.missing == "fill":
+            del settings["missing"]
         return {**settings, "linkage": self.linkage.identity(), "data": list(fingerprints)}
 
     def check_count(self, count: int) -> None:

@@ -35,11 +35,15 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True, repr=False)
 class ClippedSums(Private):
-    """``h'QX`` and ``h'z`` of rows clipped and scaled as `design` says, under the declared linkage."""
+    """``h'QX`` and ``h'z`` of rows clipped and scaled as `design` says, under the declared linkage.
+
+    `dropped` says that rows with a missing regressor count 0: then the intercept's own entry, the number of the others, is private.
+    """
 
     sums: PrivateSums
     design: Design
     exposure: LinkageExposure
+    dropped: bool = False
 
 
 @dataclass(frozen=True, repr=False)
@@ -62,12 +66,17 @@ class ColumnCounts(Private):
 
 @dataclass(frozen=True, repr=False)
 class ResidualCounts(Private):
-    """Histogram of the absolute residuals of `rows` rows between increasing public edges; the last bin is open (bins)."""
+    """Histogram of the absolute residuals of `rows` rows between increasing public edges; the last bin is open (bins).
+
+    Where missing cells are dropped, rows that lack one have no residual and stand in the last bin. `missing` has the number of these rows, and that of
+    rows without a response; it is None where cells are filled.
+    """
 
     counts: NDArray[np.int64]
     rows: int
     edges: Floats
     exposure: LinkageExposure
+    missing: NDArray[np.int64] | None = None
 
 
 @dataclass(frozen=True, repr=False)
@@ -179,6 +188,7 @@ class Pass(Protocol):
     def residual_counts(self, predictor: Predictor, edges: Floats, ahead: bool = False) -> PrivateCounts:
         """Histogram of absolute residuals between public edges.
 
+        Without missing cells, it has the residuals of complete rows, followed by the numbers of rows without a response and of others with a missing regressor.
         `ahead` says that `own_rows` will be summed and then `right_residuals`: what they need may be found on the same way through the rows.
         """
 
@@ -194,6 +204,9 @@ class Pass(Protocol):
         Groups are those of an accuracy table, by key; None is the other block. Groups that are not named weigh 1. Weights lie in (0, 1].
         """
 
+    def without_missing(self) -> Pass:
+        """The same rows for `residual_counts`, `own_rows` and `right_residuals`: residuals with missing responses are 0, rows with a missing regressor weigh 0."""
+
     def own_rows(self, weighted: bool = False) -> Pass:
         """The same rows without their links: each row's response is taken for its own. If `weighted`, instruments are times w·a of the group."""
 
@@ -205,12 +218,14 @@ class Pass(Protocol):
 class LinkedRows:
     """An engine's pass over linked rows, and what one person can change about their links.
 
-    `fixed_blocks` says whether every row keeps its block between neighbours: only then are facts about the blocks public.
+    `fixed_blocks` says whether every row keeps its block between neighbours: only then are facts about the blocks public. `dropped` says that
+    missing cells are dropped rather than filled, see :meth:`without_missing`.
     """
 
     engine: Pass
     exposure: LinkageExposure
     fixed_blocks: bool
+    dropped: bool = False
 
     @property
     def design(self) -> Design:
@@ -251,8 +266,12 @@ class LinkedRows:
 
     def residual_counts(self, predictor: Predictor, edges: Floats, ahead: bool = False) -> ResidualCounts:
         """Histogram of absolute residuals between increasing public edges; `ahead` says that the second stage's passes will follow."""
-        found = self.engine.residual_counts(predictor, edges, ahead)
-        return ResidualCounts(found.counts[0], self.count, edges, self.exposure)
+        counts = self.engine.residual_counts(predictor, edges, ahead).counts[0]
+        if not self.dropped:
+            return ResidualCounts(counts, self.count, edges, self.exposure)
+        counts, unanswered, incomplete = counts[:-2].copy(), counts[-2], counts[-2:].sum()
+        counts[-1] += incomplete
+        return ResidualCounts(counts, self.count, edges, self.exposure, np.array([incomplete, unanswered]))
 
     def meat(self, route: str, predictor: Predictor, weights: Floats, norm: float) -> ClippedMeat:
         """Sum of squared contributions of rows or of blocks (`route`), each scaled down to norm at most `norm`."""
@@ -273,13 +292,17 @@ class LinkedRows:
         exposure = replace(self.exposure, weighed=tuple(weighed.values()))
         return replace(self, engine=self.engine.with_weights(weights), exposure=exposure)
 
+    def without_missing(self) -> LinkedRows:
+        """The same rows for the second stage, missing cells dropped: see :meth:`Pass.without_missing`. Whether there are any is not known."""
+        return replace(self, engine=self.engine.without_missing(), dropped=True)
+
     def own_gram(self) -> ClippedSums:
         """``h'X`` of rows by themselves, each times γ - o and the weight of its block where blocks are public.
 
         Links do not enter, so that one person changes one row of it.
         """
         sums = self.engine.own_rows(weighted=self.fixed_blocks).instrument_sums()
-        return ClippedSums(sums, self.design, EXACT)
+        return ClippedSums(sums, self.design, EXACT, self.dropped)
 
     def right_residuals(self, clip: ResidualClip, meat: MeatClip | None = None) -> ClippedResiduals:
         """The clipped residual equation of right links, and the squares of its contributions if `meat` asks for them."""

@@ -33,6 +33,7 @@ _REGRESSOR_TOTALS = "regressor totals"
 _INSTRUMENT_TOTALS = "instrument totals"
 _SYMMETRIC_CORE = "symmetric matrix"
 _CORE = "instrument × regressors"
+_ROWS = "rows with all regressors"
 
 
 def response_total_sensitivity(R: float, exposure: LinkageExposure) -> float:
@@ -63,6 +64,15 @@ def instrument_total_sensitivity(h: float) -> float:
     Proof. ``h'Q1 = h'1`` since rows of Q sum to one; only row j's instrument changes, by at most 2h.
     """
     return 2.0 * h
+
+
+def row_total_sensitivity() -> float:
+    """Sensitivity of the number of rows with all regressors, each times a public weight of at most 1: the intercept's entry of H where others are dropped.
+
+    Proof. Whether a row counts is seen from its own regressors, and those of row j alone change: 1. Terms of the other sums go from ``ω u`` to ``ω' u'`` with ω
+    and ω' 0 or 1, so they change by no more than from u to u' where both count, or by the length of one of them; sensitivities of rows by themselves stay as they are.
+    """
+    return 1.0
 
 
 def regressor_total_sensitivity(E: float, exposure: LinkageExposure) -> float:
@@ -161,14 +171,20 @@ def plan_sums(
     *,
     matrix_only: bool = False,
     intervals: bool = False,
+    dropped: bool = False,
 ) -> NoisePlan:
     """Plan the noise of (H, b) for μ in all, or of H alone.
 
-    For intervals, with few columns, H gets more of the budget: it must stand clear of its noise.
+    For intervals, with few columns, H gets more of the budget: it must stand clear of its noise. If rows with missing regressors are `dropped`, which
+    they are where no link enters, the number of the others is drawn too.
     """
+    assert exposure.exact or not dropped, "under links every row's regressors are needed"
     parts = instrument_parts(design, exposure, count, intervals)
     if matrix_only:
         parts = [part for part in parts if part.name not in (_RESPONSE_TOTAL, _INSTRUMENT_RESPONSE)]
+    if dropped and design.intercept:
+        sensitivity = row_total_sensitivity() + rounding_slack(count, 1.0, 1)
+        parts.append(Part(_ROWS, 1, sensitivity, (INTERCEPT_GUESS * INTERCEPT_EQUATION) ** 2))
     if not parts:  # an intercept alone: its matrix is n, public
         return NoisePlan((), mu)
     plan = allocate(parts, mu)
@@ -352,7 +368,8 @@ def _draw(
     private: ClippedSums, spending: Spending, mu: float, *, matrix_only: bool = False, intervals: bool
 ) -> ReleasedSums:
     sums, design, exposure = private.sums, private.design, private.exposure
-    plan = spending.note(plan_sums(design, exposure, sums.count, mu, matrix_only=matrix_only, intervals=intervals))
+    kind = {"matrix_only": matrix_only, "intervals": intervals, "dropped": private.dropped}
+    plan = spending.note(plan_sums(design, exposure, sums.count, mu, **kind))
     d, first = len(design.columns), int(design.intercept)
     symmetric = is_symmetric(design, exposure)
     core = sums.matrix[first:, first:]
@@ -363,6 +380,7 @@ def _draw(
         _INSTRUMENT_TOTALS: sums.matrix[first:, 0],
         _SYMMETRIC_CORE: pack_symmetric(core),
         _CORE: core.ravel(),
+        _ROWS: sums.matrix[:first, 0],
     }
     noisy = {}
     if plan.parts:
@@ -372,7 +390,9 @@ def _draw(
 
     matrix, matrix_scale = np.zeros_like(sums.matrix), np.zeros_like(sums.matrix)
     vector, vector_scale = np.zeros_like(sums.vector), np.zeros_like(sums.vector)
-    if first:
+    if first and private.dropped:
+        matrix[0, 0], matrix_scale[0, 0] = noisy[_ROWS][0], plan.scale(_ROWS)
+    elif first:
         matrix[0, 0] = sums.matrix[0, 0]  # rows times the weights of their groups, public
     if first and not matrix_only:
         vector[0], vector_scale[0] = noisy[_RESPONSE_TOTAL][0], plan.scale(_RESPONSE_TOTAL)
