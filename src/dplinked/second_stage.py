@@ -79,6 +79,7 @@ _NEAR = (
     0.02,
     0.01,
 )  # least clip in deviations, most of their variance by a wrong start, most of the equation's by a wrong slope: one step does
+_FAR = 3.0  # errors of the first stage's slopes by which a step may lead away from them
 _AS_GOOD = 0.02  # how much larger an error, relative to it, is taken for the same: the second stage's line is closer to that of least squares
 
 
@@ -151,7 +152,7 @@ def may_take_second_stage(study: Study, rows: LinkedRows, groups: Groups, spendi
         return False
     if not rows.exposure.symmetric and unlinking_terms(rows.exposure.accuracy_min) is None:
         return False
-    mu, level, counted = spending.share(CLIPPING), level_of_right_links(groups.plain_accuracy), study.missing == "drop"
+    mu, level, counted = spending.share(CLIPPING), level_of_right_links(groups.plain_accuracy), study.drops_missing
     return plan_residual_scale(rows.exposure, rows.count, mu, level, counted=counted) is not None
 
 
@@ -169,7 +170,7 @@ def expect_second_stage(
     explained = max(0.0, explained_variance(design, start, beta, accuracy, groups.total))
     noise = right_residuals_sensitivity(1.0, rows.exposure) / spending.share(0.5)
     wide = rows.with_design(widen_instrument(design, sizes, choose_width(noise, groups.squares)))
-    if study.missing == "drop":
+    if study.drops_missing:
         wide = wide.without_missing()
     same = design.half_widths is None and wide.design.half_widths is None and rows.exposure.symmetric
     same = same and not wide.dropped  # the first stage's rows are filled
@@ -277,27 +278,39 @@ def fit_residuals(
     rest = spending.unspent(keep=_kept_for_meat(study, wide, spending) + (0.0 if stage.near else CLIPPING))
     residuals, estimate, steps = stage.residuals, stage.estimate, list[Step]()
     parts = [rest] if stage.near else [FIRST_STEP * rest, (1.0 - FIRST_STEP) * rest]
-    for part in parts:
-        if steps:
+    for place, part in enumerate(parts):
+        if place:
             residuals, _ = measure_residuals(
                 study, groups, wide, spending, estimate, stage.explained, stage.sizes, part, stage.present
             )
         slope = derivative(gram, residuals, intercept)
         beta = estimate.beta
         clip = ResidualClip(beta, residuals.limit, residuals.intercept_weight, 4.0 * wide.design.response.peak)
-        is_last = len(steps) + 1 == len(parts)
+        is_last = place + 1 == len(parts)
         meat = plan_meat_clip(groups, wide, residuals, spending) if is_last and study.intervals else None
         private = wide.right_residuals(clip, meat)
         vector, scale = release_right_residuals(private, spending, spending.take(part))
         steps.append(Step(beta, vector, scale, residuals.kept[2]))
         sums = combine_steps(steps, slope)
-        estimate = solve_descent(sums, intercept, prior_scale(wide.design))
+        before, estimate = estimate, solve_descent(sums, intercept, prior_scale(wide.design))
+        if wide.dropped and not is_last and _began_far(stage, before, estimate):
+            steps.clear()
     mixing = groups.accuracy * residuals.wrong / (groups.contrast * residuals.kept[2])
     sums = replace(sums, mixing=min(1.0, mixing))
     variance = None if not study.intervals else _residual_variance(study, groups, wide, spending, private, residuals)
     share = residuals.wrong_share(groups.accuracy)
     errors = split_errors(wide.design, groups, estimate, sums, variance, share)
     return build_release(study, wide.design, rows.count, spending, estimate, errors, sums=sums)
+
+
+def _began_far(stage: SecondStage, before: Estimate, after: Estimate) -> bool:
+    """Whether the first step led further than the errors of its start explain: filled cells bent the start, and the step tells little of where it ends."""
+    groups, residuals, first = stage.groups, stage.residuals, len(before.beta) - stage.sizes.size
+    spread = math.sqrt(groups.squares) * residuals.spread(groups.accuracy)
+    sampling = spread / (groups.contrast * residuals.kept[2] * groups.total * stage.sizes)
+    way = np.abs(after.beta - before.beta)[first:]
+    noise = np.sqrt(np.diag(before.covariance) + np.diag(after.covariance))[first:]
+    return bool(np.any(way > _FAR * np.hypot(noise, sampling)))
 
 
 def release_slope(

@@ -53,7 +53,7 @@ def build_release(
         identified=dict(zip(names, identified.tolist(), strict=True)),
         privacy=describe_privacy(study, spending.spent),
         linkage=study.linkage.describe(),
-        declared=Declared(study.formula, dict(design.bounds), dict(design.levels), dict(design.fill), study.errors),
+        declared=Declared(study.formula, dict(design.bounds), dict(design.levels), dict(study.prepare()[0].fill), study.errors, study.missing),
         released=Released(sums, descent, errors.released, spending.parts, squares),
         scaling=design.scaling,
         versions=dict(_versions()),

@@ -28,13 +28,14 @@ class Privacy:
 
 @dataclass(frozen=True)
 class Declared(ReadableByKey):
-    """The model as it was declared: its formula, the bounds and levels of its columns, what null cells became, and which errors responses may have."""
+    """The model as it was declared: its formula, the bounds and levels of its columns, what null cells count as where they are filled, which errors responses may have, and what is done with missing cells."""
 
     formula: str
     bounds: dict[str, tuple[float, float]]
     levels: dict[str, tuple[str | None, ...]]
     fill: dict[str, float]
     errors: str = "any"
+    missing: str = "fill"
 
 
 @dataclass(frozen=True, eq=False)

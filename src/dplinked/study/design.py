@@ -10,7 +10,7 @@ from __future__ import annotations
 import ast
 import itertools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -241,6 +241,16 @@ class Design:
                 else:
                     half_widths.append(column.peak)
         return replace(self, columns=tuple(columns), groups=tuple(groups), half_widths=tuple(half_widths))
+
+    def fill_middles(self, declared: Collection[str]) -> Design:
+        """The same columns, missing cells of which count as the middles that the instrument is aimed at, unless a value was declared for them."""
+        fill = dict(self.fill)
+        for group in self.groups:
+            column = self.columns[group.start]
+            name = column.plain
+            if group.numeric and self.half_widths is not None and self.intercept and name and name not in declared:
+                fill[name] = float(np.clip(column.shift, *self.bounds[name]))
+        return replace(self, fill=fill)
 
     def with_instrument(self, half_widths: Sequence[float]) -> Design:
         """The same columns with instruments of other half-widths, at most as wide as the columns themselves."""

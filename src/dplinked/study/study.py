@@ -157,6 +157,11 @@ class Study(PlainlyShown):
             )
 
     @property
+    def drops_missing(self) -> bool:
+        """Whether missing cells are left out where that can be done: in the second stage of the tight sums."""
+        return self.missing == "drop" and self.method == "ssp" and self.calibration == "tight"
+
+    @property
     def searches_ranges(self) -> bool:
         """Whether the middles of columns are looked for privately: if that is asked for, or nothing else is said and no regressor's typical range is declared."""
         aims = self.method == "ssp" and self.calibration == "tight" and self.prepare()[0].half_widths is None
@@ -166,6 +171,8 @@ class Study(PlainlyShown):
     def prepare(self) -> tuple[Design, LinkageExposure]:
         """Check all declarations against each other; nothing of the data is needed."""
         design = build_design(self.formula, self.bounds, self.levels, self.typical, self.fill)
+        if self.drops_missing:
+            design = design.fill_middles(self.fill)
         _check_variables(design, self.linkage, self.unit)
         if self.descent is not None:
             self.descent.first_iterate((design.unscaled() if self.calibration == "paper" else design).scaling)

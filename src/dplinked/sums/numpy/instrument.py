@@ -50,8 +50,8 @@ def complete_sums(data: PreparedRows, sums: Sums, totals: Totals) -> PrivateSums
         core = core + totals.product(slice(0 if symmetric else d, d if symmetric else 2 * d), slice(d), o)
     if blocks is not None and blocks.weights is not None:
         weight = blocks.total_weight
-    if data.dropped:
-        weight = float(left)
+    if data.dropped:  # what is missing of responses is no matter of these sums
+        weight, b, sum_z = float(left), np.zeros_like(b), np.zeros(())
     core = symmetrise(core) if symmetric else core
     return add_border(design, data.rows.count, core, b, sum_h, sum_x, float(sum_z), weight)
 

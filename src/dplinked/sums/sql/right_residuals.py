@@ -85,19 +85,20 @@ def _row_terms(
             largest, most = math.ldexp(widest, -columns.z.log), LARGEST_ROW
             query = _meet_pairs(columns, link_table, _clipped_rows(columns, rows, clip), largest)
         case OneBlock(o=0.0):
-            query = f"select cells.*, {_clipped('z')} as u from ({_clipped_rows(columns, rows, clip)}) cells"
+            query = f"select cells.*, {_clipped(columns, 'z')} as u from ({_clipped_rows(columns, rows, clip)}) cells"
         case BlockTable(fixed=True, largest=size) if size <= WHOLE:
             query = _meet_block(columns, link_table, _clipped_rows(columns, rows, clip))
         case OneBlock() | BlockTable():
             circles = _keep_circles(columns, link_table, count)
-            query = _meet_circle(columns.engine, _clipped_rows(columns, circles, clip), link_table.partners)
+            query = _meet_circle(columns, _clipped_rows(columns, circles, clip), link_table.partners)
     weight = link_table.weight if isinstance(link_table, OneBlock) else 1.0  # brackets have that of a table's blocks
     listed, terms = "", list[Scaled]()
     for i, h in enumerate(columns.instruments):
         least = widest if i < int(columns.design.intercept) else min(clip.limit, math.ldexp(widest, h.log))
         log = log2_ceiling(most * least)
         factor = columns.engine.double(math.ldexp(weight, h.log + columns.z.log - log))
-        listed += f", {factor} * {h.sql} * u as t{i}"
+        known = "".join(f" * {e.sql}" for e in columns.known)
+        listed += f", {factor} * {h.sql} * u{known} as t{i}"
         terms.append(Scaled(f"t{i}", log))
     return f"select k{listed} from ({query}) brackets", terms
 
@@ -128,14 +129,15 @@ def _clipped_rows(columns: DesignColumns, cells: str, clip: ResidualClip) -> str
 # --- what rows meet -------------------------------------------------------------------------------------
 
 
-def _clipped(response: str) -> str:
-    """ψ, the clipped residual of a row with a response."""
-    return f"case when {response} < low then - w when {response} > high then w else {response} - t end"
+def _clipped(columns: DesignColumns, response: str) -> str:
+    """ψ, the clipped residual of a row with a response; 0 if that is missing and dropped."""
+    gap = f" when {columns.is_missing(response)} then {columns.engine.double(0.0)}" if columns.dropped else ""
+    return f"case{gap} when {response} < low then - w when {response} > high then w else {response} - t end"
 
 
-def _brackets(rows: str, met: str) -> str:
+def _brackets(columns: DesignColumns, rows: str, met: str) -> str:
     """Rows with their brackets, from the weights of what they meet and the sum over partners."""
-    return f"select cells.*, own * ({_clipped('z')}) - others * ({met}) as u from ({rows}) cells"
+    return f"select cells.*, own * ({_clipped(columns, 'z')}) - others * ({met}) as u from ({rows}) cells"
 
 
 def _weights(engine: SqlEngine, partners: str, weighed: bool) -> str:
@@ -153,7 +155,7 @@ def _meet_block(columns: DesignColumns, table: BlockTable, rows: str) -> str:
     joined = (
         f"select cells.*, b.zs, {weights} from ({placed}) cells join ({lists}) b on cells.{key} {table.same} b.{key}"
     )
-    return _brackets(joined, f"{engine.added('zs', _clipped('q'))} - ({_clipped('z')})")
+    return _brackets(columns, joined, f"{engine.added('zs', _clipped(columns, 'q'))} - ({_clipped(columns, 'z')})")
 
 
 # --- circles --------------------------------------------------------------------------------------------
@@ -161,7 +163,7 @@ def _meet_block(columns: DesignColumns, table: BlockTable, rows: str) -> str:
 
 def _keep_circles(columns: DesignColumns, table: OneBlock | BlockTable, count: int) -> str:
     """Query of kept rows, each beside the responses of its partners, y1, y2, …, null where a block has fewer, and the weights of what it meets."""
-    engine, lags, kept = columns.engine, range(1, 1 + table.partners), ["k", "z", *(x.sql for x in columns.x)]
+    engine, lags, kept = columns.engine, range(1, 1 + table.partners), ["k", "z", *(x.sql for x in (*columns.x, *columns.known))]
     rows, circle = table.cut_circles(engine, columns.rows(table.key), count // CIRCLE)
     drawn = f"select cells.*, {engine.random} as place from ({rows}) cells"
     nexts = "".join(f", lead(z, {lag}) over line as n{lag}" for lag in lags)
@@ -182,17 +184,17 @@ def _partner(engine: SqlEngine, lag: int) -> str:
     return f"case when n{lag} is not null then n{lag} when m <= {lag} then null{turned} else {engine.element('firsts', lag)} end"
 
 
-def _meet_circle(engine: SqlEngine, rows: str, partners: int) -> str:
+def _meet_circle(columns: DesignColumns, rows: str, partners: int) -> str:
     """Rows with their brackets, the next rows of their circle being partners."""
-    terms = [f"({_clipped(f'y{lag}')})" for lag in range(1, 1 + partners)]
-    few = " + ".join(f"coalesce({term}, {engine.double(0.0)})" for term in terms)
-    return _brackets(rows, f"coalesce({' + '.join(terms)}, {few})")
+    terms = [f"({_clipped(columns, f'y{lag}')})" for lag in range(1, 1 + partners)]
+    few = " + ".join(f"coalesce({term}, {columns.engine.double(0.0)})" for term in terms)
+    return _brackets(columns, rows, f"coalesce({' + '.join(terms)}, {few})")
 
 
 def _meet_pairs(columns: DesignColumns, table: PairTable, rows: str, widest: float) -> str:
     """Rows with their brackets under an explicit matrix, ``Σ_l C_il ψ_i(z_l)``; no clip is larger than `widest`."""
     engine, log = columns.engine, log2_ceiling(widest)
-    term = f"{engine.double(math.ldexp(1.0 / LARGEST_ROW, -log))} * c * ({_clipped('y')})"
+    term = f"{engine.double(math.ldexp(1.0 / LARGEST_ROW, -log))} * c * ({_clipped(columns, 'y')})"
     pairs = (
         f"select p.i, p.c, cells.t, cells.w, cells.low, cells.high, partners.z as y from {table.unlink(engine).name} p "
         f"join ({rows}) cells on p.i = cells.k join ({columns.rows(table.key)}) partners on p.j = partners.k"
