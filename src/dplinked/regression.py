@@ -112,6 +112,7 @@ class LinkedRegression(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         typical: Mapping[Any, Sequence[float]] | Sequence[float] | None = None,
         ranges: str = "auto",
         errors: str = "any",
+        missing: str = "drop",
         descent: Descent | None = None,
         response_bound: float | None = None,
         row_norm: float | None = None,
@@ -131,6 +132,7 @@ class LinkedRegression(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         self.typical = typical
         self.ranges = ranges
         self.errors = errors
+        self.missing = missing
         self.descent = descent
         self.response_bound = response_bound
         self.row_norm = row_norm
@@ -233,6 +235,7 @@ class LinkedRegression(RegressorMixin, BaseEstimator):  # type: ignore[misc]
             "calibration",
             "ranges",
             "errors",
+            "missing",
             "descent",
             "response_bound",
             "row_norm",

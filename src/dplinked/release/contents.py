@@ -35,7 +35,7 @@ class Declared(ReadableByKey):
     levels: dict[str, tuple[str | None, ...]]
     fill: dict[str, float]
     errors: str = "any"
-    missing: str = "fill"
+    missing: str = ""  # releases of versions that had no choice
 
 
 @dataclass(frozen=True, eq=False)

@@ -9,6 +9,7 @@ from dplinked.linkage.declared import DeclaredLinkage
 from dplinked.privacy.calibration import round_down, round_up
 from dplinked.release.coefficients import PARTS, coefficient_rows
 from dplinked.release.notes import (
+    FILLED,
     NOISE_ALONE,
     STAGE_LINES,
     hidden_names,
@@ -16,6 +17,7 @@ from dplinked.release.notes import (
     say_descent,
     say_hidden,
     say_line,
+    say_missing,
     say_route,
     say_unbounded,
     say_unusable,
@@ -182,6 +184,7 @@ def _notes(result: Result) -> list[str]:
         *say_accuracy(result),
         *(say_route(result) or [NOISE_ALONE]),
         *(line for line in say_line(result) if line in STAGE_LINES.values()),
+        *(line for line in say_missing(result) if line == FILLED),
         *(say_hidden([name]) for name in hidden_names(result)),
     ]
 

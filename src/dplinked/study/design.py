@@ -61,7 +61,8 @@ class Column:
     def present(self, raw: Mapping[str, Floats], codes: Mapping[str, Codes]) -> NDArray[np.bool_]:
         """In which rows no cell that this is made of is missing: null or not finite, or a null level."""
         numbers = (np.isfinite(raw[name]) for factor in self.numeric for name in factor.variables)
-        return np.logical_and.reduce([*numbers, *(codes[name] >= 0 for name, _ in self.cell)])
+        levels = (codes[name] >= 0 for name, _ in self.cell)
+        return np.asarray(np.logical_and.reduce([*numbers, *levels]), np.bool_)
 
     @cached_property
     def plain(self) -> str | None:

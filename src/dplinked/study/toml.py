@@ -32,7 +32,7 @@ _LINKAGES: dict[str, tuple[str, ...]] = {
 }
 SECTIONS: dict[str, tuple[str, ...]] = {
     "data": ("path", "query", "attach", "spark"),
-    "model": ("formula", "method", "calibration", "ranges", "errors", "ridge", "intervals"),
+    "model": ("formula", "method", "calibration", "ranges", "errors", "missing", "ridge", "intervals"),
     "bounds": (),
     "levels": (),
     "typical": (),

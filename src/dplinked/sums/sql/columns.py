@@ -133,7 +133,9 @@ class DesignColumns:
         listed = "".join(f", {self._number(name)} as {sql}" for name, sql in self._numbers.items())
         kept = "".join(f", {sql}" for sql in self._codes.values())
         if self.dropped:
-            nulls = (f"case when {self.engine.key(self.stored[name])} is null then 1 else 0 end" for name in self._codes)
+            nulls = (
+                f"case when {self.engine.key(self.stored[name])} is null then 1 else 0 end" for name in self._codes
+            )
             codes += "".join(f", {null} as {sql}_null" for null, sql in zip(nulls, self._codes.values(), strict=True))
             kept += self._present()
         return f"select k{listed}{kept} from (select {k} as k{raw}{codes} from {self.source}) raw"

@@ -163,7 +163,11 @@ def _meet_block(columns: DesignColumns, table: BlockTable, rows: str) -> str:
 
 def _keep_circles(columns: DesignColumns, table: OneBlock | BlockTable, count: int) -> str:
     """Query of kept rows, each beside the responses of its partners, y1, y2, …, null where a block has fewer, and the weights of what it meets."""
-    engine, lags, kept = columns.engine, range(1, 1 + table.partners), ["k", "z", *(x.sql for x in (*columns.x, *columns.known))]
+    engine, lags, kept = (
+        columns.engine,
+        range(1, 1 + table.partners),
+        ["k", "z", *(x.sql for x in (*columns.x, *columns.known))],
+    )
     rows, circle = table.cut_circles(engine, columns.rows(table.key), count // CIRCLE)
     drawn = f"select cells.*, {engine.random} as place from ({rows}) cells"
     nexts = "".join(f", lead(z, {lag}) over line as n{lag}" for lag in lags)
