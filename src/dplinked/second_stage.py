@@ -18,8 +18,8 @@ from dplinked.estimate.groups import Groups, choose_weights, find_groups
 from dplinked.estimate.intervals import noise_covariance
 from dplinked.estimate.residuals import (
     CLEAR,
-    CLEAR_ALONE,
     CLIPS,
+    FEW,
     INTERCEPT_WEIGHT,
     Residuals,
     Step,
@@ -351,11 +351,11 @@ def choose_gram_share(
     signal = groups.total * float((sizes * instrument_sizes(wide, sizes)).mean())
     weakest = signal * float(strength[-1] / max(strength.mean(), 1e-300))
     told = float(np.sqrt((start.matrix_scale[first:, first:] ** 2).mean())) / groups.accuracy if same else math.inf
-    share, clear = GRAM[0], CLEAR_ALONE if rows.dropped else CLEAR
+    share, clear = GRAM[0], CLEAR * math.sqrt(2.0 * (max(d, FEW) if rows.dropped else d))
     while True:
         plan = plan_sums(wide, EXACT, rows.count, spending.share(share), matrix_only=True, dropped=rows.dropped)
         noise = 1.0 / math.hypot(1.0 / entry_noise(plan).core, 1.0 / told)
-        if share >= GRAM[1] or weakest >= clear * noise * math.sqrt(2.0 * d):
+        if share >= GRAM[1] or weakest >= clear * noise:
             return share, noise
         share = min(GRAM[1], share + 0.05)
 
