@@ -45,12 +45,12 @@ HOLES = [
     for where, listed in {
         "households": ("x", "x by x", "y", "y by x"),
         "households, exact": ("x", "y by x"),
-        "central": ("x by x", "y", "y by x"),
-        "central, exact": ("x", "y"),
+        "central": ("y by x",),
+        "central, exact": ("x",),
     }.items()
     for holes in listed
 ]
-CLEAN = ("households, 1x", "households, 4x", "lognormal", "d = 1, blocks of 25", "d = 5, exact", "d = 5, blocks of 25", "d = 20, exact", "weak signal, tight bounds")  # fmt: skip
+CLEAN = ("households, 1x", "lognormal", "d = 1, blocks of 25", "d = 5, exact", "d = 5, blocks of 25", "d = 20, exact")
 
 
 def list_cells(quick: bool) -> list[Situation]:

@@ -47,7 +47,8 @@ def every_sum(found: Any) -> dict[str, np.ndarray]:
 def second_stage(name: str, found: Any, routes: list[str]) -> dict[str, np.ndarray]:
     """Sums of the second stage, with each way to square contributions."""
     sums = found.instrument_sums()
-    return {f"{name} H": sums.matrix, f"{name} b": sums.vector, **right_sums(name, found, routes)}
+    rows = np.array([sums.known, sums.complete])
+    return {f"{name} H": sums.matrix, f"{name} b": sums.vector, f"{name} rows": rows, **right_sums(name, found, routes)}
 
 
 def right_sums(name: str, found: Any, routes: list[str]) -> dict[str, np.ndarray]:

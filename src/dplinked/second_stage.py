@@ -131,7 +131,7 @@ class SecondStage:
         Whether one step does. Where hardly any residual is clipped, the equation is a line whose slope is released, and a second step from
         elsewhere would tell the same.
     present
-        Shares of rows and responses that are there, where others are dropped.
+        Share of rows that are complete, where others are dropped.
     """
 
     estimate: Estimate
@@ -317,20 +317,16 @@ def _began_far(stage: SecondStage, before: Estimate, after: Estimate) -> bool:
 def release_slope(
     study: Study, rows: LinkedRows, spending: Spending, start: ReleasedSums, stage: SecondStage
 ) -> ReleasedSums:
-    """The equation's slope before clipping, ``Σ (γ-o)(1, h)(1, x)'`` of rows by themselves, together with what the first stage tells of it.
-
-    Where missing responses are dropped, it is as much smaller as responses are fewer. That share is taken to be the same in all rows: what is wrong with it counts for
-    the way that is left to go only, like all that is wrong with the slope.
-    """
-    groups, present = stage.groups, stage.present
+    """The equation's slope before clipping, ``Σ (γ-o)(1, h)(1, x)'`` of rows by themselves, together with what the first stage tells of it."""
+    groups = stage.groups
     gram = release_curvature(stage.rows.own_gram(), spending, intervals=study.intervals, share=stage.gram)
-    factor = present.answered
     if rows.blocks is None:  # then rows were not weighed by their blocks
-        factor *= groups.contrast
-    gram = replace(gram, matrix=gram.matrix * factor, matrix_scale=gram.matrix_scale * factor)
-    if rows.design.intercept and stage.rows.dropped:
-        most = present.answered * groups.contrast * groups.total / present.complete
-        gram.matrix[0, 0] = np.clip(gram.matrix[0, 0], most / 10.0, most)
+        gram = replace(gram, matrix=gram.matrix * groups.contrast, matrix_scale=gram.matrix_scale * groups.contrast)
+    if (
+        rows.design.intercept and stage.rows.dropped
+    ):  # it is no more than what all rows have, and not so little that means explode
+        most = groups.contrast * groups.total / stage.present.complete
+        gram.matrix[0, 0] = np.clip(gram.matrix[0, 0], most / 20.0, most)
     if not stage.same:
         return gram
     return pool_by_precision(gram, told_gram(start, groups.accuracy, groups.contrast, rows.design.intercept))
@@ -344,7 +340,7 @@ def choose_gram_share(
     It is as large as the weakest direction of the first stage's matrix asks for to stand clear of the noise. Where both stages have the same
     instrument, that matrix tells of the slope as well.
     """
-    wide = rows.design
+    wide, dropped = rows.design, rows.exposure if rows.dropped else None
     first, d = int(wide.intercept), len(wide.columns)
     core = centred_core(start.matrix, wide.intercept)
     strength = np.linalg.svd(core, compute_uv=False)
@@ -353,7 +349,7 @@ def choose_gram_share(
     told = float(np.sqrt((start.matrix_scale[first:, first:] ** 2).mean())) / groups.accuracy if same else math.inf
     share, clear = GRAM[0], CLEAR * math.sqrt(2.0 * (max(d, FEW) if rows.dropped else d))
     while True:
-        plan = plan_sums(wide, EXACT, rows.count, spending.share(share), matrix_only=True, dropped=rows.dropped)
+        plan = plan_sums(wide, EXACT, rows.count, spending.share(share), matrix_only=True, dropped=dropped)
         noise = 1.0 / math.hypot(1.0 / entry_noise(plan).core, 1.0 / told)
         if share >= GRAM[1] or weakest >= clear * noise:
             return share, noise

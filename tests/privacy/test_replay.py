@@ -675,26 +675,32 @@ def test_catches_a_size_of_residuals_that_was_not_paid(monkeypatch: pytest.Monke
     assert caught(monkeypatch, "ele", "second stage")
 
 
-@pytest.mark.parametrize("fault", ["complete rows", "responses", "rows of the slope"])
+@pytest.mark.parametrize("fault", ["complete rows", "rows of the slope", "responses of the slope"])
 def test_catches_numbers_of_missing_cells_that_were_not_paid(monkeypatch: pytest.MonkeyPatch, fault: str) -> None:
     """Cells of one person become missing; their number decides, or is shown, as it is."""
-    drawn, gram = residual_scale._release_present, LinkedRows.own_gram
-
-    def seen(private, plan):
-        complete, answered = 1.0 - private.missing / private.rows
-        told = {"complete": complete} if fault == "complete rows" else {"answered": answered}
-        return dataclasses.replace(drawn(private, plan), **told)
-
-    if fault == "rows of the slope":
-        monkeypatch.setattr(LinkedRows, "own_gram", lambda rows: dataclasses.replace(gram(rows), dropped=False))
+    drawn, gram, sensitivity = (
+        residual_scale._release_present,
+        LinkedRows.own_gram,
+        instrument.residual_count_sensitivity,
+    )
+    if fault == "complete rows":
+        monkeypatch.setattr(
+            residual_scale,
+            "_release_present",
+            lambda private, plan: dataclasses.replace(
+                drawn(private, plan), complete=1.0 - private.incomplete / private.rows
+            ),
+        )
+    elif fault == "rows of the slope":
+        monkeypatch.setattr(LinkedRows, "own_gram", lambda rows: dataclasses.replace(gram(rows), dropped=None))
     else:
-        monkeypatch.setattr(residual_scale, "_release_present", seen)
+        monkeypatch.setattr(instrument, "residual_count_sensitivity", lambda exposure: 1e-4 * sensitivity(exposure))
     pair = make_pair(np.random.default_rng(2), "ele")
     for column in ("x", "y"):
         pair.data[column][:], pair.other[column][:] = 2.0, 2.0
         pair.other[column][0] = np.nan
     with pytest.raises(Leak):
-        check(monkeypatch, pair, "y ~ x", "second stage", 0)
+        check(monkeypatch, pair, "y ~ x", "second stage, scale alone", 0)
 
 
 def test_catches_clips_that_follow_the_data(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -376,7 +376,9 @@ def check(
     sides = ((pair.data, pair.linkage), (pair.other, pair.other_linkage))
 
     def run(data: Any, linkage: Any) -> Any:
-        return {**RELEASES, **SIZE}[what](change(open_rows(store(data), linkage, pair.unit, formula, typical)), clip, meat)
+        return {**RELEASES, **SIZE}[what](
+            change(open_rows(store(data), linkage, pair.unit, formula, typical)), clip, meat
+        )
 
     runs = [partial(run, *side) for side in sides]
     return replay(monkeypatch, *runs, 1.0, show=str)

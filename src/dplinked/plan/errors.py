@@ -159,7 +159,9 @@ def _second_stage(
     gain = np.diag(1.0 / (contrast * count * residuals.kept[2] * h * np.concatenate([np.ones(start), sizes])))
     drawn = np.full(h.size, unit * residuals.limit)
     drawn[:start] /= residuals.intercept_weight or 1.0
-    curvature = plan_sums(wide, EXACT, count, mu * math.sqrt(GRAM[0]), matrix_only=True, dropped=dropped)
+    curvature = plan_sums(
+        wide, EXACT, count, mu * math.sqrt(GRAM[0]), matrix_only=True, dropped=exposure if dropped else None
+    )
     to_go = float(np.trace(one.privacy[start:, start:])) * (left / begin + 1.0) * _AFTER_ONE_STEP
     bent = (contrast * residuals.kept[2] * entry_noise(curvature).core) ** 2 * to_go
     privacy = gain @ np.diag(drawn**2 + bent) @ gain

@@ -37,13 +37,14 @@ Floats = NDArray[np.float64]
 class ClippedSums(Private):
     """``h'QX`` and ``h'z`` of rows clipped and scaled as `design` says, under the declared linkage.
 
-    `dropped` says that rows with a missing regressor count 0: then the intercept's own entry, the number of the others, is private.
+    If rows with a missing regressor count 0, the number of the others, which is the intercept's own entry, is private, and so is that of rows with a response;
+    `dropped` is then what one person can change about the responses of rows. It is None where cells are filled.
     """
 
     sums: PrivateSums
     design: Design
     exposure: LinkageExposure
-    dropped: bool = False
+    dropped: LinkageExposure | None = None
 
 
 @dataclass(frozen=True, repr=False)
@@ -68,15 +69,14 @@ class ColumnCounts(Private):
 class ResidualCounts(Private):
     """Histogram of the absolute residuals of `rows` rows between increasing public edges; the last bin is open (bins).
 
-    Where missing cells are dropped, rows that lack one have no residual and stand in the last bin. `missing` has the number of these rows, and that of
-    rows without a response; it is None where cells are filled.
+    Where missing cells are dropped, rows that lack one have no residual and stand in the last bin. `incomplete` is the number of these rows, None where cells are filled.
     """
 
     counts: NDArray[np.int64]
     rows: int
     edges: Floats
     exposure: LinkageExposure
-    missing: NDArray[np.int64] | None = None
+    incomplete: int | None = None
 
 
 @dataclass(frozen=True, repr=False)
@@ -188,7 +188,7 @@ class Pass(Protocol):
     def residual_counts(self, predictor: Predictor, edges: Floats, ahead: bool = False) -> PrivateCounts:
         """Histogram of absolute residuals between public edges.
 
-        Without missing cells, it has the residuals of complete rows, followed by the numbers of rows without a response and of others with a missing regressor.
+        Without missing cells, it has the residuals of complete rows, followed by the number of others.
         `ahead` says that `own_rows` will be summed and then `right_residuals`: what they need may be found on the same way through the rows.
         """
 
@@ -269,9 +269,9 @@ class LinkedRows:
         counts = self.engine.residual_counts(predictor, edges, ahead).counts[0]
         if not self.dropped:
             return ResidualCounts(counts, self.count, edges, self.exposure)
-        counts, unanswered, incomplete = counts[:-2].copy(), counts[-2], counts[-2:].sum()
-        counts[-1] += incomplete
-        return ResidualCounts(counts, self.count, edges, self.exposure, np.array([incomplete, unanswered]))
+        incomplete = int(counts[-1])
+        counts = np.append(counts[:-2], counts[-2] + incomplete)
+        return ResidualCounts(counts, self.count, edges, self.exposure, incomplete)
 
     def meat(self, route: str, predictor: Predictor, weights: Floats, norm: float) -> ClippedMeat:
         """Sum of squared contributions of rows or of blocks (`route`), each scaled down to norm at most `norm`."""
@@ -302,7 +302,7 @@ class LinkedRows:
         Links do not enter, so that one person changes one row of it.
         """
         sums = self.engine.own_rows(weighted=self.fixed_blocks).instrument_sums()
-        return ClippedSums(sums, self.design, EXACT, self.dropped)
+        return ClippedSums(sums, self.design, EXACT, self.exposure if self.dropped else None)
 
     def right_residuals(self, clip: ResidualClip, meat: MeatClip | None = None) -> ClippedResiduals:
         """The clipped residual equation of right links, and the squares of its contributions if `meat` asks for them."""

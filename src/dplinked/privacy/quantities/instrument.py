@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from dplinked.linkage import LinkageExposure
 from dplinked.privacy import noise
 from dplinked.privacy.noise_plan import NoisePlan, Part, allocate, make_room_for_draw
+from dplinked.privacy.quantities.residual_scale import residual_count_sensitivity
 from dplinked.privacy.spending import CURVATURE, VARIANCE, Spending
 from dplinked.privacy.symmetric import pack_symmetric, unpack_symmetric
 from dplinked.records import Record
@@ -34,6 +35,8 @@ _INSTRUMENT_TOTALS = "instrument totals"
 _SYMMETRIC_CORE = "symmetric matrix"
 _CORE = "instrument × regressors"
 _ROWS = "rows with all regressors"
+_COMPLETE = "complete rows"
+_LEAST_ANSWERED = 0.1  # share of responses that are taken to be there at least
 
 
 def response_total_sensitivity(R: float, exposure: LinkageExposure) -> float:
@@ -171,20 +174,21 @@ def plan_sums(
     *,
     matrix_only: bool = False,
     intervals: bool = False,
-    dropped: bool = False,
+    dropped: LinkageExposure | None = None,
 ) -> NoisePlan:
     """Plan the noise of (H, b) for μ in all, or of H alone.
 
-    For intervals, with few columns, H gets more of the budget: it must stand clear of its noise. If rows with missing regressors are `dropped`, which
-    they are where no link enters, the number of the others is drawn too.
+    For intervals, with few columns, H gets more of the budget: it must stand clear of its noise. If rows with missing regressors are dropped, which
+    they are where no link enters, the number of the others is drawn too, and how many of them have a response; `dropped` says what one person can change about those.
     """
-    assert exposure.exact or not dropped, "under links every row's regressors are needed"
+    assert exposure.exact or dropped is None, "under links every row's regressors are needed"
     parts = instrument_parts(design, exposure, count, intervals)
     if matrix_only:
         parts = [part for part in parts if part.name not in (_RESPONSE_TOTAL, _INSTRUMENT_RESPONSE)]
-    if dropped and design.intercept:
-        sensitivity = row_total_sensitivity() + rounding_slack(count, 1.0, 1)
-        parts.append(Part(_ROWS, 1, sensitivity, (INTERCEPT_GUESS * INTERCEPT_EQUATION) ** 2))
+    if dropped is not None:
+        importance, room = (INTERCEPT_GUESS * INTERCEPT_EQUATION) ** 2, rounding_slack(count, 1.0, 1)
+        parts.append(Part(_ROWS, 1, row_total_sensitivity() + room, importance))
+        parts.append(Part(_COMPLETE, 1, residual_count_sensitivity(dropped) + room, importance / 4.0))
     if not parts:  # an intercept alone: its matrix is n, public
         return NoisePlan((), mu)
     plan = allocate(parts, mu)
@@ -331,6 +335,9 @@ def release_curvature(
 ) -> ReleasedSums:
     """Release H alone, beside a descent or for the second stage; b is then 0, with no claim to it.
 
+    Where missing cells are dropped, H is that of rows with all regressors, times the share of responses among them. That share is taken to be the same in all rows: what is
+    wrong with it counts for the way that is left to go only, like all that is wrong with the slope of the second stage.
+
     Privacy
     -------
     As :func:`release_sums`, with the parts of H alone.
@@ -368,8 +375,10 @@ def _draw(
     private: ClippedSums, spending: Spending, mu: float, *, matrix_only: bool = False, intervals: bool
 ) -> ReleasedSums:
     sums, design, exposure = private.sums, private.design, private.exposure
-    kind = {"matrix_only": matrix_only, "intervals": intervals, "dropped": private.dropped}
-    plan = spending.note(plan_sums(design, exposure, sums.count, mu, **kind))
+    plan = plan_sums(
+        design, exposure, sums.count, mu, matrix_only=matrix_only, intervals=intervals, dropped=private.dropped
+    )
+    spending.note(plan)
     d, first = len(design.columns), int(design.intercept)
     symmetric = is_symmetric(design, exposure)
     core = sums.matrix[first:, first:]
@@ -380,7 +389,8 @@ def _draw(
         _INSTRUMENT_TOTALS: sums.matrix[first:, 0],
         _SYMMETRIC_CORE: pack_symmetric(core),
         _CORE: core.ravel(),
-        _ROWS: sums.matrix[:first, 0],
+        _ROWS: np.array([sums.known]),
+        _COMPLETE: np.array([sums.complete]),
     }
     noisy = {}
     if plan.parts:
@@ -390,7 +400,7 @@ def _draw(
 
     matrix, matrix_scale = np.zeros_like(sums.matrix), np.zeros_like(sums.matrix)
     vector, vector_scale = np.zeros_like(sums.vector), np.zeros_like(sums.vector)
-    if first and private.dropped:
+    if first and private.dropped is not None:
         matrix[0, 0], matrix_scale[0, 0] = noisy[_ROWS][0], plan.scale(_ROWS)
     elif first:
         matrix[0, 0] = sums.matrix[0, 0]  # rows times the weights of their groups, public
@@ -410,4 +420,7 @@ def _draw(
             columns = _REGRESSOR_TOTALS if symmetric else _INSTRUMENT_TOTALS
             matrix[0, 1:], matrix_scale[0, 1:] = noisy[_REGRESSOR_TOTALS], plan.scale(_REGRESSOR_TOTALS)
             matrix[1:, 0], matrix_scale[1:, 0] = noisy[columns], plan.scale(columns)
+    if private.dropped is not None:
+        answered = float(np.clip(noisy[_COMPLETE][0] / max(noisy[_ROWS][0], 1.0), _LEAST_ANSWERED, 1.0))
+        matrix, matrix_scale = answered * matrix, answered * matrix_scale
     return ReleasedSums(matrix, vector, matrix_scale, vector_scale, symmetric, np.zeros_like(vector))

@@ -27,10 +27,9 @@ _CLEAR = 2.0  # times its noise: how far a share must lie below 1 for cells to b
 
 @dataclass(frozen=True)
 class Present:
-    """Which share of rows is taken to have all cells, and which a response; the noise of these shares, 0 where cells are filled."""
+    """Which share of rows is taken to have all cells, and the noise of that share, 0 where cells are filled."""
 
     complete: float = 1.0
-    answered: float = 1.0
     noise: float = 0.0
 
     @property
@@ -44,8 +43,8 @@ def residual_count_sensitivity(exposure: LinkageExposure) -> float:
 
     Proof. A row's own residual ``z_i - β₀ - (γx_i + (1-γ)x̄)'β`` sees its own cells and public values only. Row j
     changes, and the row p that holds the person's response, and each displaced row; an exact join has row j
-    alone. Each moves the count by at most 1. Q does not enter. Whether a row has a residual at all, or a response, is seen from its own cells as well: where
-    missing cells are dropped, the numbers of rows that have one move by no more.
+    alone. Each moves the count by at most 1. Q does not enter. Whether a row has a residual at all is seen from its own cells as well: where
+    missing cells are dropped, the number of rows that have one moves by no more, whatever it weighs up to 1.
     """
     return 1.0 if exposure.exact else 1.0 + exposure.carriers + exposure.displaced
 
@@ -60,15 +59,15 @@ def plan_residual_scale(
 ) -> tuple[NoisePlan, float] | None:
     """Plan the noise of the search and the quantile to look for, `highest` at most; None where the search could only mislead.
 
-    The quantile is as high as the noise allows: clipping levels follow from it, and wrong links sit in the tail. If they are `counted`, complete rows
-    and responses are drawn too, which count as two steps more.
+    The quantile is as high as the noise allows: clipping levels follow from it, and wrong links sit in the tail. If they are `counted`, the number of complete rows
+    is drawn too, as one step more.
     """
-    sensitivity, draws = residual_count_sensitivity(exposure), _STEPS + 2 * counted
+    sensitivity, draws = residual_count_sensitivity(exposure), _STEPS + counted
     step = Part("residuals below", 1, sensitivity, 1.0, sensitivity * math.sqrt(draws) / mu)
     level = min(highest, 1.0 - 3.0 * step.scale / count)
     if level < min(0.6, highest):
         return None
-    parts = (step, replace(step, name="complete rows, responses", entries=2)) if counted else (step,)
+    parts = (step, replace(step, name="complete rows")) if counted else (step,)
     room = make_room_for_draw(NoisePlan(parts, mu / math.sqrt(draws)), float(count))
     return NoisePlan(room.parts, mu), level
 
@@ -82,15 +81,15 @@ def release_residual_scale(private: ResidualCounts, spending: Spending) -> float
 def release_residual_size(
     private: ResidualCounts, spending: Spending, share: float, highest: float = 0.97, present: Present | None = None
 ) -> tuple[float, float, Present]:
-    """A noisy quantile of the rows' own absolute residuals, its level among rows that have one, and the shares of these and of rows with a response.
+    """A noisy quantile of the rows' own absolute residuals, its level among rows that have one, and the share of these.
 
-    Where missing cells are dropped, the shares are drawn first, unless they are known from before (`present`).
+    Where missing cells are dropped, the share is drawn first, unless it is known from before (`present`).
 
     Privacy
     -------
-    Each step draws one count that moves by at most :func:`residual_count_sensitivity`, and so does each share: μ-GDP with the plan's μ.
+    Each step draws one count that moves by at most :func:`residual_count_sensitivity`, and so does the share's: μ-GDP with the plan's μ.
     """
-    counted = private.missing is not None and present is None
+    counted = private.incomplete is not None and present is None
     planned = plan_residual_scale(private.exposure, private.rows, spending.take(share), highest, counted=counted)
     if planned is None:
         raise ReleaseError("The budget is too small to search for the size of residuals.")
@@ -104,10 +103,9 @@ def release_residual_size(
 
 
 def _release_present(private: ResidualCounts, plan: NoisePlan) -> Present:
-    """Draw the numbers of complete rows and of responses as shares of all rows; 1 where missing cells are filled."""
-    if private.missing is None:
+    """Draw the number of complete rows as a share of all; 1 where missing cells are filled."""
+    if private.incomplete is None:
         return Present()
     scale = plan.parts[1].scale
-    drawn = noise.add_gaussian((private.rows - private.missing).astype(np.float64), np.full(2, scale))
-    complete, answered = np.clip(drawn / private.rows, _LEAST, 1.0).tolist()
-    return Present(complete, answered, scale / private.rows)
+    drawn = float(noise.add_gaussian(np.array([float(private.rows - private.incomplete)]), scale)[0])
+    return Present(min(1.0, max(_LEAST, drawn / private.rows)), scale / private.rows)

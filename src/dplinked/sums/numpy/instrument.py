@@ -6,6 +6,7 @@ Under exchangeable linkage errors ``h'Qx = a Σ h_i x_i' + o s_h s_x'`` in each 
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -43,16 +44,17 @@ def instrument_sums(data: PreparedRows) -> PrivateSums:
 
 def complete_sums(data: PreparedRows, sums: Sums, totals: Totals) -> PrivateSums:
     """What links within blocks add to the sums of rows, and the border of the intercept."""
-    design, d, (core, b, sum_h, sum_x, sum_z, left) = data.design, len(data.design.columns), sums
+    design, d, (core, b, sum_h, sum_x, sum_z, known, complete) = data.design, len(data.design.columns), sums
     blocks, weight, symmetric = data.blocks, None, data.design.half_widths is None
     if blocks is not None and totals.arrays and d:
         o = blocks.o if blocks.weights is None else blocks.weights * blocks.o
         core = core + totals.product(slice(0 if symmetric else d, d if symmetric else 2 * d), slice(d), o)
     if blocks is not None and blocks.weights is not None:
         weight = blocks.total_weight
-    if data.dropped:  # what is missing of responses is no matter of these sums
-        weight, b, sum_z = float(left), np.zeros_like(b), np.zeros(())
     core = symmetrise(core) if symmetric else core
+    if data.dropped:  # h'z is no matter of these sums
+        own = add_border(design, data.rows.count, core, np.zeros_like(b), sum_h, sum_x, 0.0, float(known))
+        return replace(own, known=float(known), complete=float(complete))
     return add_border(design, data.rows.count, core, b, sum_h, sum_x, float(sum_z), weight)
 
 
@@ -76,7 +78,8 @@ def _sum_strips(data: PreparedRows) -> tuple[Sums, Totals]:
         h, x, z = h * heavy, x * heavy, z * heavy
         sum_x = np.add.reduce(x, axis=1)
         sum_h = sum_x if symmetric else np.add.reduce(h, axis=1)
-        totals = [sum_h, sum_x, np.asarray(np.add.reduce(z)), np.asarray(np.add.reduce(heavy))]
+        rows = np.asarray(np.add.reduce(heavy)), np.asarray(np.add.reduce(heavy * strip.answered))
+        totals = [sum_h, sum_x, np.asarray(np.add.reduce(z)), *rows]
         return [np.dot(h, weighted.T), np.dot(h, strip.z), *totals], totalled
 
     linked = blocks is not None and bool(blocks.o.any())

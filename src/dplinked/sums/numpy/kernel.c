@@ -326,7 +326,7 @@ double dplinked_nearby(void) { return NEARBY; }
 int64_t dplinked_workspace(int64_t columns) { return (3 * columns + 3) * STRIDE + 2 * columns + 3; }
 
 /* `a` has the weights of products, those of blocks in `weights` included; these weigh the other sums. If they are `dropped`, rows with a missing
- * regressor weigh 0. The weights' total comes last. Returns 0 where a code is no block's number, else 1. */
+ * regressor weigh 0. The weights' total, and that of rows with a response, come last. Returns 0 where a code is no block's number, else 1. */
 FOR_ALL_MACHINES int dplinked_sum(int64_t rows, int64_t columns, const double *const *cells, const Scaling *scaling, int clipped,
                                   int dropped, int64_t blocks, const int32_t *codes, const double *a, const double *weights, double *totals,
                                   double *lost, double *sums, double *workspace)
@@ -335,7 +335,7 @@ FOR_ALL_MACHINES int dplinked_sum(int64_t rows, int64_t columns, const double *c
     double *x = workspace, *h = clipped ? x + d * STRIDE : x, *weighted = x + 2 * d * STRIDE, *z = weighted + d * STRIDE;
     const int weighed = weights || dropped;
     double weight[CHUNK];
-    double *b = sums + d * d, *sum_h = b + d, *sum_x = sum_h + d, *sum_z = sum_x + d, *sum_weight = sum_z + 1;
+    double *b = sums + d * d, *sum_h = b + d, *sum_x = sum_h + d, *sum_z = sum_x + d, *sum_weight = sum_z + 1, *sum_complete = sum_z + 2;
     Totals t = {totals, lost, z + STRIDE, (clipped ? 2 * d : d) + 1, -1, 1};
     for (int64_t first = 0; first < rows; first += CHUNK) {
         const int64_t n = rows - first < CHUNK ? rows - first : CHUNK;
@@ -373,6 +373,10 @@ FOR_ALL_MACHINES int dplinked_sum(int64_t rows, int64_t columns, const double *c
         }
         *sum_z += add_up(z, n);
         *sum_weight += weighed ? add_up(weight, n) : n;
+        if (dropped) {
+            keep_present(cells[d] + first, n, weight);
+            *sum_complete += add_up(weight, n);
+        }
         if (totals && same)
             add_run(&t, code ? code[0] : 0, x, n);
         else if (totals)
@@ -516,13 +520,13 @@ FOR_ALL_MACHINES int dplinked_residuals(int64_t rows, int64_t columns, int inter
     return 1;
 }
 
-/* Rows by the size of their residuals |z - level - share * slopes'x|, between increasing edges. If they are `dropped`, two more counts follow: rows
- * without a response, and others with a missing regressor. */
+/* Rows by the size of their residuals |z - level - share * slopes'x|, between increasing edges. If they are `dropped`, those with a
+ * missing cell are counted apart, at the end. */
 FOR_ALL_MACHINES void dplinked_counts(int64_t rows, int64_t columns, int dropped, const double *const *cells, const Scaling *scaling,
                                       const double *slopes, double level, double share, int64_t bins, const double *edges, int64_t *counts,
                                       double *workspace)
 {
-    double z[CHUNK], line[CHUNK], answered[CHUNK], known[CHUNK];
+    double z[CHUNK], line[CHUNK], known[CHUNK];
     int64_t bin[CHUNK];
     for (int64_t first = 0; first < rows; first += CHUNK) {
         const int64_t n = rows - first < CHUNK ? rows - first : CHUNK;
@@ -534,13 +538,11 @@ FOR_ALL_MACHINES void dplinked_counts(int64_t rows, int64_t columns, int dropped
             z[i] = fabs(z[i] - level - share * line[i]);
         find_bins(edges, bins - 1, z, n, bin);
         for (int64_t i = 0; i < n; i++)
-            answered[i] = known[i] = 1.0;
-        if (dropped)
-            keep_present(cells[columns] + first, n, answered);
-        for (int64_t j = 0; dropped && j < columns; j++)
+            known[i] = 1.0;
+        for (int64_t j = 0; dropped && j <= columns; j++)
             keep_present(cells[j] + first, n, known);
         for (int64_t i = 0; i < n; i++)
-            counts[answered[i] == 0.0 ? bins : known[i] == 0.0 ? bins + 1 : bin[i]]++;
+            counts[known[i] == 0.0 ? bins : bin[i]]++;
     }
 }
 

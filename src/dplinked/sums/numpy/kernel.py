@@ -133,20 +133,20 @@ class InstrumentSums:
         return [array.T for array in self._arrays]
 
     def add(self, tile: Piece) -> list[Floats]:
-        """Sum a tile: ``Σ wa h x'``, ``Σ w h z``, ``Σ w h``, ``Σ w x``, ``Σ w z`` and ``Σ w``. The rows are also added to the totals of their blocks."""
+        """Sum a tile: ``Σ wa h x'``, ``Σ w h z``, ``Σ w h``, ``Σ w x``, ``Σ w z``, ``Σ w`` and, of rows with a response, ``Σ w``. The rows are also added to the totals of their blocks."""
         d, codes = self._columns.count, _codes(tile)
         cells = self._columns.cells(tile)
-        sums = np.zeros(d * d + 3 * d + 2)
+        sums = np.zeros(d * d + 3 * d + 3)
         done = KERNEL.dplinked_sum(
             tile.count, d, _pointers(cells), self._columns.scaling, self._clipped, self._columns.dropped, self._a.size, _address(codes),
             _address(self._a), _address(self._weights), *_addresses(self._arrays), _address(sums), self._columns.workspace,
         )  # fmt: skip
         _check(done)
-        core, b, sum_h, sum_x, sum_z, weight = np.split(sums, np.cumsum([d * d, d, d, d, 1]))
+        core, b, sum_h, sum_x, (sum_z, known, complete) = np.split(sums, np.cumsum([d * d, d, d, d]))
         core = core.reshape(d, d)
         if not self._clipped:
             core, sum_x = core + np.triu(core, 1).T, sum_h
-        return [core, b, sum_h, sum_x, sum_z[0], weight[0]]
+        return [core, b, sum_h, sum_x, sum_z, known, complete]
 
 
 class ResidualSums:
@@ -221,7 +221,7 @@ class ResidualSums:
 
 
 class ResidualCounts:
-    """Histograms of residuals, tile by tile; if rows are `dropped`, two more counts follow: rows without a response, and others with a missing regressor."""
+    """Histograms of residuals, tile by tile; if rows are `dropped`, those with a missing cell are counted apart, at the end."""
 
     def __init__(
         self, design: Design, slopes: Floats, level: float, share: float, edges: Floats, *, dropped: bool = False
@@ -233,7 +233,7 @@ class ResidualCounts:
     def add(self, tile: Piece) -> list[NDArray[np.int64]]:
         """Count the rows of a tile by ``|z - level - share·x'slopes|`` (bins)."""
         cells, bins = self._columns.cells(tile), self._edges.size + 1
-        counts = np.zeros(bins + 2 * self._columns.dropped, np.int64)
+        counts = np.zeros(bins + self._columns.dropped, np.int64)
         KERNEL.dplinked_counts(
             tile.count, self._columns.count, self._columns.dropped, _pointers(cells), self._columns.scaling, _address(self._slopes),
             self._level, self._share, bins, _address(self._edges), _address(counts), self._columns.workspace,

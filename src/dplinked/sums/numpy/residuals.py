@@ -22,7 +22,7 @@ MEASURING, _VARIANCE = "Measuring residuals", "Variance"
 def residual_counts(data: PreparedRows, predictor: Predictor, edges: Floats) -> PrivateCounts:
     """Histogram of the absolute residuals that rows have on their own, between increasing public edges; the last bin is open.
 
-    If rows are dropped, it has those of complete ones. Then the numbers of rows without a response, and of others with a missing regressor, follow.
+    If rows are dropped, it has those of complete ones, and then the number of others.
     """
     data, bins = data.without_links(), edges.size + 1
     if kernel.KERNEL is not None:
@@ -32,8 +32,8 @@ def residual_counts(data: PreparedRows, predictor: Predictor, edges: Floats) -> 
     def work(strip: Strip) -> tuple[Sums, None]:
         places = np.searchsorted(edges, np.abs(_own_residuals(data, predictor, strip.x, strip.z)))
         if data.dropped:
-            places = np.where(strip.answered, np.where(strip.known, places, bins + 1), bins)
-        return [np.bincount(places, minlength=bins + 2 * data.dropped)], None
+            places = np.where(strip.known * strip.answered, places, bins)
+        return [np.bincount(places, minlength=bins + data.dropped)], None
 
     (counts,), _ = sum_strips(data, work, 0, MEASURING)
     return PrivateCounts(counts[None, :])

@@ -147,11 +147,15 @@ class SqlPass:
         for column in (*h, *x):
             sums.add(column, *weight)
         sums.add(*weight)
+        one, zero = self.engine.double(1.0), self.engine.double(0.0)
+        sums.add(Scaled(f"(case when {columns.is_missing('z')} then {zero} else {one} end)"), *weight)
         found = sums.fetch(source, self.count, joined)
         scale = table.weight if isinstance(table, OneBlock) else 1.0
         core, sum_h, sum_x = found.matrix(d, d, symmetric=symmetric), found.take(d), found.take(d)
-        core, sum_h, sum_x, total = (scale * each for each in (core, sum_h, sum_x, found.take(1)))
-        return add_border(self.design, self.count, core, np.zeros(d), sum_h, sum_x, 0.0, float(total[0]))
+        core, sum_h, sum_x, rows = (scale * each for each in (core, sum_h, sum_x, found.take(2)))
+        known, complete = rows.tolist()
+        result = add_border(self.design, self.count, core, np.zeros(d), sum_h, sum_x, 0.0, known)
+        return replace(result, known=known, complete=complete)
 
     def _block_sums(self, link_table: BlockTable, rows: str, symmetric: bool) -> Reader:
         """``Σ o s_h s_x'`` over blocks, ``Σh`` and ``Σx``, from the totals that are kept or, for another design, from new ones.
@@ -231,18 +235,18 @@ class SqlPass:
     def residual_counts(self, predictor: Predictor, edges: Floats, ahead: bool = False) -> PrivateCounts:
         """Histogram of the absolute residuals that rows have on their own, between increasing public edges; the last bin is open.
 
-        If missing cells are dropped, it has those of complete rows. Then the numbers of rows without a response, and of others with a missing regressor, follow.
+        If missing cells are dropped, it has those of complete rows, and then the number of others.
         """
         residual, _ = self._own_residual(predictor)
         columns, bins = self.columns, edges.size + 1
         place = _search(self.engine, "r", edges.tolist())
         kept = "".join(f", {name}" for name in ("z", "e") if columns.dropped)
         if columns.dropped:
-            lost = f"when {columns.is_missing('z', scaled=False)} then {bins} when e = {self.engine.double(0.0)} then {bins + 1}"
-            place = f"case {lost} else {place} end"
+            lost = f"{columns.is_missing('z', scaled=False)} or e = {self.engine.double(0.0)}"
+            place = f"case when {lost} then {bins} else {place} end"
         query = f"select abs({residual}) as r{kept} from ({columns.rows(None, scaled=False)}) cells"
         found = self.engine.fetch(f"select {place} as p, count(*) from ({query}) residuals group by {place}")
-        counts = np.zeros(bins + 2 * columns.dropped, dtype=np.int64)
+        counts = np.zeros(bins + columns.dropped, dtype=np.int64)
         for row, count in found:
             counts[row] = count
         return PrivateCounts(counts[None, :])
