@@ -3,6 +3,7 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+DEMO := $(VENV)/.demo
 FEBRL ?= .venv-febrl
 RELEASE ?= .venv-release
 PYTEST := $(BIN)/python -m pytest -n 2
@@ -12,9 +13,15 @@ PYTEST := $(BIN)/python -m pytest -n 2
 $(READY): pyproject.toml constraints.txt hatch_build.py src/dplinked/sums/numpy/kernel.c
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
+	touch $(DEMO) $@
+
+# What the demo needs, and no tools for developers.
+$(DEMO): pyproject.toml constraints.txt hatch_build.py src/dplinked/sums/numpy/kernel.c
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[linkage]'
 	touch $@
 
-demo: $(READY)
+demo: $(DEMO)
 	$(BIN)/dplinked demo
 
 studio: $(READY)

@@ -88,7 +88,7 @@ def test_small_control(benchmark: str, found: str, tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_small_engines(tmp_path: Path) -> None:
     sections, out = (
-        ["contract", "parquet", "fit", "blocks", "wide", "matching", "rivals", "cli"],
+        ["contract", "parquet", "fit", "blocks", "wide", "matching", "rivals", "sql", "cli"],
         tmp_path / "engines.md",
     )
     done = subprocess.run(
@@ -107,9 +107,22 @@ def test_small_engines(tmp_path: Path) -> None:
         "| 10 large blocks |",
         "| 20 columns |",
         "| ours, Parquet |",
+        "| one large block | steps of the second stage (",
         "| `dplinked fit` |",
     ):
         assert line in report
+
+
+@pytest.mark.slow
+def test_times_of_passes_by_duckdb_are_judged(tmp_path: Path) -> None:
+    """In few rows fixed costs rule, so that passes take longer than is allowed of them."""
+    command = ["engines.py", "sql", "--rows", "2000", "--rounds", "1", "--strict"]
+    done = subprocess.run(
+        [sys.executable, str(ROOT / "benchmarks" / command[0]), *command[1:]],
+        capture_output=True, text=True, cwd=tmp_path, check=False,
+    )  # fmt: skip
+    assert "MISSED: blocks of 25: sums take" in done.stdout, done.stdout[-3000:] + done.stderr[-3000:]
+    assert done.returncode == 1
 
 
 @pytest.mark.slow

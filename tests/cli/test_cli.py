@@ -169,6 +169,10 @@ def test_truncated_parquet_shows_nothing(folder: Path) -> None:
     assert "Traceback" not in done.stderr
 
 
+def test_the_version_is_told(run: Run) -> None:
+    assert run("--version").stdout.split() == ["dplinked", dpl.__version__]
+
+
 def test_usage_errors_exit_2(run: Run) -> None:
     assert start("fit").returncode == 2
     assert run("fit", "--nonsense").returncode == 2

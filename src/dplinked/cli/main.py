@@ -30,11 +30,30 @@ if TYPE_CHECKING:
     from dplinked.study.study import Study
 
 app = typer.Typer(
-    help="Differentially private linear regression on data joined by imperfect record linkage.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
 )
+
+
+def _tell_version(asked: bool) -> None:
+    """Print the version and stop, if it was asked for."""
+    if asked:
+        from dplinked import __version__
+
+        typer.echo(f"dplinked {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def start(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_tell_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    """Differentially private linear regression on data joined by imperfect record linkage."""
+
+
 app.command()(demo)
 app.add_typer(budget.app, name="budget")
 

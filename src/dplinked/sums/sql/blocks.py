@@ -100,6 +100,8 @@ class BlockTable:
         How many partners a row has, in blocks of more rows than that.
     weighed
         Whether v is another number than 1.
+    linked
+        Whether links lead from row to row; if not, a is 1 and o is 0.
     """
 
     kept: Kept
@@ -113,6 +115,7 @@ class BlockTable:
     fixed: bool
     partners: int
     weighed: bool = False
+    linked: bool = True
     circles: Circles = field(default_factory=Circles, compare=False)
 
     def close(self) -> None:
@@ -176,7 +179,8 @@ class BlockTable:
     def alone(self, engine: SqlEngine) -> BlockTable:
         """Blocks of right links, weighed by ``w·a``."""
         one, zero = engine.double(1.0), engine.double(0.0)
-        return self._replace_columns(engine, f"{one} as a, {zero} as o, b.v * b.a as v", f"{self.kept.name} b")
+        columns = f"{one} as a, {zero} as o, b.v * b.a as v"
+        return replace(self._replace_columns(engine, columns, f"{self.kept.name} b"), linked=False)
 
     def _replace_columns(self, engine: SqlEngine, columns: str, source: str) -> BlockTable:
         """The same blocks with other columns a, o and v."""

@@ -106,8 +106,9 @@ class SqlPass:
         symmetric = self.design.half_widths is None and not isinstance(link_table, PairTable)
         contrast, weight = list[Scaled](), list[Scaled]()
         sums = ExactSums(self.engine, self.count)
+        by_block = isinstance(link_table, BlockTable) and link_table.linked
         if isinstance(link_table, BlockTable):
-            contrast, weight = [Scaled("a")], link_table.weight
+            contrast, weight = [Scaled("a")] if by_block else [], link_table.weight
             source = link_table.join_columns(rows, *(column.sql for column in (*contrast, *weight)))
         elif isinstance(link_table, PairTable):
             source, x = link_table.join_matches(self.engine, rows, x)
@@ -117,11 +118,15 @@ class SqlPass:
         for column in h:
             sums.add(column, z, *weight)
         sums.add(z, *weight)
-        for column in () if isinstance(link_table, BlockTable) else (*h, *x):
-            sums.add(column)
-        found = sums.fetch(source, self.count, "a" if isinstance(link_table, BlockTable) else "*")
+        if not by_block:
+            for column in (*h, *x):
+                sums.add(column, *weight)
+            if weight:
+                sums.add(*weight)
+        joined = [column.sql for column in (*contrast, *weight)]
+        found = sums.fetch(source, self.count, joined[0] if joined else "*")
         core, b, (sum_z,) = found.matrix(d, d, symmetric=symmetric), found.take(d), found.take(1)
-        if isinstance(link_table, BlockTable):
+        if isinstance(link_table, BlockTable) and by_block:
             found = self._block_sums(link_table, rows, symmetric)
             core = core + found.matrix(d, d, symmetric=symmetric)
         sum_h, sum_x, total = found.take(d), found.take(d), float(self.count)
@@ -225,11 +230,11 @@ class SqlPass:
         for i, k in enumerate(numeric):
             column = self.design.columns[k]
             low, high = ((edge - column.shift) / column.scale for edge in column.interval)
-            place = f"floor((x{k} - {double(low)}) * {double(bins / (high - low))})"
-            places.append(f"{self.engine.as_int(self.engine.clip(place, 0.0, bins - 1.0))} as p{i}")
+            place = f"(x{k} - {double(low)}) * {double(bins / (high - low))}"
+            places.append(f"{self.engine.as_int(f'floor({place})')} as p{i}")
         query = f"select {', '.join(places)} from ({self.columns.rows(None, scaled=False)}) cells"
         for row, place, count in self.engine.fetch(self.engine.histograms(query, len(numeric))):
-            counts[row, place] = count
+            counts[row, min(max(place, 0), bins - 1)] += count  # the upper bound, and what rounding puts beyond an end
         return PrivateCounts(counts)
 
     def residual_counts(self, predictor: Predictor, edges: Floats, ahead: bool = False) -> PrivateCounts:
@@ -239,7 +244,7 @@ class SqlPass:
         """
         residual, _ = self._own_residual(predictor)
         columns, bins = self.columns, edges.size + 1
-        place = _search(self.engine, "r", edges.tolist())
+        place = _count_below(self.engine, "r", edges)
         kept = "".join(f", {name}" for name in ("z", "e") if columns.dropped)
         if columns.dropped:
             lost = f"{columns.is_missing('z', scaled=False)} or e = {self.engine.double(0.0)}"
@@ -333,6 +338,18 @@ class SqlPass:
         level = float(predictor.beta[:first].sum() + (1.0 - accuracy) * (slopes @ predictor.mean))
         fitted, reach = self.columns.fitted(predictor.beta, [0] * slopes.size)
         return f"z - {double(level)} - {double(accuracy)} * {fitted}", self.design.response.peak + abs(level) + reach
+
+
+def _count_below(engine: SqlEngine, value: str, edges: Floats) -> str:
+    """How many of the edges lie below a value. On a grid of equal ratios its logarithm tells, up to the last digit of an edge."""
+    steps = np.diff(np.log2(edges))
+    if not (steps.size and np.ptp(steps) <= 1e-9):
+        return _search(engine, value, edges.tolist())
+    double, first, last = engine.double, float(edges[0]), float(edges[-1])
+    step = (edges.size - 1) / math.log2(last / first)
+    between = f"ceil({double(step)} * log2({value} / {double(first)}))"
+    inside = f"case when {value} > {double(first)} then {between} else {double(0.0)} end"
+    return engine.as_int(f"case when {value} > {double(last)} then {double(edges.size)} else {inside} end")
 
 
 def _search(engine: SqlEngine, value: str, edges: Sequence[float], first: int = 0) -> str:
