@@ -80,6 +80,7 @@ _NEAR = (
     0.02,
     0.01,
 )  # least clip in deviations, most of their variance by a wrong start, most of the equation's by a wrong slope: one step does
+_LEAST_CONTRAST = 0.1  # mean of γ - o above which missing cells are reason enough for a second stage
 _FAR = 3.0  # errors of the first stage's slopes by which a step may lead away from them
 _AS_GOOD = 0.02  # how much larger an error, relative to it, is taken for the same: the second stage's line is closer to that of least squares
 
@@ -184,8 +185,8 @@ def expect_second_stage(
     near = not present.is_incomplete and _is_near(groups, residuals, float(sizes**2 @ left), bent)
     bent *= 1.0 if near else _AFTER_ONE_STEP
     stage = SecondStage(estimate, wide, groups, sizes, explained, residuals, bent, gram, same, near, present)
-    wanted = present.is_incomplete or _pays(study, rows, spending, start, stage, share, first)
-    return stage if wanted else None
+    filled = present.is_incomplete and groups.contrast > _LEAST_CONTRAST
+    return stage if filled or _pays(study, rows, spending, start, stage, share, first) else None
 
 
 def _is_near(groups: Groups, residuals: Residuals, off: float, bent: float) -> bool:
@@ -322,10 +323,8 @@ def release_slope(
     gram = release_curvature(stage.rows.own_gram(), spending, intervals=study.intervals, share=stage.gram)
     if rows.blocks is None:  # then rows were not weighed by their blocks
         gram = replace(gram, matrix=gram.matrix * groups.contrast, matrix_scale=gram.matrix_scale * groups.contrast)
-    if (
-        rows.design.intercept and stage.rows.dropped
-    ):  # it is no more than what all rows have, and not so little that means explode
-        most = groups.contrast * groups.total / stage.present.complete
+    if rows.design.intercept and stage.rows.dropped:
+        most = groups.contrast * groups.total / stage.present.complete  # what all rows have together
         gram.matrix[0, 0] = np.clip(gram.matrix[0, 0], most / 20.0, most)
     if not stage.same:
         return gram
