@@ -155,12 +155,12 @@ def test_symmetric_errors_are_declared_and_told(tmp_path) -> None:
 
 
 def test_what_becomes_of_missing_cells_is_declared_and_told(tmp_path) -> None:
-    """Requests that fill cells are those of versions that had no choice. What is said does not hang on whether cells are missing."""
+    """Requests that say nothing are those of versions that had no choice. What a release says does not hang on whether cells are missing."""
     drop, fill = (
         dpl.Study.from_text(STUDY.replace("[bounds]", f"{line}\n[bounds]"), tmp_path)
         for line in ("", 'missing = "fill"')
     )
-    assert drop.request([]) == {**fill.request([]), "missing": "drop"}
+    assert fill.request([]) == {**drop.request([]), "missing": "fill"}
     rng = np.random.default_rng(1)
     x = rng.uniform(0, 1, 4000)
     rows = {"x": x, "y": 0.2 + 0.6 * x + 0.05 * rng.standard_normal(x.size)}

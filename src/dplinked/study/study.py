@@ -185,7 +185,7 @@ class Study(PlainlyShown):
         settings["ranges"] = _RANGES_IN_LEDGERS[self.ranges]
         if self.errors == "any":  # as before there was a choice
             del settings["errors"]
-        if self.missing == "fill":
+        if self.missing == "drop":
             del settings["missing"]
         return {**settings, "linkage": self.linkage.identity(), "data": list(fingerprints)}
 
