@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from dplinked.sums.types import MeatClip, Predictor, ResidualClip
+from dplinked.sums.types import MeatClip, Predictor, ResidualClip, Whitening
 
 ALL_MEET = 8  # rows of a block in which all others are partners, in every engine; in larger ones they may be drawn
 
@@ -55,7 +57,18 @@ def right_sums(name: str, found: Any, routes: list[str]) -> dict[str, np.ndarray
     """The clipped residual equation, with each way to square contributions."""
     p, result = len(found.design.names), dict[str, np.ndarray]()
     clip = ResidualClip(np.linspace(-0.1, 0.3, p), 0.4, 0.7 if found.design.intercept else 0.0, 0.9)
+    turned = replace(clip, intercept_weight=0.0, whitening=whitening_for(p))
     for route in routes:
         right = found.right_residuals(clip, MeatClip(route, np.linspace(1, 2, p), 0.3))
+        white = found.right_residuals(turned, MeatClip(route, np.linspace(1, 2, p), 0.3))
         result |= {f"{name} S": right.vector, f"{name} {route}": right.meat}
+        result |= {f"{name} whitened S": white.vector, f"{name} whitened {route}": white.meat}
+    if name.endswith("own"):
+        plain = found.with_design(replace(found.design, half_widths=None))
+        result[f"{name} squares"] = plain.whitened_squares(whitening_for(p)).matrix
     return result
+
+
+def whitening_for(p: int) -> Whitening:
+    """A matrix that turns and scales, and a norm that some rows exceed."""
+    return Whitening(np.eye(p) + np.linspace(-0.9, 1.1, p * p).reshape(p, p), 0.8 * math.sqrt(p))

@@ -42,6 +42,19 @@ from dplinked.estimate.variance import (
     link_dependence,
     split_errors,
 )
+from dplinked.estimate.whitening import (
+    Geometry,
+    choose_norm,
+    coefficient_sums,
+    estimate_coefficients,
+    first_moments,
+    has_rare_levels,
+    invert_moments,
+    rounds_needed,
+    spectral_noise,
+    whiten,
+    whiten_coefficients,
+)
 from dplinked.linkage import EXACT
 from dplinked.privacy.quantities.instrument import (
     ReleasedSums,
@@ -62,7 +75,8 @@ from dplinked.privacy.quantities.right_residuals import (
     release_right_residuals,
     right_residuals_sensitivity,
 )
-from dplinked.privacy.spending import CLIPPING, FIRST_STEP, GRAM, MEAT, VARIANCE, Spending
+from dplinked.privacy.quantities.whitened_gram import release_whitened_gram, whitened_gram_sensitivity
+from dplinked.privacy.spending import CLIPPING, FIRST_STEP, GRAM, MEAT, ROUNDS, VARIANCE, WHITENED, Spending
 from dplinked.release.build import build_release
 from dplinked.release.release import Release
 from dplinked.study.design import Design
@@ -70,7 +84,7 @@ from dplinked.study.instrument import column_spread, instrument_signal, instrume
 from dplinked.study.study import Study
 from dplinked.sums.linked_rows import ClippedResiduals, LinkedRows
 from dplinked.sums.partners import unlinking_terms
-from dplinked.sums.types import MeatClip, Predictor, ResidualClip
+from dplinked.sums.types import MeatClip, Predictor, ResidualClip, Whitening
 
 Floats = NDArray[np.float64]
 
@@ -81,7 +95,10 @@ _NEAR = (
     0.01,
 )  # least clip in deviations, most of their variance by a wrong start, most of the equation's by a wrong slope: one step does
 _LEAST_CONTRAST = 0.1  # mean of γ - o above which missing cells are reason enough for a second stage
-_FAR = 3.0  # errors of the first stage's slopes by which a step may lead away from them
+_FAR = 3.0  # errors by which the first step may lead away from the first stage's slopes
+_CALM_ENOUGH = 0.1  # spectral noise of a whitened slope, relative to it, above which it gets more of the budget
+_HANGING = 0.2  # mean logarithm of what correlations multiply variances of slopes by, above which rows may be whitened
+_WORTH = 0.1  # how much smaller errors of slopes must be, relative to them, for rows to be whitened
 _AS_GOOD = 0.02  # how much larger an error, relative to it, is taken for the same: the second stage's line is closer to that of least squares
 
 
@@ -116,21 +133,21 @@ class SecondStage:
         Released coefficients.
     rows, groups
         The rows, with the instrument of the second stage, and their groups.
-    sizes
-        Root mean square of each column (d).
+    geometry
+        How its instruments are scaled.
     explained
         Variance of the response that the coefficients explain.
     residuals
         What is expected of residuals around them.
-    bent
-        Expected variance in the equation by noise of its slope.
     gram
-        Share of the budget for that slope.
+        Share of the budget for the equation's slope.
     same
         Whether both stages have the regressors themselves as instruments.
     near
         Whether one step does. Where hardly any residual is clipped, the equation is a line whose slope is released, and a second step from
         elsewhere would tell the same.
+    errors
+        Expected errors of the slopes (d).
     present
         Share of rows that are complete, where others are dropped.
     """
@@ -138,13 +155,13 @@ class SecondStage:
     estimate: Estimate
     rows: LinkedRows
     groups: Groups
-    sizes: Floats
+    geometry: Geometry
     explained: float
     residuals: Residuals
-    bent: float
     gram: float
     same: bool
     near: bool
+    errors: Floats
     present: Present
 
 
@@ -167,26 +184,126 @@ def expect_second_stage(
     """
     design, accuracy = rows.design, groups.accuracy
     estimate = solve_sums(start, intercept=design.intercept, prior_scale=prior_scale(design))
-    beta = estimate.beta
     sizes = column_sizes(design, start, column_spread(design), accuracy, groups.total)
-    explained = max(0.0, explained_variance(design, start, beta, accuracy, groups.total))
+    explained = max(0.0, explained_variance(design, start, estimate.beta, accuracy, groups.total))
     noise = right_residuals_sensitivity(1.0, rows.exposure) / spending.share(0.5)
-    wide = rows.with_design(widen_instrument(design, sizes, choose_width(noise, groups.squares)))
     if study.drops_missing:
-        wide = wide.without_missing()
-    same = design.half_widths is None and wide.design.half_widths is None and rows.exposure.symmetric
-    same = same and not wide.dropped  # the first stage's rows are filled
-    gram, bend = choose_gram_share(spending, start, wide, same, sizes, groups)
-    share = spending.unspent(keep=_kept_for_meat(study, rows, spending) + 2.0 * CLIPPING + gram)
-    residuals, present = measure_residuals(study, groups, wide, spending, estimate, explained, sizes, share)
+        rows = rows.without_missing()
+    wide = rows.with_design(widen_instrument(design, sizes, choose_width(noise, groups.squares)))
+    deviation, present = measure_deviation(groups, wide, spending, estimate, explained)
+    moments, scale = first_moments(design, start, accuracy, groups.total)
     groups = replace(groups, present=present.complete)
-    left = np.diag(estimate.covariance)[int(design.intercept) :]
-    bent = bend**2 * float(left.sum())
-    near = not present.is_incomplete and _is_near(groups, residuals, float(sizes**2 @ left), bent)
-    bent *= 1.0 if near else _AFTER_ONE_STEP
-    stage = SecondStage(estimate, wide, groups, sizes, explained, residuals, bent, gram, same, near, present)
-    filled = present.is_incomplete and groups.contrast > _LEAST_CONTRAST
-    return stage if filled or _pays(study, rows, spending, start, stage, share, first) else None
+    matrix, strengths = whiten(moments, scale, INTERCEPT_WEIGHT * design.intercept)
+    inverse = invert_moments(moments, scale, design.intercept, sizes)
+    expectation = _Expectation(study, rows, groups, spending, start, estimate, explained, deviation, inverse, present)
+    stage = expectation.by_columns(wide, sizes)
+    if _hang_together(inverse, sizes) and not has_rare_levels(design, moments):
+        stage = _choose(stage, expectation.whitened(matrix, rounds_needed(strengths), sizes))
+    bent = present.is_incomplete and groups.contrast > _LEAST_CONTRAST  # by filled cells
+    return stage if bent or _pays(stage, expectation.one_stage(sizes, first)) else None
+
+
+def _hang_together(inverse: Floats, sizes: Floats) -> bool:
+    """Whether columns of these sizes hang together, by what that adds to the variances of their slopes; `inverse` is that of their second moments (d×d)."""
+    return bool(np.log(np.diag(inverse) * sizes**2).mean() > _HANGING)
+
+
+def _choose(by_columns: SecondStage, whitened: SecondStage) -> SecondStage:
+    """Whitened rows, if slopes are expected to have errors that are enough smaller, and none a larger one; what they cost is a pass of their own."""
+    ratios = np.log(whitened.errors / by_columns.errors)
+    return whitened if ratios.mean() < -_WORTH and ratios.max() < _AS_GOOD else by_columns
+
+
+def _pays(stage: SecondStage, one: Floats) -> bool:
+    """Whether the second stage's slopes are expected to have smaller errors than those of the first, released again for the rest of the budget (d)."""
+    return bool(np.log(stage.errors).mean() < np.log(one).mean() + _AS_GOOD)
+
+
+@dataclass(frozen=True, eq=False)
+class _Expectation:
+    """What is known when the way to go on is chosen: the first stage, the `deviation` of residuals, and the inverse of the columns' second moments (d×d)."""
+
+    study: Study
+    rows: LinkedRows
+    groups: Groups
+    spending: Spending
+    start: ReleasedSums
+    estimate: Estimate
+    explained: float
+    deviation: float
+    inverse: Floats
+    present: Present
+
+    def by_columns(self, wide: LinkedRows, sizes: Floats) -> SecondStage:
+        """A second stage whose instruments are the columns themselves, as far as they follow them."""
+        same = self.rows.design.half_widths is None and wide.design.half_widths is None and self.rows.exposure.symmetric
+        same = same and not wide.dropped  # the first stage's rows are filled
+        gram, bend = choose_gram_share(self.spending, self.start, wide, same, sizes, self.groups)
+        geometry = Geometry(instrument_sizes(wide.design, sizes), sizes)
+        stage = self._stage(wide, geometry, gram, same, bend**2 * float(np.trace(self._left)))
+        drawn, factors = stage.errors, sizes / geometry.ratios
+        return replace(stage, errors=self._errors((drawn * factors) ** 2, 0.0, stage.residuals))
+
+    def whitened(self, matrix: Floats, rounds: int, sizes: Floats) -> SecondStage:
+        """A second stage whose instruments are whitened rows."""
+        rows = self.rows.with_design(replace(self.rows.design, half_widths=None))
+        weight, p = self.groups.total * self.groups.contrast, len(matrix)
+        share = GRAM[0]
+        while True:
+            whitening = cut_whitened(matrix, rows.design, self.spending.share(share), weight)
+            scale = whitened_gram_sensitivity(whitening.norm) / self.spending.share(share)
+            if share >= WHITENED or spectral_noise(p, scale, weight) <= _CALM_ENOUGH:
+                break
+            share = min(WHITENED, share + 0.05)
+        geometry = Geometry(np.ones(sizes.size), sizes, whitening, rounds)
+        left = float(np.trace(geometry.way(self._left)))
+        gram = share + sum(ROUNDS[: rounds - 1])
+        stage = self._stage(rows, geometry, gram, False, scale**2 / 2.0 * left)
+        return replace(
+            stage, gram=share, errors=self._errors(np.zeros(sizes.size), stage.errors[0] ** 2, stage.residuals)
+        )
+
+    @property
+    def _left(self) -> Floats:
+        """Covariance of the first stage's slopes (d×d)."""
+        first = int(self.rows.design.intercept)
+        return self.estimate.covariance[first:, first:]
+
+    def _stage(self, rows: LinkedRows, geometry: Geometry, gram: float, same: bool, bent: float) -> SecondStage:
+        """The stage, and in the place of errors the noise of its equation, if noise of the slope adds the variance `bent` to it."""
+        study, groups, spending = self.study, self.groups, self.spending
+        share = spending.unspent(keep=_kept_for_meat(study, self.rows, spending) + CLIPPING + gram)
+        residuals = expect_clip(
+            study, groups, rows, spending, self.estimate, self.explained, geometry, share, self.deviation
+        )
+        near = _is_near(groups, residuals, float(np.trace(geometry.way(self._left))), bent)
+        near = near and not self.present.is_incomplete
+        bent *= 1.0 if near else _AFTER_ONE_STEP
+        drawn = right_residuals_sensitivity(residuals.limit, rows.exposure) / spending.share(share)
+        noise = np.full(geometry.ratios.size, math.sqrt(drawn**2 + bent * (groups.contrast * residuals.kept[2]) ** 2))
+        return SecondStage(
+            self.estimate, rows, groups, geometry, self.explained, residuals, gram, same, near, noise, self.present
+        )
+
+    def _errors(self, noise: Floats, spread: float, residuals: Residuals) -> Floats:
+        """Errors of slopes, if noise has these variances in the columns' equations (d), and `spread` along whitened directions."""
+        groups = self.groups
+        met = spread + groups.squares * residuals.spread(groups.accuracy) ** 2
+        variance = self.inverse**2 @ noise + met * np.diag(self.inverse)
+        return np.sqrt(variance) / (groups.contrast * residuals.kept[2] * groups.total)
+
+    def one_stage(self, sizes: Floats, begun: float) -> Floats:
+        """Errors of the first stage's slopes, if its sums are released again for the rest of the budget; `begun` is the share that they had."""
+        design, groups, first = self.rows.design, self.groups, int(self.rows.design.intercept)
+        again = begun / (begun + self.spending.unspent(VARIANCE if self.study.intervals else 0.0))
+        plain = design.half_widths is None
+        signal = sizes**2 if plain else instrument_signal(design)
+        squares = sizes**2 if plain else instrument_squares(design)
+        factors = (sizes**2 / signal) ** 2
+        noise = np.diag(noise_covariance(self.start, self.estimate.beta))[first:] * again * factors
+        met = groups.squares * (self.deviation**2 + (1.0 - groups.accuracy**2) * self.explained)
+        variance = self.inverse**2 @ noise + met * squares / sizes**2 * factors * np.diag(self.inverse)
+        return np.sqrt(variance) / (groups.accuracy * groups.total)
 
 
 def _is_near(groups: Groups, residuals: Residuals, off: float, bent: float) -> bool:
@@ -196,34 +313,51 @@ def _is_near(groups: Groups, residuals: Residuals, off: float, bent: float) -> b
     return residuals.clip >= clip and off <= start * residuals.deviation**2 and bent <= slope * met
 
 
-def measure_residuals(
+def measure_deviation(
+    groups: Groups,
+    rows: LinkedRows,
+    spending: Spending,
+    estimate: Estimate,
+    explained: float,
+    present: Present | None = None,
+) -> tuple[float, Present]:
+    """Measure the deviation of right links' residuals around released coefficients. The first time, it is measured how many rows are `present` too, and rows will be summed by themselves next."""
+    accuracy = groups.plain_accuracy
+    around = Predictor(estimate.beta, np.zeros(len(rows.design.columns)), 1.0)
+    counts = rows.residual_counts(around, residual_edges(rows.design.response.peak), ahead=present is None)
+    size, level, present = release_residual_size(counts, spending, CLIPPING, level_of_right_links(accuracy), present)
+    return right_deviation(size, level, accuracy, explained), present
+
+
+def expect_clip(
     study: Study,
     groups: Groups,
     rows: LinkedRows,
     spending: Spending,
     estimate: Estimate,
     explained: float,
-    sizes: Floats,
+    geometry: Geometry,
     share: float,
-    present: Present | None = None,
-) -> tuple[Residuals, Present]:
-    """Measure residuals around released coefficients, and choose how far the equation clips them; it will get a `share` of the budget.
-
-    The first time, which rows are there is measured too (`present`), and rows will be summed by themselves next.
-    """
-    design, exposure, accuracy = rows.design, rows.exposure, groups.plain_accuracy
-    around = Predictor(estimate.beta, np.zeros(len(design.columns)), 1.0)
-    counts = rows.residual_counts(around, residual_edges(design.response.peak), ahead=present is None)
-    size, level, present = release_residual_size(counts, spending, CLIPPING, level_of_right_links(accuracy), present)
-    deviation = right_deviation(size, level, accuracy, explained)
-    unit = right_residuals_sensitivity(1.0, exposure) / spending.share(share)
+    deviation: float,
+) -> Residuals:
+    """Choose how far the equation clips residuals of a deviation; it will get a `share` of the budget."""
+    design, first = rows.design, int(rows.design.intercept)
+    unit = right_residuals_sensitivity(1.0, rows.exposure) / spending.share(share)
+    closest = closest_clip(deviation, geometry.way(estimate.covariance[first:, first:]))
+    most = None if geometry.whitening is None else geometry.whitening.norm**2
     largest = 4.0 * design.response.peak
-    ratios, first = instrument_sizes(design, sizes), int(design.intercept)
-    closest = closest_clip(deviation, estimate.covariance[first:, first:], sizes)
-    residuals = expect_residuals(
-        deviation, explained, ratios, design.intercept, unit, groups.squares, largest, study.errors, closest
+    return expect_residuals(
+        deviation,
+        explained,
+        geometry.ratios,
+        design.intercept,
+        unit,
+        groups.squares,
+        largest,
+        study.errors,
+        closest,
+        most,
     )
-    return residuals, present
 
 
 def _kept_for_meat(study: Study, rows: LinkedRows, spending: Spending) -> float:
@@ -235,33 +369,6 @@ def _route(rows: LinkedRows, spending: Spending) -> MeatRoute:
     """Whose contributions to the equation are squared."""
     largest = None if rows.blocks is None else rows.blocks.largest
     return choose_route(len(rows.design.names), rows.exposure, largest, rows.count, spending.share(MEAT))
-
-
-def _pays(
-    study: Study,
-    rows: LinkedRows,
-    spending: Spending,
-    start: ReleasedSums,
-    stage: SecondStage,
-    share: float,
-    begun: float,
-) -> bool:
-    """Whether the second stage's slopes are expected to have smaller errors than those of the first, released again for the rest of the budget."""
-    design, groups, first = rows.design, stage.groups, int(rows.design.intercept)
-    residuals, wide, accuracy = stage.residuals, stage.rows.design, groups.accuracy
-    again = math.sqrt(begun / (begun + spending.unspent(VARIANCE if study.intervals else 0.0)))
-    noise = np.diag(noise_covariance(start, stage.estimate.beta))[first:] * again**2
-    plain = design.half_widths is None
-    signal = stage.sizes**2 if plain else instrument_signal(design)
-    squares = stage.sizes**2 if plain else instrument_squares(design)
-    spread = groups.squares * squares * (residuals.deviation**2 + (1.0 - accuracy**2) * stage.explained)
-    one = np.sqrt(noise + spread) / (accuracy * groups.total * signal)
-    ratios = instrument_sizes(wide, stage.sizes)
-    drawn = right_residuals_sensitivity(residuals.limit, rows.exposure) / spending.share(share)
-    met = groups.squares * (ratios * residuals.spread(accuracy)) ** 2
-    kept = groups.contrast * residuals.kept[2]
-    two = np.sqrt(drawn**2 + met + stage.bent * kept**2) / (kept * groups.total * ratios * stage.sizes)
-    return bool(np.log(two).mean() < np.log(one).mean() + _AS_GOOD)
 
 
 def _contrast(study: Study, rows: LinkedRows) -> float:
@@ -276,30 +383,40 @@ def fit_residuals(
 ) -> Release:
     """Two steps on the clipped residual equation of right links, around the coefficients of the first stage; one where these are near."""
     wide, groups, intercept = stage.rows, stage.groups, rows.design.intercept
-    gram = release_slope(study, rows, spending, start, stage)
+    gram, geometry = release_slope(study, rows, spending, start, stage)
+    whitening = geometry.whitening
     rest = spending.unspent(keep=_kept_for_meat(study, wide, spending) + (0.0 if stage.near else CLIPPING))
     residuals, estimate, steps = stage.residuals, stage.estimate, list[Step]()
     parts = [rest] if stage.near else [FIRST_STEP * rest, (1.0 - FIRST_STEP) * rest]
     for place, part in enumerate(parts):
         if place:
-            residuals, _ = measure_residuals(
-                study, groups, wide, spending, estimate, stage.explained, stage.sizes, part, stage.present
-            )
-        slope = derivative(gram, residuals, intercept)
-        beta = estimate.beta
-        clip = ResidualClip(beta, residuals.limit, residuals.intercept_weight, 4.0 * wide.design.response.peak)
+            deviation, _ = measure_deviation(groups, wide, spending, estimate, stage.explained, stage.present)
+            residuals = expect_clip(study, groups, wide, spending, estimate, stage.explained, geometry, part, deviation)
+        slope, beta = derivative(gram, residuals, intercept), estimate.beta
+        weight = residuals.intercept_weight if whitening is None else 0.0
+        clip = ResidualClip(beta, residuals.limit, weight, 4.0 * wide.design.response.peak, whitening)
         is_last = place + 1 == len(parts)
         meat = plan_meat_clip(groups, wide, residuals, spending) if is_last and study.intervals else None
         private = wide.right_residuals(clip, meat)
         vector, scale = release_right_residuals(private, spending, spending.take(part))
-        steps.append(Step(beta, vector, scale, residuals.kept[2]))
+        steps.append(
+            Step(
+                beta if whitening is None else whiten_coefficients(beta, whitening.matrix),
+                vector,
+                scale,
+                residuals.kept[2],
+            )
+        )
         sums = combine_steps(steps, slope)
-        before, estimate = estimate, solve_descent(sums, intercept, prior_scale(wide.design))
+        before, estimate = estimate, _solve(wide.design, sums, geometry)
         if wide.dropped and not is_last and _began_far(stage, before, estimate):
             steps.clear()
     mixing = groups.accuracy * residuals.wrong / (groups.contrast * residuals.kept[2])
     sums = replace(sums, mixing=min(1.0, mixing))
-    variance = None if not study.intervals else _residual_variance(study, groups, wide, spending, private, residuals)
+    sums = sums if whitening is None else coefficient_sums(sums, whitening.matrix)
+    variance = None
+    if study.intervals:
+        variance = replace(_residual_variance(study, groups, wide, spending, private, residuals), basis=sums.basis)
     share = residuals.wrong_share(groups.accuracy)
     errors = split_errors(wide.design, groups, estimate, sums, variance, share)
     return build_release(study, wide.design, rows.count, spending, estimate, errors, sums=sums)
@@ -307,28 +424,65 @@ def fit_residuals(
 
 def _began_far(stage: SecondStage, before: Estimate, after: Estimate) -> bool:
     """Whether the first step led further than the errors of its start explain: filled cells bent the start, and the step tells little of where it ends."""
-    groups, residuals, first = stage.groups, stage.residuals, len(before.beta) - stage.sizes.size
-    spread = math.sqrt(groups.squares) * residuals.spread(groups.accuracy)
-    sampling = spread / (groups.contrast * residuals.kept[2] * groups.total * stage.sizes)
+    first = before.beta.size - stage.errors.size
     way = np.abs(after.beta - before.beta)[first:]
     noise = np.sqrt(np.diag(before.covariance) + np.diag(after.covariance))[first:]
-    return bool(np.any(way > _FAR * np.hypot(noise, sampling)))
+    return bool(np.any(way > _FAR * np.hypot(noise, stage.errors)))
+
+
+def _solve(design: Design, sums: ReleasedSums, geometry: Geometry) -> Estimate:
+    """The coefficients that the steps tell."""
+    prior = prior_scale(design)
+    if geometry.whitening is None:
+        return solve_descent(sums, design.intercept, prior)
+    found = solve_descent(sums, design.intercept, prior, geometry.turned)
+    return estimate_coefficients(found, geometry.whitening.matrix)
 
 
 def release_slope(
     study: Study, rows: LinkedRows, spending: Spending, start: ReleasedSums, stage: SecondStage
-) -> ReleasedSums:
-    """The equation's slope before clipping, ``Σ (γ-o)(1, h)(1, x)'`` of rows by themselves, together with what the first stage tells of it."""
-    groups = stage.groups
-    gram = release_curvature(stage.rows.own_gram(), spending, intervals=study.intervals, share=stage.gram)
-    if rows.blocks is None:  # then rows were not weighed by their blocks
-        gram = replace(gram, matrix=gram.matrix * groups.contrast, matrix_scale=gram.matrix_scale * groups.contrast)
-    if rows.design.intercept and stage.rows.dropped:
-        most = groups.contrast * groups.total / stage.present.complete  # what all rows have together
-        gram.matrix[0, 0] = np.clip(gram.matrix[0, 0], most / 20.0, most)
-    if not stage.same:
-        return gram
-    return pool_by_precision(gram, told_gram(start, groups.accuracy, groups.contrast, rows.design.intercept))
+) -> tuple[ReleasedSums, Geometry]:
+    """The equation's slope before clipping, and the geometry of its instruments.
+
+    It is ``Σ (γ-o)(1, h)(1, x)'`` of rows by themselves, together with what the first stage tells of it; or the squares of whitened rows, which are whitened
+    anew by what they tell until whitening is clear of noise.
+    """
+    groups, geometry, wide = stage.groups, stage.geometry, stage.rows
+    factor = groups.contrast if rows.blocks is None else 1.0  # then rows were not weighed by their blocks
+    if geometry.whitening is None:
+        gram = release_curvature(wide.own_gram(), spending, intervals=study.intervals, share=stage.gram)
+        gram = _times(gram, factor)
+        if rows.design.intercept and wide.dropped:
+            most = groups.contrast * groups.total / stage.present.complete  # what all rows have together
+            gram.matrix[0, 0] = np.clip(gram.matrix[0, 0], most / 20.0, most)
+        if not stage.same:
+            return gram, geometry
+        told = told_gram(start, groups.accuracy, groups.contrast, rows.design.intercept)
+        return pool_by_precision(gram, told), geometry
+    matrix, weight = geometry.whitening.matrix, groups.total * groups.contrast
+    for share in ROUNDS[: geometry.rounds - 1]:
+        rough = cut_whitened(matrix, wide.design, spending.share(share), weight)
+        gram = _times(release_whitened_gram(wide.whitened_gram(rough), spending, share), factor / weight)
+        turned, strengths = whiten(gram.matrix, gram.matrix_scale, INTERCEPT_WEIGHT * rows.design.intercept)
+        matrix = turned @ matrix
+        if rounds_needed(strengths) == 1:
+            break
+    whitening = cut_whitened(matrix, wide.design, spending.share(stage.gram), weight)
+    gram = _times(
+        release_whitened_gram(wide.whitened_gram(whitening, counted=wide.dropped), spending, stage.gram), factor
+    )
+    return gram, replace(geometry, whitening=whitening)
+
+
+def cut_whitened(matrix: Floats, design: Design, mu: float, weight: float) -> Whitening:
+    """Whitened rows of a design with the norm that they are cut to, if their squares are released for μ: no larger than the longest of them can be."""
+    longest = float(np.linalg.norm(matrix, 2)) * math.hypot(design.radius, float(design.intercept))
+    return Whitening(matrix, min(longest, choose_norm(len(matrix), whitened_gram_sensitivity(1.0) / mu, weight)))
+
+
+def _times(gram: ReleasedSums, factor: float) -> ReleasedSums:
+    """A released matrix and its noise times a public factor."""
+    return replace(gram, matrix=gram.matrix * factor, matrix_scale=gram.matrix_scale * factor)
 
 
 def choose_gram_share(

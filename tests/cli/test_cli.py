@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import json
 import os
 import subprocess
 import sys
@@ -14,6 +16,7 @@ import pytest
 
 import dplinked as dpl
 from dplinked.cli.terminal import reserved
+from dplinked.linkage.secret_sample import SecretSample
 from dplinked.simulate import linked_households, review_links, two_files
 from studies import STUDY, edit
 
@@ -271,7 +274,11 @@ def test_link_with_an_audit_in_secret(two: Path, run: Run) -> None:
     assert done.returncode == 0, done.stderr
     assert "rests on a secret" in (two / "out" / "accuracy.json").read_text(encoding="utf-8")
     assert "paid = { " in (two / "out" / "linkage.toml").read_text(encoding="utf-8")
+    assert "stands in no report" in " ".join(done.stdout.split())
     for options, message in (
+        (["--audited", two / "answers.csv", *price], "has the column 'secret'"),
+        (["--audit-sample", 150, "--audit-key", two / "out" / "audit.csv"], "would be overwritten"),
+        (["--audit-sample", 150, "--audit-key", two / "out" / "accuracy.json"], "would be overwritten"),
         (["--audited", two / "answers.csv", *secret[2:], *price], "--audit-key needs --audit-sample"),
         (
             ["--audited", two / "answers.csv", "--audit-sample", 100, *secret[2:], *price],
@@ -282,6 +289,34 @@ def test_link_with_an_audit_in_secret(two: Path, run: Run) -> None:
         done = run(*base, *options)
         assert done.returncode == 2
         assert message in done.stderr
+    assert (two / "out" / "accuracy.json").exists()
+    filled_in = two / "out" / "audit.csv"
+    (two / "answers.csv").replace(filled_in)
+    assert run(*base, *secret, "--audited", filled_in).returncode == 0  # answers may stand where the list stood
+
+
+def test_accuracies_that_were_released_elsewhere_are_booked(two: Path, run: Run) -> None:
+    """As what they cost: a secret sample by its own numbers, a public one by its epsilon and delta."""
+    from dplinked.linker.release_accuracy import ReleasedAccuracy
+
+    study = two / "study.toml"
+    study.write_text(STUDY.replace("linked.parquet", "a.csv") + '[ledger]\nurl = "budget.db"\n', encoding="utf-8")
+    book = dpl.Ledger.create(two / "budget.db", "everybody", epsilon=3.0, delta=1e-6)
+    sample, public = SecretSample(0.02, 2, 5.0, 0.9), 0.2
+    for paid, mu in ((sample, None), (public, public)):
+        linkage = dpl.ELE(0.9, "state", accuracy_error=0.01, source="released", paid=paid, displaced_links=0)
+        released = ReleasedAccuracy(linkage, {}, 5.0, {}, 0.5, 1e-6, mu, {}, "")
+        released.save(two / "accuracy.json")
+        done = run("budget", "book", study, "--accuracy", two / "accuracy.json", "--note", "elsewhere")
+        assert done.returncode == 0, done.stderr
+    bodies = [json.loads(event.body) for event in book.events() if event.kind == "booked"]
+    assert bodies == [
+        {"sample": dataclasses.asdict(sample), "note": "elsewhere"},
+        {"epsilon": 0.5, "delta": 1e-6, "note": "elsewhere"},
+    ]
+    for options in ([], ["--epsilon", 1], ["--epsilon", 1, "--delta", 0, "--accuracy", two / "accuracy.json"]):
+        done = run("budget", "book", study, *options, "--note", "x")
+        assert (done.returncode, "by --accuracy alone" in done.stderr) == (2, True)
 
 
 @pytest.mark.parametrize(

@@ -82,7 +82,7 @@ def test_symmetric_residuals_are_clipped_where_the_error_is_smallest() -> None:
 def test_clips_leave_room_for_the_way_that_is_left_to_go() -> None:
     """Slopes that are off by deviations along a column get the clip of any errors."""
     sizes = np.array([0.5, 0.2])
-    near, off, far = (closest_clip(0.1, error**2 * np.eye(2), sizes) for error in (0.01, 0.05, 1.0))
+    near, off, far = (closest_clip(0.1, error**2 * np.diag(sizes**2)) for error in (0.01, 0.05, 1.0))
     assert near == 1.0
     assert off == pytest.approx(7.0 * 0.05 * 0.5 / 0.1)
     assert choose_clip(1.0, "symmetric", near) < choose_clip(1.0, "symmetric", off) == off

@@ -37,7 +37,8 @@ from dplinked.cli import main as cli
 from dplinked.errors import BudgetError, LedgerError, ReleaseError, StudyError
 from dplinked.ledger import ledger as ledgers
 from dplinked.ledger.costs import UNITS, budget_units, cost
-from dplinked.ledger.ledger import Ledger
+from dplinked.ledger.ledger import CheckedLinks, Ledger
+from dplinked.linkage.secret_sample import SecretSample
 from dplinked.privacy.calibration import privacy_epsilon, privacy_mu
 from dplinked.simulate import linked_households, review_links, two_files
 
@@ -198,6 +199,49 @@ def test_an_unreachable_database_is_told_without_its_password() -> None:
         Ledger("postgresql://steward:hunter2@localhost:1/base?connect_timeout=1", "people")
     assert "hunter2" not in str(caught.value)
     assert caught.value.__context__ is None
+
+
+@pytest.mark.parametrize("secret_first", [True, False])
+def test_links_of_a_secret_sample_are_known_again_in_every_population(url: str, secret_first: bool) -> None:
+    first, second = (Ledger.create(url, name, **BUDGET) for name in ("people", "others"))
+    prices = [SecretSample(0.02, 2, 5.0, 0.9), 0.1]
+
+    def charge(ledger: Ledger, price: Any, key: str | None, rows: list[int] | None) -> None:
+        request = {"price": str(price), "key": key, "rows": rows}
+        ledger.record(ledger.reserve(None, request, price, links=ledger.know_links(key, rows)), "{}")
+
+    charge(first, prices[not secret_first], "key" if secret_first else None, [100, 3, 5])
+    for ledger in (first, second):
+        with pytest.raises(dpl.StudyError, match="charged from this secret sample before"):
+            charge(ledger, prices[secret_first], None if secret_first else "key", [100, 3, 5])
+        charge(ledger, 0.1, None, [100, 3, 6])
+        charge(ledger, prices[0], ledger.population, None)
+    charge(second, 0.2, None, [100, 3, 6])  # a public sample may be released from twice
+    if secret_first:
+        with pytest.raises(dpl.StudyError, match="charged from this secret sample before"):
+            charge(second, prices[0], "key", [200, 7])
+    assert len({text for ledger in (first, second) for text in dataclasses.astuple(ledger.know_links("key", [1]))}) == 2
+    assert first.know_links(None, None) == CheckedLinks(None, None)
+
+
+def test_two_populations_at_once_do_not_use_one_secret_sample(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    books = [Ledger.create(url, name, **BUDGET) for name in ("people", "others")]
+    units = Ledger._units
+
+    def slowly(*arguments: Any) -> int:
+        time.sleep(0.3)  # between the look at all charges and the new one
+        return units(*arguments)
+
+    monkeypatch.setattr(Ledger, "_units", slowly)
+
+    def charge(ledger: Ledger) -> bool:
+        with contextlib.suppress(StudyError):
+            ledger.reserve(None, {}, SecretSample(0.02, 2, 5.0, 0.9), links=ledger.know_links("key", None))
+            return True
+        return False
+
+    with ThreadPoolExecutor() as pool:
+        assert sorted(pool.map(charge, books)) == [False, True]
 
 
 # --- what it costs -----------------------------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
 import os
 from pathlib import Path
@@ -12,20 +13,30 @@ import pyarrow as pa
 import pytest
 
 import dplinked as dpl
-from dplinked.ledger.costs import budget_units
+from dplinked.ledger.costs import budget_units, cost
 from dplinked.linkage.secret_sample import SecretSample
-from dplinked.linker import quality
+from dplinked.linker import quality, release_accuracy
 from dplinked.linker.files import linkage_section
 from dplinked.linker.release_accuracy import ReleasedAccuracy
 from dplinked.privacy.calibration import privacy_mu
 from dplinked.privacy.quantities.right_links import release_secret_links
-from dplinked.privacy.secret_sample import secret_delta, secret_epsilon
+from dplinked.privacy.secret_sample import calibrate_sample, secret_delta, secret_epsilon
 from dplinked.sums.linked_rows import SecretLinks
 
 COUNT, SIZE = 2_000, 200
-KEY = b"sixteen bytes or more"
 UNIT = dpl.PrivacyUnit(displaced_links=1)
+KEY = hashlib.sha256(b"key").digest()
 BUDGET: dict[str, Any] = {"epsilon": 0.5, "delta": 1e-6, "unit": UNIT}
+
+
+def key_number(k: int) -> bytes:
+    return hashlib.sha256(b"key %d" % k).digest()
+
+
+@pytest.fixture(autouse=True)
+def nothing_released(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each test begins like a process that released nothing."""
+    monkeypatch.setattr(release_accuracy, "_RELEASED", {})
 
 
 @pytest.fixture(scope="module")
@@ -50,6 +61,10 @@ def audit(linked: dpl.Linked, key: Any = KEY) -> dpl.Linked:
     return linked.audited(answer(linked.audit_sample(SIZE, key=key)), key=key, size=SIZE)
 
 
+def mark(sample: pa.Table) -> pa.Table:
+    return sample.append_column("secret", pa.array(["yes"] * sample.num_rows))
+
+
 def drawn_by(linked: dpl.Linked, key: bytes) -> np.ndarray:
     drawn = np.zeros(COUNT, dtype=bool)
     drawn[[int(left) for left in linked.audit_sample(SIZE, key=key)["left_id"].to_pylist()]] = True
@@ -59,7 +74,7 @@ def drawn_by(linked: dpl.Linked, key: bytes) -> np.ndarray:
 def check_key_decides(linked: dpl.Linked) -> None:
     """Over keys each row is drawn with the same chance, and two rows independently (bounds of 5 standard errors)."""
     keys = 60
-    drawn = np.array([drawn_by(linked, b"key number %06d of many" % k) for k in range(keys)])
+    drawn = np.array([drawn_by(linked, key_number(k)) for k in range(keys)])
     rate, pair = SIZE / COUNT, drawn[:, ::2] & drawn[:, 1::2]
     assert abs(drawn.mean() - rate) < 5 * math.sqrt(rate * (1 - rate) / drawn.size)
     assert abs(pair.mean() - rate**2) < 5 * math.sqrt(rate**2 / pair.size)
@@ -86,7 +101,7 @@ def test_a_sample_that_is_public_or_uneven_is_caught(linked, monkeypatch: pytest
 def test_a_key_file_is_made_once_and_for_its_owner_alone(linked, tmp_path: Path) -> None:
     key = tmp_path / "audit.key"
     with pytest.raises(dpl.StudyError, match="holds no audit's key"):
-        linked.audited(answer(linked.audit_sample(SIZE)), key=key, size=SIZE)
+        linked.audited(mark(answer(linked.audit_sample(SIZE))), key=key, size=SIZE)
     first, again = linked.audit_sample(SIZE, key=key), linked.audit_sample(SIZE, key=str(key))
     assert first.equals(again)
     assert os.name != "posix" or key.stat().st_mode & 0o077 == 0
@@ -100,7 +115,7 @@ def test_released_accuracies_are_near_and_say_how_near(linked) -> None:
     truth = np.array([np.mean([is_right(str(k)) for k in np.flatnonzero(group == g)]) for g in range(2)])
     errors = []
     for k in range(40):
-        paid = dpl.release_accuracy(audit(linked, b"key number %06d of many" % k), **BUDGET)
+        paid = dpl.release_accuracy(audit(linked, key_number(k)), **BUDGET)
         told, error = (np.array(list(v.values())) for v in (paid.linkage.accuracy, paid.linkage.accuracy_error))
         errors.append(np.mean(((told - truth) / error) ** 2))
         assert sum(paid.checked.values()) == pytest.approx(SIZE)
@@ -139,16 +154,18 @@ def test_what_would_break_the_promise_is_refused(linked, tmp_path: Path) -> None
     public = answer(linked.audit_sample(SIZE, seed=3))
     with pytest.raises(dpl.StudyError, match="not by both"):
         linked.audit_sample(SIZE, seed=3, key=KEY)
-    with pytest.raises(dpl.StudyError, match="not all the links that the key draws"):
+    with pytest.raises(dpl.StudyError, match="has the column 'secret'"):
         linked.audited(public, key=KEY, size=SIZE)  # a public sample cannot be passed off as a secret one
+    with pytest.raises(dpl.StudyError, match="not all the links that the key draws"):
+        linked.audited(mark(public), key=KEY, size=SIZE)
     with pytest.raises(dpl.StudyError, match="not all the links that the key draws"):
         linked.audited(sample.slice(1), key=KEY, size=SIZE)
     with pytest.raises(dpl.StudyError, match="not all the links that the key draws"):
         linked.audited(sample, key=KEY, size=SIZE // 2)
     with pytest.raises(dpl.StudyError, match="give both"):
         linked.audited(sample, key=KEY)
-    with pytest.raises(dpl.StudyError, match="random bytes or more"):
-        linked.audit_sample(SIZE, key=b"short")
+    with pytest.raises(dpl.StudyError, match=r"no clear answer.*without a key, a line may be taken out"):
+        linked.audited(linked.audit_sample(SIZE, key=KEY), key=KEY, size=SIZE)
     with pytest.raises(dpl.StudyError, match="path of a file, or random bytes"):
         linked.audit_sample(SIZE, key=7)
     checked = audit(linked)
@@ -196,7 +213,7 @@ def book(linked, tmp_path: Path) -> dpl.Ledger:
 def test_the_ledger_keeps_the_budget_of_all_together(linked, book, tmp_path: Path) -> None:
     options = {**BUDGET, "ledger": tmp_path / "budget.db"}
     paid = [dpl.release_accuracy(audit(linked), **{**options, "epsilon": 0.2})]
-    paid.append(dpl.release_accuracy(audit(linked, b"another key of some bytes"), **{**options, "epsilon": 0.2}))
+    paid.append(dpl.release_accuracy(audit(linked, key_number(1)), **{**options, "epsilon": 0.2}))
     samples = [one.linkage.paid for one in paid]
     assert all(isinstance(sample, SecretSample) for sample in samples)
     left = book.verify()
@@ -207,7 +224,7 @@ def test_the_ledger_keeps_the_budget_of_all_together(linked, book, tmp_path: Pat
     assert secret_delta(samples, 1.0, mu) <= 1e-6
     assert secret_delta(samples, 1.0, mu * 1.01) > 1e-6  # and nothing is left over
     with pytest.raises(dpl.BudgetError):
-        dpl.release_accuracy(audit(linked, b"a third key of some bytes"), **{**options, "epsilon": 0.05})
+        dpl.release_accuracy(audit(linked, key_number(2)), **{**options, "epsilon": 0.05})
     book.verify()
 
 
@@ -220,11 +237,221 @@ def test_the_ledger_refuses_a_second_release_from_one_sample(linked, book, tmp_p
             dpl.release_accuracy(audit(linked), **{**options, **other})
     assert book.verify().spent == spent
     with pytest.raises(dpl.BudgetError):
-        dpl.release_accuracy(audit(linked, b"another key of some bytes"), **{**options, "epsilon": 1.5})
+        dpl.release_accuracy(audit(linked, key_number(1)), **{**options, "epsilon": 1.5})
 
 
 def test_neither_key_nor_sample_shows(linked) -> None:
     checked = audit(linked)
-    told = repr(checked) + repr(checked.audit.secret) + dpl.release_accuracy(checked, **BUDGET).to_json()
+    told = repr(checked) + repr(checked.audit) + repr(checked.audit.secret)
+    told += dpl.release_accuracy(checked, **BUDGET).to_json()
     assert checked.audit.secret.tag not in told
-    assert KEY.decode() not in told
+    assert KEY.hex() not in told
+    assert repr(KEY) not in told
+    assert "checked" not in repr(checked.audit)
+
+
+def test_reports_show_nothing_that_was_found_and_files_are_their_owners(linked, tmp_path: Path) -> None:
+    checked = audit(linked)
+    public = linked.audited(answer(linked.audit_sample(SIZE)))
+    figures = [f"{int(part.sum()):,}" for part in (checked.audit.checked, checked.audit.correct)]
+    figures += [f"{value:.3f}" for value in (*checked.audit.accuracy, *checked.audit.low, *checked.audit.overall)]
+    for report in (checked.summary(), checked.to_html()):
+        assert not [figure for figure in figures if figure in report]
+        assert "What was found stands in no report" in report
+        assert "more of them checked" not in " ".join(report.split())
+    shown = public.summary()
+    assert f"{public.audit.low[0]:.3f}" in shown
+    assert "more of them checked" in " ".join(shown.split())
+    previous = os.umask(0o022)
+    try:
+        linked.save(tmp_path / "drawn", audit_sample=SIZE, key=tmp_path / "audit.key")
+        checked.save(tmp_path / "checked")
+        public.save(tmp_path / "public", audit_sample=SIZE)
+    finally:
+        os.umask(previous)
+    if os.name == "posix":
+        files = [path for folder in ("drawn", "checked") for path in (tmp_path / folder).iterdir()]
+        private = {path.name for path in files if path.stat().st_mode & 0o077 == 0}
+        assert private == {"audit.csv", "quality.txt", "quality.html"}
+        assert all(path.stat().st_mode & 0o044 for path in (tmp_path / "public").iterdir())
+
+
+def test_the_key_is_not_written_over(linked, tmp_path: Path) -> None:
+    for name in ("audit.csv", "quality.txt", "accuracy.json"):
+        with pytest.raises(dpl.StudyError, match="would be overwritten"):
+            linked.save(tmp_path, audit_sample=SIZE, key=tmp_path / name)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("key", [b"short", b"\0" * 32, b"01" * 16, b"password12345678", bytes(range(5)) * 4])
+def test_keys_that_can_be_guessed_are_refused(linked, key: bytes) -> None:
+    with pytest.raises(dpl.StudyError, match="can be guessed"):
+        linked.audit_sample(SIZE, key=key)
+
+
+def test_random_keys_are_taken_also_as_digits(linked) -> None:
+    for key in (KEY[:16], KEY.hex().encode()):
+        assert linked.audit_sample(SIZE, key=key).num_rows > 0
+
+
+# --- samples of any size, groups of any kind -----------------------------------------------------------
+
+
+def link_partly(*, last: bool) -> dpl.Linked:
+    """1,000 rows of which twelve have a partner, the others none; with `last`, one link crosses blocks."""
+    names = ["".join(chr(97 + byte % 26) for byte in key_number(k)[:8]) for k in range(1_000)]
+    ids, places = [str(k) for k in range(1_000)], ["u"] * 11 + ["v" if last else "u"]
+    left = {"id": ids, "name": names, "place": ["u"] * 1_000}
+    right = {"id": ids[:12], "name": names[:12], "place": places}
+    if last:
+        return dpl.link(left, right, fields=["name"], id="id", block="place")
+    pairs = {"left": ids[:12], "right": ids[:12]}
+    return dpl.link(left, right, fields=["name"], id="id", method="pairs", pairs=pairs)
+
+
+@pytest.mark.parametrize("last", [True, False])
+@pytest.mark.parametrize("secret", [True, False])
+def test_rows_without_partners_do_not_stop_a_release(last: bool, secret: bool) -> None:
+    linked = link_partly(last=last)
+    assert ("(last)" in linked.strata.names, "(unlinked)" in linked.strata.names) == (last, True)
+    key = {"key": KEY} if secret else {}
+    sample = answer(linked.audit_sample(900, **key))
+    checked = linked.audited(sample, **key, **({"size": 900} if secret else {}))
+    paid = dpl.release_accuracy(checked, **{**BUDGET, "unit": dpl.PrivacyUnit()})
+    assert set(paid.linkage.accuracy) == set(linked.strata.names)
+    assert paid.linkage.accuracy["(unlinked)"] == pytest.approx(1.0 / 988)
+
+
+def test_an_empty_sample_is_released_like_any_other(tmp_path: Path) -> None:
+    """Were it refused, every release would tell that its sample was not empty."""
+    linked = link_partly(last=True)
+    ledger = dpl.Ledger.create(tmp_path / "budget.db", "people", epsilon=1.0, delta=1e-6)
+    for source in linked.sources:
+        ledger.register(source)
+    empty = [k for k in range(40) if linked.audit_sample(10, key=key_number(k)).num_rows == 0]
+    for k in empty[:2]:  # two that are empty are not the same sample, and the second is not answered by the first
+        linked.save(tmp_path / "out", audit_sample=10, key=key_number(k))
+        assert len((tmp_path / "out" / "audit.csv").read_text(encoding="utf-8").splitlines()) == 1
+        checked = linked.audited(tmp_path / "out" / "audit.csv", key=key_number(k), size=10)
+        assert "stands in no report" in checked.summary()
+        paid = dpl.release_accuracy(
+            checked, epsilon=0.2, delta=1e-6, unit=dpl.PrivacyUnit(), ledger=tmp_path / "budget.db"
+        )
+        assert set(paid.correct) == {"u", "(last)"}
+    with pytest.raises(dpl.StudyError, match="no answers"):
+        linked.audited(linked.audit_sample(10).slice(0, 0))
+
+
+def test_links_across_blocks_have_a_guess_of_one_half(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A third of the rows is linked across blocks, half of them rightly. Means over 30 keys, within 5 standard errors; with another guess, a row would move the counts further than was paid for."""
+    count = 300
+    ids = [str(k) for k in range(count)]
+    names = ["".join(chr(97 + byte % 26) for byte in key_number(k)[:8]) for k in range(count)]
+    left = {"id": ids, "name": names, "place": ["u"] * count}
+    right = {**left, "place": ["v" if k % 3 == 0 else "u" for k in range(count)]}
+    linked = dpl.link(left, right, fields=["name"], id="id", block="place")
+    assert dict(zip(linked.strata.names, linked.strata.rows.tolist(), strict=True)) == {"(last)": 100, "u": 200}
+    found, guesses = [], []
+
+    def noted(private: SecretLinks, sample: SecretSample, guess: np.ndarray) -> np.ndarray:
+        guesses.append(guess.tolist())
+        return release_secret_links(private, sample, guess)
+
+    monkeypatch.setattr(release_accuracy, "release_secret_links", noted)
+    for k in range(30):
+        sample = linked.audit_sample(60, key=key_number(k))
+        right_ones = ["yes" if int(one) % 3 or int(one) % 2 else "no" for one in sample["left_id"].to_pylist()]
+        sample = sample.set_column(sample.column_names.index("correct"), "correct", pa.array(right_ones))
+        paid = dpl.release_accuracy(linked.audited(sample, key=key_number(k), size=60), **BUDGET)
+        found.append(paid.correct["(last)"] / paid.checked["(last)"])
+    assert guesses == [[0.5, release_accuracy.GUESS]] * 30
+    error = math.sqrt(20 * 0.25 + paid.scale**2) / 20
+    assert abs(np.mean(found) - 0.5) < 5 * error / math.sqrt(30)
+    assert 0.6 * error < np.std(found) < 1.5 * error
+
+
+# --- one release from one sample -----------------------------------------------------------------------
+
+
+def test_a_second_release_without_a_ledger_is_refused(linked, book, tmp_path: Path) -> None:
+    checked = audit(linked)
+    dpl.release_accuracy(checked, **BUDGET)
+    for other in (checked, audit(linked)):  # read back anew, it is the same sample
+        for place in ({}, {"ledger": tmp_path / "budget.db"}):
+            with pytest.raises(dpl.StudyError, match="made from this secret sample before"):
+                dpl.release_accuracy(other, **BUDGET, **place)
+    assert book.verify().spent == 0
+    dpl.release_accuracy(audit(linked, key_number(1)), **BUDGET, ledger=tmp_path / "budget.db")
+    with pytest.raises(dpl.StudyError, match="made from this secret sample before"):
+        dpl.release_accuracy(audit(linked, key_number(1)), **BUDGET)
+
+
+def test_the_list_of_a_secret_sample_is_nothing_without_its_key(linked, book, tmp_path: Path) -> None:
+    """Its column says so; without the column, the ledger knows the rows again, whichever way they were read first."""
+    sample, ledger = answer(linked.audit_sample(SIZE, key=KEY)), {"ledger": tmp_path / "budget.db"}
+    with pytest.raises(dpl.StudyError, match="has the column 'secret'"):
+        linked.audited(sample)
+    bare = linked.audited(sample.drop_columns(["secret"]))
+    dpl.release_accuracy(audit(linked), **{**BUDGET, "epsilon": 0.2}, **ledger)
+    with pytest.raises(dpl.StudyError, match="charged from this secret sample before"):
+        dpl.release_accuracy(bare, **{**BUDGET, "epsilon": 0.2}, **ledger)
+    other = answer(linked.audit_sample(SIZE, key=key_number(1))).drop_columns(["secret"])
+    dpl.release_accuracy(linked.audited(other), **{**BUDGET, "epsilon": 0.2}, **ledger)
+    with pytest.raises(dpl.StudyError, match="charged from this secret sample before"):
+        dpl.release_accuracy(audit(linked, key_number(1)), **{**BUDGET, "epsilon": 0.2}, **ledger)
+    dpl.release_accuracy(linked.audited(other), **{**BUDGET, "epsilon": 0.3}, **ledger)  # public twice: that adds up
+    assert len([event for event in book.events() if event.kind == "charge"]) == 3
+
+
+@pytest.mark.parametrize("size", [SIZE, SIZE // 2])
+def test_a_key_is_good_for_one_sample_of_one_population(linked, book, tmp_path: Path, size: int) -> None:
+    ledger = {**BUDGET, "epsilon": 0.2, "ledger": tmp_path / "budget.db"}
+    other = dpl.Ledger.create(tmp_path / "budget.db", "others", epsilon=1.0, delta=1e-6)
+    for source in linked.sources:
+        other.register(source)
+    dpl.release_accuracy(audit(linked), **ledger, population="people")
+    again = linked.audited(answer(linked.audit_sample(size, key=KEY)), key=KEY, size=size)
+    for population in ("people", "others") if size != SIZE else ("others",):
+        with pytest.raises(dpl.StudyError, match="charged from this secret sample before"):
+            dpl.release_accuracy(again, **ledger, population=population)
+    assert other.verify().spent == 0
+    dpl.release_accuracy(audit(linked, key_number(1)), **ledger, population="others")
+
+
+def test_rows_that_may_agree_by_chance_are_not_compared(linked) -> None:
+    few = link_partly(last=True)
+    small = few.audited(answer(few.audit_sample(10, key=KEY)), key=KEY, size=10)
+    assert release_accuracy._told_apart(small)[1] is None
+    tag, rows = release_accuracy._told_apart(audit(linked))
+    assert (tag, rows[0], len(rows) - 1) == (
+        hashlib.sha256(b"tag" + KEY).hexdigest(),
+        COUNT,
+        drawn_by(linked, KEY).sum(),
+    )
+
+
+def test_a_secret_release_made_elsewhere_is_booked_as_it_is(linked, book, tmp_path: Path) -> None:
+    """At the budget's δ, a hundredth of its own, it needs more than a Gaussian release of its ε and δ."""
+    sample = calibrate_sample(0.02, 2, 0.9, 0.3, 1e-4)
+    with pytest.raises(dpl.StudyError, match="their linkage"):
+        book.book_sample(0.3, note="a mu")
+    book.book_sample(sample, note="elsewhere")
+    spent = book.verify().spent
+    assert spent > cost(privacy_mu(0.3, 1e-4))
+    later = dpl.release_accuracy(audit(linked), **{**BUDGET, "epsilon": 0.1}, ledger=tmp_path / "budget.db")
+    mu = privacy_mu(book.verify().epsilon_left, 1e-6)
+    assert (
+        secret_delta([sample, later.linkage.paid], 1.0, mu)
+        <= 1e-6
+        < secret_delta([sample, later.linkage.paid], 1.0, mu * 1.01)
+    )
+
+
+def test_a_fit_of_a_small_delta_beside_a_secret_sample(linked) -> None:
+    paid = dpl.release_accuracy(audit(linked), **BUDGET)
+    rng = np.random.default_rng(1)
+    rows = {"x": rng.random(COUNT), "y": rng.random(COUNT), "link_block": linked.rows["link_block"].to_pylist()}
+    bounds = {"x": (0, 1), "y": (0, 1)}
+    release = dpl.fit(rows, "y ~ x", linkage=paid.linkage, unit=UNIT, bounds=bounds, epsilon=0.5, delta=1e-16)
+    total = secret_epsilon([paid.linkage.paid], 1e-16, release.privacy.mu)
+    assert f"({math.ceil(total * 1000) / 1000:.4g}, 1e-16)" in release.privacy.statement

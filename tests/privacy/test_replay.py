@@ -65,6 +65,7 @@ PATHS = {
     "second stage, symmetric errors": {"errors": "symmetric"},
     "second stage, one step": {},
     "second stage, filled cells": {"missing": "fill"},
+    "second stage, whitened": {},
     "second stage, declared ranges": {"typical": {"x": (2.0, 4.0)}, "ranges": "declared"},
     "ngd": {"method": "ngd", "intervals": False},
     "ngd with intervals": {"method": "ngd"},
@@ -162,6 +163,8 @@ def take_path(patch: pytest.MonkeyPatch, path: str) -> None:
     patch.setattr(methods, "may_take_second_stage", lambda *public: allowed and decides(*public))
     patch.setattr(second_stage, "_pays", lambda *public: path != "fall-back")
     patch.setattr(second_stage, "_is_near", lambda *public: "one step" in path)
+    patch.setattr(second_stage, "_hang_together", lambda inverse, sizes: "whitened" in path)
+    patch.setattr(second_stage, "_choose", lambda by_columns, whitened: whitened if "whitened" in path else by_columns)
     if "weighed" in path:
         patch.setattr(
             second_stage, "choose_weights", lambda groups, noise: np.linspace(0.2, 1.0, groups.sizes.size)[::-1]
@@ -349,11 +352,18 @@ def test_released_accuracies_replay(monkeypatch: pytest.MonkeyPatch) -> None:
     assert reached > 0.95 * privacy_mu(EPSILON, DELTA)  # all turned answers in one group: the bound is attained
 
 
+TAGS = itertools.count()  # a sample is released from once
+
+
 def release_in_secret(linked: dpl.Linked, unit: dpl.PrivacyUnit) -> Any:
     """Release an audit as one of links that were drawn in secret."""
-    audit = dataclasses.replace(linked.audit, secret=quality.SecretAudit(SECRET_RATE, "tag"))
-    drawn = dataclasses.replace(linked, audit=audit)
-    return lambda: dpl.release_accuracy(drawn, epsilon=EPSILON, delta=DELTA, unit=unit)
+
+    def release() -> Any:
+        audit = dataclasses.replace(linked.audit, secret=quality.SecretAudit(SECRET_RATE, f"tag {next(TAGS)}"))
+        drawn = dataclasses.replace(linked, audit=audit)
+        return dpl.release_accuracy(drawn, epsilon=EPSILON, delta=DELTA, unit=unit)
+
+    return release
 
 
 def check_secret_accuracy(monkeypatch: pytest.MonkeyPatch, rng: np.random.Generator, seed: int) -> None:
@@ -701,6 +711,19 @@ def test_catches_numbers_of_missing_cells_that_were_not_paid(monkeypatch: pytest
         pair.other[column][0] = np.nan
     with pytest.raises(Leak):
         check(monkeypatch, pair, "y ~ x", "second stage, scale alone", 0)
+
+
+def test_catches_whitening_by_the_data(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Moments that were not released say in which coordinates sums are, and the released ones differ although noisy values agree."""
+    seen, sums, whiten = {}, TablePass.instrument_sums, second_stage.whiten
+
+    def remember(data):
+        seen["moments"] = sums(data).matrix / data.count
+        return sums(data)
+
+    monkeypatch.setattr(TablePass, "instrument_sums", remember)
+    monkeypatch.setattr(second_stage, "whiten", lambda moments, *public: whiten(seen["moments"], *public))
+    assert caught(monkeypatch, "exact", "second stage, whitened", formula="y ~ 0 + x + w")
 
 
 def test_catches_clips_that_follow_the_data(monkeypatch: pytest.MonkeyPatch) -> None:

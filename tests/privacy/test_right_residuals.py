@@ -30,6 +30,7 @@ from dplinked.privacy.quantities.right_residuals import (
     right_residuals_sensitivity,
     weight_change,
 )
+from dplinked.privacy.quantities.whitened_gram import release_whitened_gram
 from dplinked.privacy.spending import MEAT, Spending
 from dplinked.study.design import build_design
 from dplinked.sums import files as file_engine
@@ -39,7 +40,7 @@ from dplinked.sums.numpy import circle, kernel
 from dplinked.sums.numpy import right_residuals as by_numpy
 from dplinked.sums.numpy.circle import order_by_position, to_whole
 from dplinked.sums.partners import NEAR, PARTNERS, unlinking_terms
-from dplinked.sums.types import MeatClip, Predictor, ResidualClip
+from dplinked.sums.types import MeatClip, Predictor, ResidualClip, Whitening
 from neighbours import BOUNDS, FURTHER_KINDS, KINDS, LEVELS, Pair, group_matrix, make_pair
 from replay import Leak, replay
 
@@ -348,12 +349,43 @@ def release_size(rows: LinkedRows, clip: ResidualClip, meat: MeatClip | None) ->
     return release_residual_size(counts, Spending(1.0), 1.0)
 
 
+def release_whitened(rows: LinkedRows, clip: ResidualClip, meat: MeatClip | None) -> Any:
+    return release_equation(rows, whitened(clip), meat)
+
+
+def release_whitened_squares(rows: LinkedRows, clip: ResidualClip, meat: MeatClip | None) -> Any:
+    assert meat is not None
+    return release_squares(rows, whitened(clip), dataclasses.replace(meat, route="row"))
+
+
+def release_whitened_slopes(rows: LinkedRows, clip: ResidualClip, meat: MeatClip | None) -> Any:
+    rows = rows.with_design(dataclasses.replace(rows.design, half_widths=None))
+    return release_whitened_gram(
+        rows.whitened_gram(whitened(clip).whitening, counted=rows.dropped), Spending(1.0), 1.0
+    ).matrix
+
+
+def whitened(clip: ResidualClip) -> ResidualClip:
+    """The clip with instruments that a matrix of its own turns and scales, some of which are longer than the norm."""
+    if clip.whitening is not None:
+        return clip
+    p = clip.beta.size
+    rng = np.random.default_rng([p, int(100.0 * clip.limit)])
+    matrix = rng.normal(0, 1, (p, p)) * rng.choice([0.3, 1.0, 10.0], p)[:, None]
+    return dataclasses.replace(
+        clip, intercept_weight=0.0, whitening=Whitening(matrix, float(rng.choice([0.5, 2.0, 20.0])))
+    )
+
+
 RELEASES = {
     "equation": release_equation,
     "row squares": release_squares,
     "block squares": release_squares,
     "slopes": release_slopes,
     "first sums": release_first,
+    "whitened equation": release_whitened,
+    "whitened squares": release_whitened_squares,
+    "whitened slopes": release_whitened_slopes,
 }
 SIZE = {"size": release_size}
 Change = Callable[[LinkedRows], LinkedRows]
@@ -410,7 +442,10 @@ def test_no_neighbour_moves_a_release_further(monkeypatch: pytest.MonkeyPatch, w
     assert done >= 3 or what == "block squares"
 
 
-MISSING_RELEASES = ("equation", "row squares", "block squares", "slopes", "size")
+MISSING_RELEASES = (
+    *("equation", "row squares", "block squares", "slopes", "size"),
+    *("whitened equation", "whitened squares", "whitened slopes"),
+)
 
 
 def lose_cells(pair: Pair, rng: np.random.Generator) -> Pair:
@@ -487,7 +522,12 @@ def store(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mo
 
 @pytest.mark.parametrize("kind", ["ele", "displaced", "mover", "regrouped"])
 @pytest.mark.parametrize(
-    "what", ["equation", *(pytest.param(what, marks=pytest.mark.slow) for what in ("row squares", "slopes"))]
+    "what",
+    [
+        "equation",
+        "whitened equation",
+        *(pytest.param(what, marks=pytest.mark.slow) for what in ("row squares", "slopes", "whitened slopes")),
+    ],
 )
 def test_no_neighbour_moves_a_release_of_another_engine_further(
     monkeypatch: pytest.MonkeyPatch, what: str, kind: str, store: Callable[[Any], Any]
@@ -573,6 +613,30 @@ def test_rows_with_holes_elsewhere_reach_the_bound(monkeypatch: pytest.MonkeyPat
     assert 0.7 < check(monkeypatch, "equation", half, clip, "y ~ 0 + x", change=drop) < 0.76
 
 
+TURNING = Whitening(
+    np.array([[0.1, 0.0], [0.05, 2.0]]), 1.0
+)  # rows at both ends are nearly opposite, and longer than the norm
+
+
+@pytest.mark.parametrize(("gamma", "m"), [(0.5, 40), (0.95, 17)])
+def test_whitened_rows_reach_the_bound(monkeypatch: pytest.MonkeyPatch, gamma: float, m: int) -> None:
+    clip = ResidualClip(np.zeros(2), 0.3, 0.0, 4.0, TURNING)
+    assert check(monkeypatch, "whitened equation", turn(opposed_pair(gamma, m)), clip, "y ~ x") > 0.85
+
+
+def exact_pair() -> Pair:
+    """A row whose (1, x) goes from (1, 1) to (1, -1)."""
+    data = {"x": np.linspace(-1.0, 1.0, 40), "y": np.zeros(40)}
+    other = {**data, "x": np.r_[1.0, data["x"][1:]]}
+    return Pair(data, other, dpl.Exact(), dpl.Exact(), dpl.PrivacyUnit())
+
+
+@pytest.mark.parametrize("norm", [0.3, 1.0, 1.4])
+def test_squares_of_whitened_rows_reach_the_bound(monkeypatch: pytest.MonkeyPatch, norm: float) -> None:
+    clip = ResidualClip(np.zeros(2), 0.3, 0.0, 4.0, Whitening(np.eye(2), norm))
+    assert check(monkeypatch, "whitened slopes", exact_pair(), clip, "y ~ x") > 0.99
+
+
 def squared_pair(gamma: float) -> Pair:
     """Row 0 gets an instrument and with it a square; the response of another block brings its row a square, and takes from those whose partner it is."""
     m = 40
@@ -627,6 +691,14 @@ def test_responses_are_rounded_for_both_neighbours(monkeypatch: pytest.MonkeyPat
 
 TURNED = turn(opposed_pair(0.8, 40))
 PLAIN = ResidualClip(np.zeros(1), 0.25, 0.0, 4.0)
+
+
+def test_catches_half_the_noise_of_whitened_squares(monkeypatch: pytest.MonkeyPatch) -> None:
+    scales = NoisePlan.scales
+    monkeypatch.setattr(NoisePlan, "scales", lambda plan: scales(plan) / 2.0)
+    clip = ResidualClip(np.zeros(2), 0.3, 0.0, 4.0, Whitening(np.eye(2), 1.0))
+    with pytest.raises(Leak):
+        check(monkeypatch, "whitened slopes", exact_pair(), clip, "y ~ x")
 
 
 @pytest.mark.parametrize("what", ["equation", "row squares", "slopes"])
@@ -722,6 +794,33 @@ def test_catches_forgotten_partners(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(quantity, "pair_weights", lambda exposure: (1.0, 1.0, 0.0))
     with pytest.raises(Leak):
         check(monkeypatch, "equation", turn(opposed_pair(0.5, 40)), PLAIN, "y ~ 0 + x")
+
+
+def test_catches_clips_of_rows_that_are_not_whitened(monkeypatch: pytest.MonkeyPatch) -> None:
+    """K over the length of (ι, h) does not bound instruments that a matrix has made longer."""
+    monkeypatch.setattr(kernel, "KERNEL", None)
+    clip, found = ResidualClip(np.zeros(2), 0.3, 0.0, 4.0, TURNING), by_numpy._row_clips
+    check(monkeypatch, "whitened equation", TURNED, clip, "y ~ x")
+
+    def plainly(data: Any, clip: ResidualClip, x: Floats) -> Any:
+        widths = dataclasses.replace(clip, intercept_weight=1.0, whitening=None).widths(x)
+        return TURNING.matrix @ by_numpy.instruments_of(data, x), found(data, clip, x)[1], widths
+
+    monkeypatch.setattr(by_numpy, "_row_clips", plainly)
+    with pytest.raises(Leak):
+        check(monkeypatch, "whitened equation", TURNED, clip, "y ~ x")
+
+
+def test_catches_whitened_rows_that_are_not_cut(monkeypatch: pytest.MonkeyPatch) -> None:
+    clip = ResidualClip(np.zeros(2), 0.3, 0.0, 4.0, Whitening(np.eye(2), 1.0))
+    made = LinkedRows.whitened_gram
+
+    def whole(rows: LinkedRows, whitening: Whitening, **counted: bool) -> Any:
+        return dataclasses.replace(made(rows, dataclasses.replace(whitening, norm=9.0)), norm=whitening.norm)
+
+    monkeypatch.setattr(LinkedRows, "whitened_gram", whole)
+    with pytest.raises(Leak):
+        check(monkeypatch, "whitened slopes", exact_pair(), clip, "y ~ x")
 
 
 def crossing_pair(gamma: float, carriers: int = 1) -> Pair:

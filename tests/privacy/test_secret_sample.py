@@ -123,6 +123,32 @@ def test_without_a_secret_the_gaussian_curve_is_left() -> None:
     assert secret_epsilon(samples, DELTA, mu) == pytest.approx(privacy_epsilon(0.5, DELTA))
 
 
+@pytest.mark.parametrize(("epsilon", "delta"), [(1.0, 1e-6), (10.0, 1e-12), (20.0, 1e-9), (30.0, 1e-6), (1.0, 1e-30)])
+def test_a_sample_that_tells_nothing_adds_nothing_to_a_fit(epsilon: float, delta: float) -> None:
+    """Small tails keep their digits: the table's sum is the Gaussian curve then."""
+    mu = privacy_mu(epsilon, delta)
+    alone = privacy_delta(mu, epsilon)
+    assert secret_delta([SecretSample(0.02, 2, 1e7, 0.9)], epsilon, mu) == pytest.approx(alone, rel=1e-6)
+    assert secret_delta([calibrate_sample(0.02, 2, 0.9, 0.3, delta)], epsilon, mu) > alone
+
+
+@pytest.mark.parametrize(("epsilon", "delta"), [(0.5, 1e-16), (0.5, 1e-30), (0.5, 1e-100), (1_000.0, 1e-6)])
+def test_small_deltas_and_large_epsilons_are_added_up(epsilon: float, delta: float) -> None:
+    sample, mu = calibrate_sample(0.02, 2, 0.9, 0.3, delta), privacy_mu(epsilon, delta)
+    total = secret_epsilon([sample], delta, mu)
+    assert epsilon < total < epsilon + 0.3
+    assert secret_delta([sample], total, mu) <= delta
+    assert mu_beside([sample], total, delta) == pytest.approx(mu, rel=1e-4)
+
+
+def test_a_sample_with_little_noise_has_a_total_at_a_small_delta() -> None:
+    """At ε = 60 it alone tells more than δ; the total lies beyond, and is found."""
+    sample = SecretSample(0.02, 2, 0.2, 0.9)
+    alone = secret_epsilon([sample], 1e-12)
+    assert secret_delta([sample], 60.0) > 1e-12
+    assert alone < secret_epsilon([sample], 1e-12, 0.1) < 1.1 * alone
+
+
 @pytest.mark.parametrize(
     "wrong",
     [(0.0, 2, 1.0, 0.5), (0.02, 0, 1.0, 0.5), (0.02, 2, 0.0, 0.5), (0.02, 2, 1.0, 1.5), (0.02, 10**6, 1.0, 0.5)],

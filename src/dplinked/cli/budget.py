@@ -66,15 +66,25 @@ def register_files(
 @app.command(rich_help_panel=_STEWARD)
 def book(
     study: StudyFile,
-    epsilon: Annotated[float, typer.Option(help="Epsilon that was spent elsewhere.")],
-    delta: Annotated[
-        float, typer.Option(help="Delta that was spent elsewhere: of a Gaussian release; 0 for any pure epsilon.")
-    ],
     note: Annotated[str, typer.Option(help="What it was.")],
+    epsilon: Annotated[float | None, typer.Option(help="Epsilon that was spent elsewhere.")] = None,
+    delta: Annotated[
+        float | None,
+        typer.Option(help="Delta that was spent elsewhere: of a Gaussian release; 0 for any pure epsilon."),
+    ] = None,
+    accuracy: Annotated[
+        Path | None,
+        typer.Option(help="Instead of both: the accuracy.json of accuracies that were released without this ledger."),
+    ] = None,
 ) -> None:
     """Book spending that happened outside the ledger."""
+    if [epsilon is None, delta is None] != [accuracy is not None] * 2:
+        raise StudyError("Say what was spent by --epsilon and --delta, or by --accuracy alone.")
     ledger = _ledger_of(study)
-    ledger.book(epsilon=epsilon, delta=delta, note=note)
+    if accuracy is not None:
+        _book_accuracy(ledger, accuracy, note)
+    elif epsilon is not None and delta is not None:
+        ledger.book(epsilon=epsilon, delta=delta, note=note)
     _show_balance(ledger.balance())
 
 
@@ -158,6 +168,23 @@ def _ledger_of(study: Path) -> Ledger:
 
     url, declared = _read_study(study)
     return Ledger(url, declared.population, key=declared.ledger_key)
+
+
+def _book_accuracy(ledger: Ledger, accuracy: Path, note: str) -> None:
+    """Book released accuracies by their epsilon and delta, or by what their secret sample cost."""
+    from dplinked.linkage.secret_sample import SecretSample
+    from dplinked.linker.release_accuracy import ReleasedAccuracy
+
+    text = ""
+    try:
+        text = accuracy.read_text(encoding="utf-8")
+    except (OSError, ValueError):
+        raise_alone(StudyError(f"{accuracy.name!r} cannot be read. Name the accuracy.json of released accuracies."))
+    released = ReleasedAccuracy.from_json(text)
+    if isinstance(released.linkage.paid, SecretSample):
+        ledger.book_sample(released.linkage.paid, note=note)
+    else:
+        ledger.book(epsilon=released.epsilon, delta=released.delta, note=note)
 
 
 def _show_balance(balance: Balance) -> None:

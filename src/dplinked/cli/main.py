@@ -92,7 +92,7 @@ def link(
         Path | None,
         typer.Option(
             help="Draw the links to check in secret, by the key in this file (made if it is not there). Keep it and audit.csv like the data, show them to nobody, and "
-            "release from them once. Give it and --audit-sample again with --audited."
+            "release from them once, however few were drawn. Give it and --audit-sample again with --audited."
         ),
     ] = None,
     audited: Annotated[Path | None, typer.Option(help="The checked audit.csv, its column 'correct' filled in.")] = None,
@@ -122,7 +122,7 @@ def link(
     """Steward: link two files one to one, and say how good the links are. NOT FOR PUBLICATION."""
     import dplinked as dpl
     from dplinked.linker.fields import parse_field
-    from dplinked.linker.files import ACCURACY, WRITTEN
+    from dplinked.linker.files import ACCURACY, AUDIT, check_kept
 
     if release_accuracy is not None and (audited is None or delta is None or displaced_links is None):
         raise StudyError("--release-accuracy needs --audited, --delta and --displaced-links (0 holds links fixed).")
@@ -133,9 +133,8 @@ def link(
     if audit_key is not None and audit_sample is None:
         raise StudyError("--audit-key needs --audit-sample, also with --audited: how many links were to be drawn.")
     check_folder(out)
-    inputs = {path.resolve() for path in (left, right, pairs, audited, audit_key) if path is not None}
-    if clash := inputs & {(out / name).resolve() for name in WRITTEN}:
-        raise StudyError(f"{clash.pop().name!r} is read and would be overwritten. Choose another folder with --out.")
+    filled_in = audited is not None and audited.resolve() == (out / AUDIT).resolve()  # with answers, none is written
+    check_kept(out, left, right, pairs, audit_key, None if filled_in else audited)
     size = None if audit_key is None else audit_sample
     audit_sample = audit_sample if audited is None else None  # a new sample must not overwrite the answers
     with progress.status("Linking …"), told_warnings():

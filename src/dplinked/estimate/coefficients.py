@@ -9,7 +9,7 @@ ridges, weighted by marginal likelihood). With strong sums the prior vanishes, w
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,6 +21,7 @@ Floats = NDArray[np.float64]
 
 _PRIOR_SIZES = np.geomspace(0.05, 10.0, 31)
 _OPTIMISM = 2.0  # standard errors by which weak directions are taken to be stronger than they look
+_SPECTRAL = 2.0  # times the noise of an entry and the root of their number in a row: the spectral size of noise
 _EIGEN_FLOOR = 0.5  # of the noise's own spectral size: below it an eigenvalue is noise
 
 
@@ -62,6 +63,7 @@ def solve_sums(
     intercept: bool,
     prior_scale: float,
     ridge: float | None = None,
+    turned: Floats | None = None,
 ) -> Estimate:
     """Solve released sums for the coefficients.
 
@@ -73,6 +75,8 @@ def solve_sums(
         Size of a coefficient's prior variance around which the search runs.
     ridge
         A declared penalty added to the slopes' matrix instead of shrinkage.
+    turned
+        If the sums are those of other coordinates: the matrix (d×d) that gives these from slopes, which have the prior.
     """
     first = int(intercept)
     core = _eliminate_intercept(released) if intercept else _plain_core(released)
@@ -90,8 +94,16 @@ def solve_sums(
             )
             gain = np.asarray(np.linalg.pinv(core.matrix + ridge * np.eye(d)), np.float64)
             covariance = _noise_variance(core, slopes) * gain @ gain.T
-        else:
+        elif turned is None:
             slopes, covariance, gain = _shrink(core, basis_left, np.maximum(s, floor), basis_right, prior_scale)
+        else:
+            clear = np.where(
+                s > _SPECTRAL * core.matrix_scale * math.sqrt(d), s, 0.0
+            )  # others tell nothing of the slopes
+            product = (basis_left * clear) @ basis_right.T @ turned
+            scale = core.matrix_scale * float(np.sqrt((turned**2).sum() / d))
+            found = _shrink(replace(core, matrix_scale=scale), *_decompose(product, symmetric=False), prior_scale)
+            slopes, covariance, gain = turned @ found[0], turned @ found[1] @ turned.T, turned @ found[2]
         plain = _plain_error(core, s, basis_right, slopes, released.symmetric)
     if not intercept:
         return Estimate(slopes, covariance, gain, plain)

@@ -5,10 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
+from numpy.typing import NDArray
 
 from dplinked.estimate.coefficients import Estimate, solve_sums
 from dplinked.privacy.quantities.descent import ReleasedDescent
 from dplinked.privacy.quantities.instrument import ReleasedSums
+
+Floats = NDArray[np.float64]
 
 
 def descent_sums(path: ReleasedDescent, curvature: ReleasedSums) -> ReleasedSums:
@@ -22,8 +25,10 @@ def descent_sums(path: ReleasedDescent, curvature: ReleasedSums) -> ReleasedSums
     return replace(curvature, vector=vector, vector_scale=scale, centre=centre)
 
 
-def solve_descent(released: ReleasedSums, intercept: bool, prior_scale: float) -> Estimate:
-    """Finish the descent: from its mean iterate, solve for what is left to go, shrunk towards it."""
+def solve_descent(
+    released: ReleasedSums, intercept: bool, prior_scale: float, turned: Floats | None = None
+) -> Estimate:
+    """Finish the descent: from its mean iterate, solve for what is left to go, shrunk towards it; `turned` as in :func:`solve_sums`."""
     left = replace(released, vector=released.vector - released.matrix @ released.centre)
-    estimate = solve_sums(left, intercept=intercept, prior_scale=prior_scale)
+    estimate = solve_sums(left, intercept=intercept, prior_scale=prior_scale, turned=turned)
     return replace(estimate, beta=released.centre + estimate.beta)

@@ -48,6 +48,8 @@ class Evidence:
         Relative variance of the declared accuracy, ``Var(γ̂)/γ²``.
     left, right
         Restrictions ``left β = right`` (q×p, q) that the model imposes; none unless it is a submodel.
+    basis
+        B (p×p), if the scales of the noise are those of other coordinates, ``Bβ``; see :class:`~dplinked.privacy.quantities.instrument.ReleasedSums`.
     held
         How firmly each coefficient is held at plausible values (p), one over their squared size; 0 where nothing is known of it.
     """
@@ -63,6 +65,7 @@ class Evidence:
     accuracy_variance: float
     left: Floats
     right: Floats
+    basis: Floats | None = None
     held: Floats | float = 0.0
 
     @property
@@ -105,14 +108,21 @@ class Evidence:
     def half_gradient(self, at: Measured) -> Floats:
         """Half the gradient of the distance: ``-H̃'w - ½ w'(∂V/∂β)w`` with ``w = V⁻¹(b̃ - H̃β)``, and the pull of plausible values."""
         beta, w = at.beta, at.weighted
-        offset, variance = beta - self.centre, self.matrix_scale**2
-        bend = offset * (variance.T @ w**2)
-        if self.symmetric:
-            bend += w * (variance @ (offset * w)) - np.diag(variance) * offset * w**2
+        bend = self._bend(beta - self.centre, w)
         if self.accuracy_variance:
             moved, first = self._moved, int(self.intercept)
             bend[first:] += self.accuracy_variance * (w @ moved @ beta) * (moved.T @ w)[first:]
         return np.asarray(-self.matrix.T @ w - bend + self.held * beta, np.float64)
+
+    def _bend(self, offset: Floats, w: Floats) -> Floats:
+        """Half the gradient of ``w'V(β)w`` by the noise of the matrix, so far from the centre."""
+        variance = self.matrix_scale**2
+        if self.basis is not None:
+            offset, w = self.basis @ offset, self.basis @ w
+        bend = offset * (variance.T @ w**2)
+        if self.symmetric:
+            bend += w * (variance @ (offset * w)) - np.diag(variance) * offset * w**2
+        return np.asarray(bend if self.basis is None else self.basis.T @ bend, np.float64)
 
 
 @dataclass(frozen=True)
@@ -144,15 +154,20 @@ class NoisySums(Protocol):
     def centre(self) -> Floats:
         """The coefficients around which the vector was taken (p)."""
 
+    @property
+    def basis(self) -> Floats | None:
+        """B (p×p), if the scales are those of other coordinates, ``Bβ``."""
+
 
 def noise_covariance(sums: NoisySums, beta: Floats) -> Floats:
     """Covariance of the privacy noise in ``b̃ - H̃β`` (p×p)."""
-    offset, variance = beta - sums.centre, sums.matrix_scale**2
+    offset, variance, basis = beta - sums.centre, sums.matrix_scale**2, sums.basis
+    offset = offset if basis is None else basis @ offset
     covariance = np.diag(sums.vector_scale**2 + variance @ offset**2)
     if sums.symmetric:
         shared = variance * np.outer(offset, offset)
         covariance += shared - np.diag(np.diag(shared))
-    return np.asarray(covariance, np.float64)
+    return np.asarray(covariance if basis is None else basis.T @ covariance @ basis, np.float64)
 
 
 def fit_restricted(evidence: Evidence, start: Floats, left: Floats, right: Floats) -> tuple[Floats, float]:

@@ -144,6 +144,7 @@ def expect_residuals(
     largest: float,
     errors: str,
     closest: float = 1.0,
+    most: float | None = None,
 ) -> Residuals:
     """Choose how far residuals are clipped, and expect what that keeps.
 
@@ -159,13 +160,16 @@ def expect_residuals(
         What is declared about errors; see :func:`dplinked.fit`.
     closest
         The closest clip, in deviations, of errors that are declared symmetric.
+    most
+        The largest ‖h‖²; the number of columns if it is not given.
     """
+    most = float(ratios.size) if most is None else most
     square, spread = float((ratios**2).sum()), math.sqrt(2.0 * float((ratios**4).sum()))  # mean and deviation of ‖h‖²
     typical = math.sqrt(square / max(1, ratios.size)) if ratios.size else 1.0
     iota = INTERCEPT_WEIGHT * typical * intercept
-    norm = math.sqrt(iota**2 + min(float(ratios.size), square + _LARGE * spread))
+    norm = math.sqrt(iota**2 + min(most, square + _LARGE * spread))
     clip = min(choose_clip(noise * norm / (math.sqrt(count) * typical), errors, closest), largest / deviation)
-    squares = np.clip(square + spread * _EXAMPLES, 0.05 * square, ratios.size) if ratios.size else np.zeros(1)
+    squares = np.clip(square + spread * _EXAMPLES, 0.05 * square, most) if ratios.size else np.zeros(1)
     widths = clip * norm / np.sqrt(iota**2 + squares)
     weights = squares / squares.sum() if ratios.size else np.ones(1)
     within, beyond = slope_kept(widths), math.sqrt(1.0 + 2.0 * max(0.0, explained) / deviation**2)
@@ -192,13 +196,13 @@ def choose_clip(noise: float, errors: str, closest: float = 1.0) -> float:
     return max(far + (close - far) * drowned, _WORTH / noise)
 
 
-def closest_clip(deviation: float, covariance: Floats, sizes: Floats) -> float:
-    """The closest clip of symmetric residuals of a `deviation`, in deviations, around slopes with errors of this `covariance` (d×d).
+def closest_clip(deviation: float, way: Floats) -> float:
+    """The closest clip of symmetric residuals of a `deviation`, in deviations, around a line that is off along directions of mean square one with this covariance (d×d).
 
     In rows far out in a column residuals lie around the way that is left to go, not around zero. Clips leave room for it.
     """
-    way = np.sqrt(np.maximum(0.0, np.diag(covariance))) * sizes
-    return max(1.0, _ROOM * float(way.max()) / deviation)
+    off = np.sqrt(np.maximum(0.0, np.diag(way)))
+    return max(1.0, _ROOM * float(off.max()) / deviation)
 
 
 def derivative(gram: ReleasedSums, residuals: Residuals, intercept: bool) -> ReleasedSums:

@@ -39,6 +39,8 @@ class NoisyVariance:
         Relative variance of the linkage accuracy; None if nothing was declared about it.
     dependence
         By how much links that hang together within a block raise the linkage part of row-wise variance.
+    basis
+        B (p×p), if the meat is that of whitened instruments: in those of the columns it is ``B' meat B``.
     """
 
     route: str
@@ -48,6 +50,7 @@ class NoisyVariance:
     residual: float
     accuracy: float | None
     dependence: float
+    basis: Floats | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -129,7 +132,8 @@ def usable_meat(variance: NoisyVariance, count: float) -> Floats:
     """
     values, vectors = np.linalg.eigh((variance.meat + variance.meat.T) / 2.0)
     whole = (vectors * np.maximum(values, 0.1 * count * variance.residual**2)) @ vectors.T
-    return np.asarray(whole / np.outer(variance.weights, variance.weights), np.float64)
+    whole = whole / np.outer(variance.weights, variance.weights)
+    return np.asarray(whole if variance.basis is None else variance.basis.T @ whole @ variance.basis, np.float64)
 
 
 def linkage_share(groups: Groups, design: Design, beta: Floats, sums: ReleasedSums, variance: NoisyVariance) -> float:

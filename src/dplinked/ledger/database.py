@@ -13,6 +13,7 @@ from typing import Any
 from dplinked.errors import LedgerError, StudyError, raise_alone, shown, shown_place
 from dplinked.ledger.events import Event
 
+_LOCK = 0x64706C69  # what transactions that look at every population lock in PostgreSQL
 FAULT = "The ledger cannot be read or written. Nothing was released. The steward's 'dplinked budget verify' tells more."
 
 
@@ -172,6 +173,12 @@ def create_tables(connection: Any, dialect: str) -> None:
     """Create the tables, and the triggers that make them append-only, unless they exist."""
     for statement in (*_TABLES, *(_SQLITE_TRIGGERS if dialect == "sqlite" else _POSTGRES_TRIGGERS)):
         connection.exec_driver_sql(statement)
+
+
+def lock_all(connection: Any) -> None:
+    """Wait for all others who look at every population, until the transaction ends. SQLite's transactions wait anyhow."""
+    if connection.engine.dialect.name == "postgresql":
+        execute(connection, "SELECT pg_advisory_xact_lock(:number)", {"number": _LOCK})
 
 
 def list_populations(connection: Any) -> list[str]:

@@ -11,7 +11,8 @@ from pathlib import Path
 from dplinked.errors import LedgerError, StudyError, raise_alone, shown
 
 LEDGER, AUDIT = "ledger", "audit"
-_LEAST_BYTES = 16
+_LEAST_BYTES, _LEAST_DIFFERENT = 16, 8
+_LEAST_TEXT = 32  # characters of a key that is a text, such as hexadecimal digits
 NAMED_BY = "DPLINKED_LEDGER_KEY"  # environment variable that names the key file of a ledger in PostgreSQL
 
 
@@ -68,9 +69,9 @@ def read_key(path: Path | None, whose: str = LEDGER) -> bytes:
 def audit_key(key: str | Path | bytes, *, create: bool = False) -> bytes:
     """The key of a secret sample: as it is given, or as its file holds it. With `create`, a file that is not there yet is written with a new key."""
     if isinstance(key, bytes):
-        if len(key) < _LEAST_BYTES:
+        if _is_poor(key):
             raise StudyError(
-                f"An audit's key needs {_LEAST_BYTES} random bytes or more, as secrets.token_bytes(32) makes them."
+                "An audit's key that can be guessed tells who was drawn. Name a file, which is made with a key if it is not there, or give random bytes, as secrets.token_bytes(32) makes them."
             )
         return key
     if not isinstance(key, (str, os.PathLike)):
@@ -78,3 +79,9 @@ def audit_key(key: str | Path | bytes, *, create: bool = False) -> bytes:
     if create:
         create_key(Path(key), AUDIT)
     return read_key(Path(key), AUDIT)
+
+
+def _is_poor(key: bytes) -> bool:
+    """Whether a key is too short, nearly always the same byte, or a short text."""
+    text = key.isascii() and key.decode("ascii").isprintable()
+    return len(key) < (_LEAST_TEXT if text else _LEAST_BYTES) or len(set(key)) < _LEAST_DIFFERENT

@@ -36,6 +36,7 @@ from dplinked.ledger.database import (
     is_intact,
     list_events,
     list_populations,
+    lock_all,
     make_private,
     sqlite_path,
 )
@@ -102,6 +103,19 @@ class Charge:
                 UserWarning,
                 stacklevel=3,
             )
+
+
+@dataclass(frozen=True)
+class CheckedLinks:
+    """By what checked links are known again in all populations of a ledger: fingerprints of the key of a secret sample and of the rows, None where they do not count."""
+
+    key: str | None
+    rows: str | None
+
+    def are(self, earlier: CheckedLinks, secret: bool) -> bool:
+        """Whether they are the links of an earlier release. Equal rows matter if either of the two samples is `secret`."""
+        same_key = self.key is not None and self.key == earlier.key
+        return same_key or (secret and self.rows is not None and self.rows == earlier.rows)
 
 
 @dataclass(frozen=True)
@@ -219,15 +233,29 @@ class Ledger:
         """Book spending that happened outside the ledger. It may exceed what is left; then nothing is left.
 
         With δ > 0 it is booked as one Gaussian release of (ε, δ), which is what this ledger adds up. With δ = 0 it may be any ε-DP
-        release, and is booked at a higher cost. Other mechanisms with δ > 0 must be booked as a Gaussian release that is less private.
+        release, and is booked at a higher cost. Other mechanisms with δ > 0 must be booked as a Gaussian release that is less private; accuracies from a secret sample by
+        :meth:`book_sample`.
         """
         check_budget(epsilon, delta or 0.5)
         check_size(epsilon)
-        units = cost(privacy_mu(epsilon, delta) if delta else pure_mu(epsilon))
+        mu = privacy_mu(epsilon, delta) if delta else pure_mu(epsilon)
+        self._book(mu, {"epsilon": epsilon, "delta": delta, "note": note})
+
+    @plain_faults
+    def book_sample(self, sample: SecretSample, *, note: str) -> None:
+        """Book accuracies that were released from a secret sample outside the ledger, by what they cost: ``released.linkage.paid``.
+
+        At a δ below their own they need a larger ε than a Gaussian release of the same (ε, δ), so they are added up as they are.
+        """
+        if not isinstance(sample, SecretSample):
+            raise StudyError("Book what accuracies from a secret sample cost: their linkage.paid.")
+        self._book(sample, {"sample": asdict(sample), "note": note})
+
+    def _book(self, price: float | SecretSample, body: Mapping[str, Any]) -> None:
+        """Book a price that was paid outside the ledger."""
         with self._transaction() as connection:
             row = self._locked(connection)
-            body = canonical({"epsilon": epsilon, "delta": delta, "note": note})
-            self._append(connection, row, "booked", None, None, units, body)
+            self._append(connection, row, "booked", None, None, self._units(connection, row, price), canonical(body))
 
     def events(self) -> list[Event]:
         """All events of the population, in order."""
@@ -262,6 +290,18 @@ class Ledger:
     def fingerprint(self, source: Any) -> str:
         """Fingerprint of a file's bytes or a table's content. It is keyed with a secret of the ledger, without which it tells nothing."""
         return self._fingerprint(source_bytes(source), source)
+
+    def know_links(self, key: str | None, rows: Sequence[int] | None) -> CheckedLinks:
+        """By what checked links are known again: fingerprints of the tag of their key, and of their rows, that are the same in all populations."""
+
+        def known(what: str, value: Any) -> str | None:
+            if value is None:
+                return None
+            digest = self._digest([])
+            digest.update(canonical([what, value]).encode())
+            return digest.hexdigest()
+
+        return CheckedLinks(known("key", key), known("rows", rows))
 
     def check_place(self, data: Any, unit: PrivacyUnit, linkage: Linkage | None = None) -> Sequence[Registration]:
         """What was registered at the place of the data, and of the pairs of its matching matrix if it has one. Nothing of them is opened.
@@ -306,11 +346,11 @@ class Ledger:
         mu: float | SecretSample,
         *,
         again: bool = False,
-        tag: str | None = None,
+        links: CheckedLinks | None = None,
     ) -> Charge:
         """Charge a release before it is computed, and commit; or return the stored release of the same request.
 
-        A release from a secret sample is charged by that instead of a μ; the sample is known again by its `tag`, and may be used once. If the id was charged for another request, this is an error. If the same request is being computed at this moment, its
+        A release from a secret sample is charged by that instead of a μ. The checked `links` of an accuracy are known again: those of a secret sample may be used once. If the id was charged for another request, this is an error. If the same request is being computed at this moment, its
         result is waited for. With `again`, the same request is charged anew.
         """
         name = release or tokens.token_hex(8)
@@ -322,7 +362,7 @@ class Ledger:
                 row = self._locked(connection)
                 charged = self._charged_before(connection, release, wanted, again)
                 if charged is None:
-                    return self._charge(connection, row, name, wanted, mu, tag)
+                    return self._charge(connection, row, name, wanted, mu, links)
                 recorded = self._find(connection, "release", charged.release)
                 if recorded is not None:
                     return Charge(str(charged.release), wanted, charged.hash, _balance(row), recorded.body)
@@ -356,32 +396,45 @@ class Ledger:
         name: str,
         wanted: str,
         price: float | SecretSample,
-        tag: str | None,
+        links: CheckedLinks | None,
     ) -> Charge:
         """Charge a new release, unless the budget does not allow it."""
-        secret = {"sample": asdict(price), "tag": tag} if isinstance(price, SecretSample) else {}
-        units = self._sample_units(connection, row, price, tag) if isinstance(price, SecretSample) else cost(price)
+        about = {} if links is None else {"links": asdict(links)}
+        if isinstance(price, SecretSample):
+            about["sample"] = asdict(price)
+        if links is not None:
+            self._check_unused(connection, links, "sample" in about)
+        units = self._units(connection, row, price)
         if units > row["total"] - row["spent"]:
             raise BudgetError(
                 f"The budget of {self.population!r} does not allow this release: it has epsilon = "
                 f"{round_down(_balance(row).epsilon_left)} left at delta = {float(row['delta']):g}. Nothing was spent."
             )
-        owner = canonical({"host": socket.gethostname(), "process": os.getpid(), **secret})
+        owner = canonical({"host": socket.gethostname(), "process": os.getpid(), **about})
         after = self._append(connection, row, "charge", name, wanted, units, owner)
         _ACTIVE.add(after["head"])
         return Charge(name, wanted, after["head"], _balance(after))
 
-    def _sample_units(self, connection: Any, row: Mapping[str, Any], sample: SecretSample, tag: str | None) -> int:
-        """What a release from a secret sample costs beside the earlier ones. The same sample is refused: its releases are not independent, so costs do not add."""
-        bodies = [json.loads(event.body) for event in self._events(connection, "charge")]
-        earlier = [body for body in bodies if "sample" in body]
-        if tag in [body["tag"] for body in earlier]:
-            raise StudyError(
-                "A release was charged from this secret sample before, and a second one would tell who is in it. Nothing was spent. Draw another sample with a "
-                "new key."
-            )
-        samples = [SecretSample(**body["sample"]) for body in earlier]
-        return sample_units(float(row["epsilon"]), float(row["delta"]), samples, sample)
+    def _check_unused(self, connection: Any, links: CheckedLinks, secret: bool) -> None:
+        """Refuse links of a secret sample that a release was charged from before, in any population: such releases are not independent, so costs do not add."""
+        lock_all(connection)
+        for population in list_populations(connection):
+            for event in self._events(connection, "charge", population=population):
+                body = json.loads(event.body)
+                if "links" in body and links.are(CheckedLinks(**body["links"]), secret or "sample" in body):
+                    raise StudyError(
+                        "A release was charged from this secret sample before, and a second one would tell who is in it. Nothing was spent. Draw another sample with a "
+                        "new key."
+                    )
+
+    def _units(self, connection: Any, row: Mapping[str, Any], price: float | SecretSample) -> int:
+        """What a release costs; one from a secret sample beside the earlier ones, booked ones among them."""
+        if not isinstance(price, SecretSample):
+            return cost(price)
+        events = [*self._events(connection, "charge"), *self._events(connection, "booked")]
+        bodies = [json.loads(event.body) for event in sorted(events, key=lambda event: event.seq)]
+        earlier = [SecretSample(**body["sample"]) for body in bodies if "sample" in body]
+        return sample_units(float(row["epsilon"]), float(row["delta"]), earlier, price)
 
     def record(self, charge: Charge, release: str) -> None:
         """Store the finished release, and commit. Only then may it be shown."""
@@ -461,13 +514,20 @@ class Ledger:
         found = self._events(connection, kind, "release", release)
         return found[0] if found else None
 
-    def _events(self, connection: Any, kind: str, column: str | None = None, value: str | None = None) -> list[Event]:
-        """The events of a kind, in order, or those of them that have a value in a column. Their hashes are checked."""
+    def _events(
+        self,
+        connection: Any,
+        kind: str,
+        column: str | None = None,
+        value: str | None = None,
+        population: str | None = None,
+    ) -> list[Event]:
+        """The events of a kind, in order, or those of them that have a value in a column; of another population, if one is named. Their hashes are checked."""
         wanted = "" if column is None else f" AND {column} = :value"
         found = execute(
             connection,
             f"SELECT * FROM events WHERE population = :population AND kind = :kind{wanted} ORDER BY seq",
-            {"population": self.population, "kind": kind} | ({} if column is None else {"value": value}),
+            {"population": population or self.population, "kind": kind} | ({} if column is None else {"value": value}),
         )
         events = [Event(**row) for row in found.mappings()]
         if any(event != chained_again(event) for event in events):
@@ -527,13 +587,15 @@ class Ledger:
         digest.update(canonical(source_place(data)).encode())
         return digest.hexdigest()
 
-    def _digest(self) -> hmac.HMAC:
-        """A digest with the ledger's key, begun with the population. Versions before 0.2 kept a key for each population in the ledger."""
+    def _digest(self, begin: Sequence[str] | None = None) -> hmac.HMAC:
+        """A digest with the ledger's key, begun with the population unless another beginning is given. Versions before 0.2 kept a key for each population in the ledger."""
         with self._transaction() as connection:
             kept = self._locked(connection)["secret"]
         if kept:
             return hmac.new(bytes.fromhex(kept), digestmod=hashlib.sha256)
-        return hmac.new(read_key(self._key_path), canonical([self.population]).encode(), hashlib.sha256)
+        return hmac.new(
+            read_key(self._key_path), canonical([self.population] if begin is None else begin).encode(), hashlib.sha256
+        )
 
 
 # --- checks and conversions ---------------------------------------------------------------------------

@@ -34,6 +34,7 @@ _METHODS = {
     "splink": "splink: match weights from Splink, one to one",
     "pairs": "pairs: links made elsewhere, one to one",
 }
+_NOT_SHOWN = "Links were drawn in secret and checked. What was found stands in no report: it tells of who was drawn, and whether to release it must not depend on it."
 _LINKED, _OTHER = "(linked)", "(other)"  # groups that are no blocks
 
 
@@ -46,9 +47,11 @@ class LinkageFacts:
     rows
         Numbers of rows of the left and the right file.
     estimates
-        Accuracies by every method that tells them, the best first.
+        Accuracies by every method that tells them, the best first. What an audit of links that were drawn in secret found is not shown, and is not among them.
     resemblance
         How alike wrong links are to their rows, in columns of the left file.
+    secret
+        Whether links that were drawn in secret were checked.
     """
 
     rows: tuple[int, int]
@@ -58,6 +61,7 @@ class LinkageFacts:
     strata: Strata
     estimates: Sequence[AccuracyEstimate]
     resemblance: Sequence[Resemblance] = ()
+    secret: bool = False
 
 
 def quality_document(linked: LinkageFacts) -> Document:
@@ -222,8 +226,9 @@ def _bar(count: int, largest: int) -> str:
 
 
 def _describe_accuracy(linked: LinkageFacts) -> list[Part]:
+    hidden: list[Part] = [_NOT_SHOWN] if linked.secret else []
     if not linked.estimates:
-        return [
+        return hidden or [
             "Nothing tells how good these links are: no pair came with evidence, and no links were checked. "
             "Have some of them checked before anything is fitted to them."
         ]
@@ -246,13 +251,8 @@ def _describe_accuracy(linked: LinkageFacts) -> list[Part]:
         )
     parts: list[Part] = [Chart(lambda: charts.accuracy_chart(names, series))]
     parts.append(Table(tuple(header), rows, "Accuracy per group"))
-    used = next((one.method for one in found if one.secret is None), None)
-    if used is not None:
-        parts.append(f"The linkage model of these links takes the figures of the method {used}.")
-    if found[0].secret is not None:
-        parts.append(
-            "The checked links were drawn in secret: their figures, and who was drawn, must not be shown to anybody who sees a release."
-        )
+    parts.append(f"The linkage model of these links takes the figures of the method {found[0].method}.")
+    parts += hidden
     parts += [f"{one.method} assumes {one.assumes}." for one in found]
     return [*parts, *_describe_difference(linked, drawn)]
 
@@ -343,7 +343,12 @@ def slope_changes(accuracy: float) -> tuple[str, str]:
 
 def _next_steps(linked: LinkageFacts) -> list[str]:
     audits = [one for one in linked.estimates if one.checked is not None]
-    if audits and audits[0].checked is not None:
+    if linked.secret:
+        checked = (
+            "Release what the check of secretly drawn links found, once: release_accuracy, or --release-accuracy. Draw no further ones because of anything that was seen in it, and "
+            "destroy key and lists then."
+        )
+    elif audits and audits[0].checked is not None:
         checked = (
             f"{int(audits[0].checked.sum()):,} links have been checked. Where intervals are wider than you can live with, have "
             "more of them checked: audit_sample(size=…), or --audit-sample."

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import tempfile
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from dplinked.data.files import read_file
 from dplinked.errors import StudyError, raise_alone
 from dplinked.linkage import ELE
-from dplinked.linker.quality import answer_column
+from dplinked.linker.quality import SECRET, answer_column
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -19,8 +20,8 @@ if TYPE_CHECKING:
     from dplinked.linker.linked import Linked
 
 ROWS, LINKAGE, REPORT, PAGE = "linked.parquet", "linkage.toml", "quality.txt", "quality.html"
-WRITTEN = (ROWS, LINKAGE, REPORT, PAGE)  # whatever is asked for; an audit and released accuracies come on top
 AUDIT, ACCURACY = "audit.csv", "accuracy.json"
+_OURS = (ROWS, LINKAGE, REPORT, PAGE, AUDIT, ACCURACY)  # the last two if they are asked for
 _STALE = {LINKAGE, ACCURACY}  # if a linkage does not write them anew, they describe an earlier one
 
 
@@ -43,6 +44,13 @@ def save_linked(linked: Linked, folder: Path, *, sample: pa.Table | None, linkag
         raise_alone(StudyError(f"{str(folder)!r} could not be written; nothing in it was changed."))
 
 
+def check_kept(folder: Path, *read: Path | None) -> None:
+    """Refuse to write over files that are read, or that hold a key."""
+    ours = {(folder / name).resolve() for name in _OURS}
+    if clash := ours & {path.resolve() for path in read if path is not None}:
+        raise StudyError(f"{clash.pop().name!r} is read and would be overwritten. Name another file or another folder.")
+
+
 def _write(linked: Linked, work: Path, sample: pa.Table | None, linkage: ELE | None) -> None:
     import pyarrow.csv
     import pyarrow.parquet
@@ -54,6 +62,11 @@ def _write(linked: Linked, work: Path, sample: pa.Table | None, linkage: ELE | N
     linked.to_html(work / PAGE)
     if sample is not None:
         pyarrow.csv.write_csv(sample, work / AUDIT)
+    drawn_in_secret = sample is not None and SECRET in sample.column_names
+    if drawn_in_secret or (linked.audit is not None and linked.audit.secret is not None):
+        for name in (AUDIT, REPORT, PAGE):
+            with contextlib.suppress(FileNotFoundError):
+                (work / name).chmod(0o600)
 
 
 def _move(work: Path, folder: Path) -> list[str]:

@@ -23,7 +23,7 @@ from dplinked.linker import quality
 from dplinked.linker.assignment import match_probabilities, matching_matrix
 from dplinked.linker.document import LinkageFacts, quality_document
 from dplinked.linker.fields import Field
-from dplinked.linker.files import linkage_section, save_linked
+from dplinked.linker.files import check_kept, linkage_section, save_linked
 from dplinked.linker.resemblance import Resemblance, is_comparable, measure_resemblance
 from dplinked.linker.rules import LAST, UNLINKED, Links, encode_names
 from dplinked.report.document import Document
@@ -161,18 +161,22 @@ class Linked:
         return tuple(found)
 
     @property
+    def _open_estimates(self) -> list[quality.AccuracyEstimate]:
+        """The estimates that may be used and shown: all but an audit of links that were drawn in secret."""
+        return [found for found in self.estimates if found.secret is None]
+
+    @property
     def linkage(self) -> ELE:
         """The linkage model for `fit`: exchangeable errors within groups, with accuracies estimated from these very files.
 
         An audit of links that were drawn in secret does not enter: :func:`dplinked.release_accuracy` alone may use it.
         """
-        usable = [found for found in self.estimates if found.secret is None]
-        if not usable:
+        if not self._open_estimates:
             raise StudyError(
                 "Nothing tells how good these links are: the pairs came without probabilities. Check some of them "
                 "(audit_sample), or declare dpl.ELE(accuracy=…, block='link_block') yourself."
             )
-        best = usable[0]
+        best = self._open_estimates[0]
         hidden = quality.hidden_accuracies(self.strata, best, self.least_checked)
         accuracy, other = quality.accuracy_table(self.strata, hidden)
         checked = None if best.checked is None else self.least_checked
@@ -265,7 +269,8 @@ class Linked:
 
         With `key`, random bytes or a file that holds them (it is made if it is not there), the sample is secret: nobody without the key knows who was drawn, and releasing
         what was found takes far less noise. That holds as long as key and sample stay secret: keep both like the data, or destroy them, show the reviewers' lists to nobody, and
-        release from them once. Without a key, whoever knows the seed knows who was drawn.
+        release from them once. The first sample is kept, however small it is, be it empty, and unclear links are decided and not drawn anew: who knows which samples are thrown away knows more of those
+        that are kept. A column marks its list. Without a key, whoever knows the seed knows who was drawn.
 
         Every row of the left file is drawn with the same chance, which follows from its position, the seed or key, the size and the number of
         rows alone, so who is checked does not depend on the links. A row without a partner is answered already: it has no right link.
@@ -281,8 +286,10 @@ class Linked:
         for field in self.fields:
             table[f"{field.name} (left)"] = self.left.column(field.name).take(rows)
             table[f"{field.right} (right)"] = self.right.column(field.right).take(self._positions.take(pa.array(rows)))
-        known = ["no" if right < 0 else None for right in self.links.right[rows]]
-        return pa.table({**table, quality.ANSWER: pa.array(known, pa.string())})
+        table[quality.ANSWER] = pa.array(["no" if right < 0 else None for right in self.links.right[rows]], pa.string())
+        if key is not None:
+            table[quality.SECRET] = pa.array(["show to nobody"] * rows.size, pa.string())
+        return pa.table(table)
 
     @plain_faults
     def audited(
@@ -295,7 +302,7 @@ class Linked:
     ) -> Linked:
         """Read a checked sample back, given as a table or as the path of a CSV or Parquet file.
 
-        A secret sample needs the `key` and the `size` it was drawn with, and an answer for every link of it.
+        A secret sample needs the `key` and the `size` it was drawn with, and an answer for every link of it; its list is refused without them.
 
         `least_checked` matters only if the accuracies are to stay hidden (:attr:`linkage`). It is public, so choose it before the audit: groups with fewer
         checked links are estimated as if the links that lack were half right, and one person moves no accuracy by more than one over it.
@@ -307,11 +314,15 @@ class Linked:
         missing = {"left_id", "right_id", answered or quality.ANSWER} - set(table.column_names)
         if answered is None or missing:
             raise StudyError(f"The audit lacks the column(s) {sorted(missing)}. Fill in what audit_sample wrote.")
+        if (key is not None) != (quality.SECRET in table.column_names):
+            raise StudyError(
+                f"The list of a secret sample has the column {quality.SECRET!r}, and no other list has it. Read a secret one back with its key and its size, and any other without them."
+            )
         left_id, right_id = (column_texts(table, name, "audit").to_pylist() for name in ("left_id", "right_id"))
         known = dict(zip(self.pairs["left"].to_pylist(), range(self.left.num_rows), strict=True))
         partner = self.pairs["right"].to_pylist()
-        rows = [known.get(key, -1) for key in left_id]
-        if not rows:
+        rows = [known.get(one, -1) for one in left_id]
+        if not rows and key is None:
             raise StudyError("The audit has no answers.")
         if any(row < 0 or partner[row] != other for row, other in zip(rows, right_id, strict=True)):
             raise StudyError(
@@ -392,8 +403,9 @@ class Linked:
     def _document(self) -> Document:
         rows = self.left.num_rows, self.right.num_rows
         found = list(self.resemblance().values()) if self.links.candidates.left.size else []
+        secret = self.audit is not None and self.audit.secret is not None
         return quality_document(
-            LinkageFacts(rows, self.links, self.fields, self.method, self.strata, self.estimates, found)
+            LinkageFacts(rows, self.links, self.fields, self.method, self.strata, self._open_estimates, found, secret)
         )
 
     def linkage_toml(self) -> str:
@@ -411,9 +423,11 @@ class Linked:
     ) -> list[str]:
         """Write linked.parquet, linkage.toml, quality.txt and quality.html into a folder: all of them, or none if one fails.
 
-        With `audit_sample`, about so many links to check are written to audit.csv, drawn with `seed` or, in secret, with `key`. `linkage` is the model for
+        With `audit_sample`, about so many links to check are written to audit.csv, drawn with `seed` or, in secret, with `key`; then only their owner can read audit.csv and the reports. `linkage` is the model for
         linkage.toml, for instance with released accuracies; by default the one estimated from the files. Returns the names of the files.
         """
+        if isinstance(key, (str, Path)):
+            check_kept(Path(folder), Path(key))
         sample = None if audit_sample is None else self.audit_sample(audit_sample, seed if key is None else 0, key=key)
         return save_linked(self, Path(folder), sample=sample, linkage=linkage)
 

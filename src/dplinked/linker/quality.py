@@ -23,6 +23,7 @@ Integers = NDArray[np.int64]
 
 LEVEL = 0.95
 ANSWER = "correct"  # the column of an audit in which the reviewer answers
+SECRET = "secret"  # the column that marks the list of a sample that was drawn in secret
 _OLD_ANSWER = "right"  # its name before version 0.2
 MOST_STRATA = 50  # if there are more blocks than this, they share one accuracy
 LEAST_CHECKED = 5  # an audit asks for at least this many links per stratum, or for all links
@@ -91,6 +92,8 @@ class AccuracyEstimate:
         What the method assumes, as the end of the sentence "it assumes …".
     secret
         For an audit of links that were drawn in secret: how they were.
+    rows
+        For an audit only: the rows that were checked, in ascending order.
     """
 
     method: str
@@ -102,6 +105,10 @@ class AccuracyEstimate:
     checked: Integers | None = None
     correct: Integers | None = None
     secret: SecretAudit | None = None
+    rows: Integers | None = None
+
+    def __repr__(self) -> str:
+        return f"AccuracyEstimate(method={self.method!r}, {self.accuracy.size} groups)"
 
 
 def make_strata(blocks: NDArray[np.object_], bands: Integers | None = None) -> Strata:
@@ -232,7 +239,7 @@ def estimate_from_audit(strata: Strata, rows: Integers, answers: NDArray[np.bool
     return AccuracyEstimate(
         "audit", _within(accuracy, strata), low, high,
         (overall, max(0.0, overall - 1.96 * error), min(1.0, overall + 1.96 * error)),
-        "that the reviewer's answers are right, and that the checked links were drawn at random", checked, good,
+        "that the reviewer's answers are right, and that the checked links were drawn at random", checked, good, rows=np.sort(rows),
     )  # fmt: skip
 
 
@@ -431,7 +438,7 @@ def shrink_accuracies(
     linked across blocks, have the mean and variance of a uniform distribution instead. Where the number of links that were drawn is secret, the number that is
     expected stands for it, and each drawn link adds its answer less the guess: a variance of ``γ(1-γ) + (γ - guess)²`` per link.
     """
-    ordinary, seen = ~np.array(apart), checked > 0
+    ordinary, seen = ~np.array(apart, dtype=bool), checked > 0
     told, most = ordinary & seen, np.where(seen, checked, 1.0)
     y = correct / most
     pooled = np.clip((correct[ordinary].sum() + 0.5) / (checked[ordinary].sum() + 1.0), 0.01, 0.99)
@@ -469,7 +476,7 @@ def read_answers(answers: Sequence[Any], column: str = ANSWER) -> NDArray[np.boo
     texts = ["" if answer is None else str(answer).strip().lower() for answer in answers]
     if any(text not in spelling for text in texts):
         raise StudyError(
-            f"Some checked links have no clear answer in the column {column!r}. Write yes or no for each, or "
-            "take the line out."
+            f"Some checked links have no clear answer in the column {column!r}. Write yes or no for each. From a sample that was "
+            "drawn without a key, a line may be taken out instead."
         )
     return np.array([spelling[text] for text in texts], dtype=bool)

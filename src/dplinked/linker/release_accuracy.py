@@ -36,6 +36,12 @@ Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
 
 GUESS = 0.9  # accuracy that is taken for links drawn in secret if none is guessed
+_LEAST_SURPRISE = (
+    30.0  # no set of rows is drawn in secret with a probability above e^-30, or it is not known again by its rows
+)
+_RELEASED: dict[
+    str, str | None
+] = {}  # secret samples that this process released from, and the ledger they were charged to
 _SECRECY = (
     " It rests on a secret: who was checked, how many of each group, and the key by which they were drawn, are known to nobody who sees the release, and nothing else is "
     "released from what the check found."
@@ -135,7 +141,8 @@ def release_accuracy(
     2 + displaced_links answers. The groups, their sizes and the numbers of checked links are public.
 
     Links that were drawn in secret (``audit_sample(…, key=…)``) take far less noise: who does not know whether a person's rows were drawn learns less from the counts. Then who was
-    checked, and how many of each group, is neither public nor released, and must stay secret with the key. Nothing else may be released from the same sample.
+    checked, and how many of each group, is neither public nor released, and must stay secret with the key. Nothing else may be released from the same sample: a second release is refused within this
+    process, and by a ledger for good. A sample that came out empty is released like any other.
     """
     if not isinstance(linked, Linked):
         raise StudyError(f"release_accuracy takes what dpl.link gave, not {shown(linked)}.")
@@ -156,22 +163,28 @@ def release_accuracy(
             "A link that changes has another probability, and so another band: with bands, links are held fixed (displaced_links=0). Release the accuracies of "
             "groups without bands."
         )
-    if not (linked.audit.checked > 0).any():
+    if linked.audit.secret is None and not (linked.audit.checked > 0).any():
         raise StudyError("No links were checked.")
     price = _price(linked, epsilon, delta, unit, guess)
+    tag, rows = _told_apart(linked)
+    _check_first(tag, ledger)
     if ledger is None:
+        _remember(tag, ledger)
         return _release(linked, price, epsilon, delta, unit)
     book = Ledger(ledger, population, key=ledger_key)
     _check_unchanged(linked)
-    # The ledger knows a request again by its fingerprint, so the key "right" stays as it was in version 0.1.
+    links = book.know_links(tag, rows)
+    # The ledger knows a request again by its fingerprint, so the key "right" stays as it was in version 0.1. A secret sample is told apart by its
+    # key: were one taken for another that found the same, its release would tell that they agree.
     answers = {"checked": linked.audit.checked.tolist(), "right": linked.audit.correct.tolist()}
     request = {
         "accuracy": book.fingerprint(answers), "files": book.check_registered(*linked.sources, unit=unit), "groups": list(linked.strata.names),
-        "epsilon": epsilon, "delta": delta, "unit": asdict(unit), **({"sample": asdict(price)} if isinstance(price, SecretSample) else {}),
+        "epsilon": epsilon, "delta": delta, "unit": asdict(unit),
+        **({"sample": asdict(price), "key": links.key} if isinstance(price, SecretSample) else {}),
     }  # fmt: skip
-    tag = None if linked.audit.secret is None else book.fingerprint({"audit": [linked.audit.secret.tag]})
     _check_unchanged(linked)  # checked again: they must not have changed while they were fingerprinted either
-    charge = book.reserve(release_id, request, price, again=again, tag=tag)
+    charge = book.reserve(release_id, request, price, again=again, links=links)
+    _remember(tag, ledger)
     if charge.stored is not None:
         charge.tell_if_seen(release_id)
         return ReleasedAccuracy.from_json(charge.stored)
@@ -180,6 +193,38 @@ def release_accuracy(
         released = replace(released, ledger=charge.describe())
         book.record(charge, released.to_json())
     return released
+
+
+def _check_first(tag: str | None, ledger: str | Path | None) -> None:
+    """Refuse a second release from a secret sample, as far as this process knows of the first; of its own, a ledger knows more."""
+    if tag is None or tag not in _RELEASED or (ledger is not None and _RELEASED[tag] == str(ledger)):
+        return
+    raise StudyError(
+        "A release was made from this secret sample before, and a second one would tell who is in it. Use the first one. A ledger stores releases, and gives the same "
+        "one when it is asked again."
+    )
+
+
+def _remember(tag: str | None, ledger: str | Path | None) -> None:
+    """Remember that a secret sample is used, before anything is drawn."""
+    if tag is not None:
+        _RELEASED[tag] = None if ledger is None else str(ledger)
+
+
+def _told_apart(linked: Linked) -> tuple[str | None, list[int] | None]:
+    """The tag of a secret sample's key, and the checked rows, by which a ledger knows links again.
+
+    Two samples may have the same rows by chance, and refusing the second would then tell who is in the first. So rows do not count unless each set of them is drawn in secret with
+    a negligible probability, whatever it is: at most ``max(p, 1-p)^n``, n the number of rows that could be drawn.
+    """
+    assert linked.audit is not None
+    assert linked.audit.rows is not None
+    rows, secret = [linked.left.num_rows, *linked.audit.rows.tolist()], linked.audit.secret
+    if secret is None:
+        return None, rows
+    names = np.array(linked.strata.names)
+    surprise = -float(linked.strata.rows[names != UNLINKED].sum()) * np.log(max(secret.rate, 1.0 - secret.rate))
+    return secret.tag, rows if surprise >= _LEAST_SURPRISE else None
 
 
 def _check_unchanged(linked: Linked) -> None:

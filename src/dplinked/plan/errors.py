@@ -208,6 +208,7 @@ class _Noise:
     vector_scale: Floats
     symmetric: bool
     centre: Floats
+    basis: Floats | None = None
 
 
 def _solve(

@@ -22,11 +22,8 @@ Floats = NDArray[np.float64]
 
 _ROUNDING = 1e-7  # room for the last digits
 _MOST_OUTCOMES = 10_000
-_FINE, _STEP, _LARGEST = (
-    1.0,
-    0.005,
-    60.0,
-)  # places at which a curve is tabulated: evenly up to 1, then 1 % apart, up to 60
+# Places at which a curve is tabulated: evenly up to 1, then 1 % apart, up to 60 or twice ε and more.
+_FINE, _STEP, _LARGEST = 1.0, 0.005, 60.0
 
 
 def secret_delta(samples: Sequence[SecretSample], epsilon: float, mu: float = 0.0) -> float:
@@ -42,22 +39,34 @@ def secret_delta(samples: Sequence[SecretSample], epsilon: float, mu: float = 0.
         return float(_sample_deltas(tuple(samples), np.array([epsilon]))[0])
     from scipy.special import ndtr
 
-    places, heights = _table(tuple(samples))
-    alpha = np.exp(places)
-    # Probabilities that ε - L lies above each place; both sides.
-    own, other = (ndtr((epsilon - places - sign * mu * mu / 2.0) / mu) for sign in (1.0, -1.0))
-    chance, moment = own[:-1] - own[1:], math.exp(epsilon) * (other[:-1] - other[1:])
-    slope = np.diff(heights) / np.diff(alpha)
-    between = heights[:-1] * chance + slope * (moment - alpha[:-1] * chance)
-    below = float(ndtr((places[0] - epsilon + mu * mu / 2.0) / mu))
-    found = below + float(between.sum()) + heights[-1] * own[-1]
-    return float(min(1.0, found * (1.0 + _ROUNDING) + 1e-15))
+    largest = _LARGEST
+    while (
+        largest < 2.0 * epsilon
+    ):  # else the curve's end, which stands for all that lies beyond, would be all that is left
+        largest *= 2.0
+    places, heights = _table(tuple(samples), largest)
+    own, other = ((epsilon - places - sign * mu * mu / 2.0) / mu for sign in (1.0, -1.0))
+    # Between two places, a and b: the probability of ε - L on one side, and e^(ε-a) times that on the other, which lies between 1 and e^(b-a) of the first.
+    chance, moment = _chances(own, 0.0), _chances(other, epsilon - places[:-1])
+    slope = np.diff(heights) / np.expm1(np.diff(places))
+    between = heights[:-1] * chance + slope * (moment - chance)
+    found = ndtr((places[0] - epsilon + mu * mu / 2.0) / mu) + between.sum() + heights[-1] * ndtr(own[-1])
+    return float(min(1.0, found * (1.0 + _ROUNDING)))
+
+
+def _chances(ends: Floats, logarithm: Floats | float) -> Floats:
+    """Probabilities of a normal number between falling ends, times a factor given by its logarithm. Tails are subtracted from the side that is small, which keeps their digits."""
+    from scipy.special import log_ndtr
+
+    upper = ends[1:] > 0.0
+    larger, smaller = np.where(upper, -ends[1:], ends[:-1]), np.where(upper, -ends[:-1], ends[1:])
+    return _difference(log_ndtr(larger) + logarithm, log_ndtr(smaller) + logarithm)
 
 
 @lru_cache(maxsize=64)
-def _table(samples: tuple[SecretSample, ...]) -> tuple[Floats, Floats]:
-    """Places from -60 to 60, and the samples' curve H at ``e^place``: below 1, ``H(a) = 1 - a + a·H(1/a)`` with both sides exchanged, which the bound covers too."""
-    further = np.geomspace(_FINE, _LARGEST, math.ceil(math.log(_LARGEST / _FINE) / 0.01))
+def _table(samples: tuple[SecretSample, ...], largest: float) -> tuple[Floats, Floats]:
+    """Places up to the largest on either side of 0, and the samples' curve H at ``e^place``: below 1, ``H(a) = 1 - a + a·H(1/a)`` with both sides exchanged, which the bound covers too."""
+    further = np.geomspace(_FINE, largest, math.ceil(math.log(largest / _FINE) / 0.01))
     places = np.concatenate([np.arange(0.0, _FINE, _STEP), further])
     heights = _sample_deltas(samples, places)
     mirrored = -np.expm1(-places) + np.exp(-places) * heights
@@ -104,7 +113,11 @@ def _gaussian(mu: Floats, epsilon: Floats) -> Floats:
     """:func:`dplinked.privacy.calibration.privacy_delta` of many numbers."""
     from scipy.special import log_ndtr
 
-    first, second = log_ndtr(mu / 2.0 - epsilon / mu), log_ndtr(-mu / 2.0 - epsilon / mu) + epsilon
+    return _difference(log_ndtr(mu / 2.0 - epsilon / mu), log_ndtr(-mu / 2.0 - epsilon / mu) + epsilon)
+
+
+def _difference(first: Floats, second: Floats) -> Floats:
+    """``e^first - e^second``, and 0 where that is below."""
     return np.asarray(np.exp(first) * -np.expm1(np.minimum(0.0, second - first)))
 
 

@@ -19,6 +19,8 @@ CURVATURE = 0.2  # H beside a gradient descent, which finishes it
 FIRST_STAGE = (0.05, 0.25)  # sums from which the second stage starts: least and most
 CLIPPING = 0.015  # the size of right links' residuals, before each step of the second stage
 GRAM = (0.05, 0.4)  # the slope of the second stage's equation: least and most
+WHITENED = 0.25  # the same of whitened rows: most
+ROUNDS = (0.05, 0.1)  # squares of whitened rows by which they are whitened anew, before that slope
 FIRST_STEP = 0.25  # of what is left for the second stage: its first step
 
 _ROUNDING = 1e-9  # room for the last digits of sums of squares

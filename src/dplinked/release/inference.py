@@ -126,6 +126,7 @@ class Inference:
             (self.variance.accuracy or 0.0) * sums.mixing**2,
             matrix[zero],
             -offset[zero],
+            sums.basis,
         )
 
     def _last_iterate(self, descent: ReleasedDescent) -> Evidence:

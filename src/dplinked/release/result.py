@@ -167,6 +167,7 @@ class Result:
             if sums is None
             else [(sums.matrix, 2), (sums.matrix_scale, 2), (sums.vector, 1), (sums.vector_scale, 1), (sums.centre, 1)]
         )
+        sizes += [(sums.basis, 2)] if sums is not None and sums.basis is not None else []
         sizes += [] if variance is None else [(variance.meat, 2), (variance.weights, 1)]
         if not self._has_whole_transcript(len(names)):
             raise ValueError("the transcript does not fit")

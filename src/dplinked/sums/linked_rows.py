@@ -25,6 +25,7 @@ from dplinked.sums.types import (
     PrivateResiduals,
     PrivateSums,
     ResidualClip,
+    Whitening,
 )
 
 Floats = NDArray[np.float64]
@@ -103,6 +104,21 @@ class ClippedMeat(Private):
     norm: float
     instrument: float
     reach: float
+    exposure: LinkageExposure
+
+
+@dataclass(frozen=True, repr=False)
+class WhitenedGram(Private):
+    """Sum of squares of whitened rows by themselves (p×p), each at most `norm`² long; `rows` is their number, public.
+
+    If rows with a missing regressor are dropped, and the others `counted`, these are their number and that of rows with a response too; `exposure` is what one person can
+    change about responses.
+    """
+
+    matrix: Floats
+    norm: float
+    rows: int
+    counted: tuple[float, float] | None
     exposure: LinkageExposure
 
 
@@ -210,6 +226,9 @@ class Pass(Protocol):
     def own_rows(self, weighted: bool = False) -> Pass:
         """The same rows without their links: each row's response is taken for its own. If `weighted`, instruments are times w·a of the group."""
 
+    def whitened_squares(self, whitening: Whitening) -> PrivateMeat:
+        """``Σ c_i u_i u_i'`` of whitened rows, c what a row counts times the weight of its group. Asked of `own_rows` whose instruments are regressors."""
+
     def right_residuals(self, clip: ResidualClip, meat: MeatClip | None = None) -> PrivateResiduals:
         """``Σ (1, h_i)[(1-o) ψ_i(z_i - t_i) - (1-γ) mean ψ_i(z_l - t_i)]`` over partners l; see :mod:`dplinked.sums.partners`."""
 
@@ -304,9 +323,23 @@ class LinkedRows:
         sums = self.engine.own_rows(weighted=self.fixed_blocks).instrument_sums()
         return ClippedSums(sums, self.design, EXACT, self.exposure if self.dropped else None)
 
+    def whitened_gram(self, whitening: Whitening, *, counted: bool = False) -> WhitenedGram:
+        """Squares of whitened rows by themselves, each times γ - o and the weight of its block where blocks are public.
+
+        Links do not enter, so that one person changes one row of it.
+        """
+        assert self.design.half_widths is None, "regressors themselves are whitened"
+        own = self.engine.own_rows(weighted=self.fixed_blocks)
+        sums = own.instrument_sums() if counted else None
+        rows = None if sums is None else (sums.known, sums.complete)
+        matrix = own.whitened_squares(whitening).matrix
+        return WhitenedGram(matrix, whitening.norm, self.count, rows, self.exposure)
+
     def right_residuals(self, clip: ResidualClip, meat: MeatClip | None = None) -> ClippedResiduals:
         """The clipped residual equation of right links, and the squares of its contributions if `meat` asks for them."""
-        assert clip.intercept_weight > 0.0 or not self.design.intercept, "nothing would bound the intercept's entry"
+        bounded = clip.intercept_weight > 0.0 or clip.whitening is not None or not self.design.intercept
+        assert bounded, "nothing would bound the intercept's entry"
+        assert clip.whitening is None or clip.intercept_weight == 0.0, "whitened instruments include the intercept's"
         found = self.engine.right_residuals(clip, meat)
         largest = 0.0
         if meat is not None:

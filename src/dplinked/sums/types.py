@@ -112,11 +112,30 @@ class Predictor:
 
 
 @dataclass(frozen=True)
+class Whitening:
+    """Public by then: a matrix (p×p) that makes instruments ``u = matrix·(1, h)`` of mean square one which hang together no more, and the norm C that they are cut to.
+
+    A row counts ``min(1, C²/‖u‖²)``, so that its square ``uu'`` is at most C² long. What it counts is a factor on its instruments, the same in the
+    equation and in its slope.
+    """
+
+    matrix: Floats
+    norm: float
+
+    def apply(self, instruments: Floats) -> tuple[Floats, Floats]:
+        """u (p×k) and what each row counts (k), from instruments with the intercept's 1 (p×k)."""
+        u = self.matrix @ instruments
+        squares = np.einsum("ij,ij->j", u, u) * (1.0 + 1e-12) ** 2
+        return u, np.asarray(self.norm**2 / np.maximum(squares, self.norm**2), np.float64)
+
+
+@dataclass(frozen=True)
 class ResidualClip:
     """Public by then: the line that residuals are taken around, and how far they are clipped.
 
     A row's residuals are clipped to ±`limit`/√(ι² + ‖h‖²), h its instruments and ι the `intercept_weight`, but to ±`widest` at most. So no row's
-    ``(ι, h)`` times a clipped residual is longer than `limit`.
+    ``(ι, h)`` times a clipped residual is longer than `limit`. If there is a `whitening`, its instruments, times what the row counts, take the place of (ι, h) and of
+    the equation's (1, h).
 
     Attributes
     ----------
@@ -128,15 +147,18 @@ class ResidualClip:
         ι, what the intercept's 1 counts for; 0 without an intercept.
     widest
         Largest clip.
+    whitening
+        What makes whitened instruments, which include the intercept's; ι is 0 then.
     """
 
     beta: Floats
     limit: float
     intercept_weight: float
     widest: float
+    whitening: Whitening | None = None
 
     def widths(self, instruments: Floats) -> Floats:
-        """How far the residuals of some rows are clipped (k), from their instruments without the intercept's (d×k)."""
+        """How far the residuals of some rows are clipped (k), from their instruments without the intercept's (d×k), or from whitened ones (p×k)."""
         norms = np.sqrt(self.intercept_weight**2 + np.einsum("ij,ij->j", instruments, instruments))
         return np.asarray(self.limit / np.maximum(norms * (1.0 + 1e-12), self.limit / self.widest), np.float64)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+from dataclasses import replace
 from fractions import Fraction
 from typing import Any
 
@@ -28,6 +30,7 @@ from dplinked.sums.numpy.tables import TablePass
 from dplinked.sums.partners import PARTNERS, clip_residuals, unlinking_terms
 from dplinked.sums.rounding import rounding_bound
 from dplinked.sums.types import MeatClip, Predictor, ResidualClip
+from engine_sums import whitening_for
 from neighbours import ele_matrix
 
 BOUNDS = {"y": (-3.0, 5.0), "x": (-1.0, 1.0), "w": (0.0, 2.0)}
@@ -106,9 +109,14 @@ def plain_formula(
     first = int(design.intercept)
     h = x if design.half_widths is None else np.clip(x / np.array(design.half_widths)[:, None], -1, 1)
     t = clip.beta[:first].sum() + clip.beta[first:] @ x
-    L = np.minimum(clip.widest, clip.limit / np.sqrt(clip.intercept_weight**2 + (h**2).sum(axis=0)))
+    instruments, norms = np.vstack([np.ones((first, z.size)), h]), clip.intercept_weight**2 + (h**2).sum(axis=0)
+    if clip.whitening is not None:
+        u = clip.whitening.matrix @ instruments
+        instruments = u * np.minimum(1.0, clip.whitening.norm**2 / (u**2).sum(axis=0))
+        norms = (instruments**2).sum(axis=0)
+    L = np.minimum(clip.widest, clip.limit / np.sqrt(norms))
     brackets = known * (C * answered * kept_or_clip(z[None, :] - t[:, None], L[:, None])).sum(axis=1)
-    terms = np.vstack([np.ones((first, z.size)), h]) * brackets * weights
+    terms = instruments * brackets * weights
     if meat is None:
         return terms.sum(axis=1), None
     u = terms * meat.weights[:, None]
@@ -119,8 +127,10 @@ def plain_formula(
 
 
 def check(data: PreparedRows, C: np.ndarray, weights: Any = 1.0) -> None:
-    clip, p = clip_for(data.design), len(data.design.names)
-    for route in [None, "row"] if data.blocks is None else [None, "row", "block"]:
+    plain, p = clip_for(data.design), len(data.design.names)
+    turned = replace(plain, intercept_weight=0.0, whitening=whitening_for(p))
+    routes = [None, "row"] if data.blocks is None else [None, "row", "block"]
+    for route, clip in itertools.product(routes, (plain, turned)):
         meat = None if route is None else MeatClip(route, np.linspace(1.0, 2.0, p), 0.3)
         found, (vector, squares) = right_residuals(data, clip, meat), plain_formula(data, C, clip, meat, weights)
         np.testing.assert_allclose(found.vector, vector, rtol=1e-8, atol=1e-8)

@@ -186,9 +186,7 @@ def plan_sums(
     if matrix_only:
         parts = [part for part in parts if part.name not in (_RESPONSE_TOTAL, _INSTRUMENT_RESPONSE)]
     if dropped is not None:
-        importance, room = (INTERCEPT_GUESS * INTERCEPT_EQUATION) ** 2, rounding_slack(count, 1.0, 1)
-        parts.append(Part(_ROWS, 1, row_total_sensitivity() + room, importance))
-        parts.append(Part(_COMPLETE, 1, residual_count_sensitivity(dropped) + room, importance / 4.0))
+        parts += row_parts(dropped, count)
     if not parts:  # an intercept alone: its matrix is n, public
         return NoisePlan((), mu)
     plan = allocate(parts, mu)
@@ -230,6 +228,20 @@ def instrument_parts(design: Design, exposure: LinkageExposure, count: int, inte
     core = instrument_matrix_sensitivity(h, E, exposure)
     parts.append(part(_CORE, d * d, core, slope, h * E * exposure.column_sum))
     return parts
+
+
+def row_parts(exposure: LinkageExposure, count: int) -> list[Part]:
+    """The numbers of rows with all regressors, and of complete ones, where others are dropped."""
+    importance, room = (INTERCEPT_GUESS * INTERCEPT_EQUATION) ** 2, rounding_slack(count, 1.0, 1)
+    return [
+        Part(_ROWS, 1, row_total_sensitivity() + room, importance),
+        Part(_COMPLETE, 1, residual_count_sensitivity(exposure) + room, importance / 4.0),
+    ]
+
+
+def share_answered(known: float, complete: float) -> float:
+    """The share of rows with a response, among those with all regressors, from noisy numbers of both."""
+    return min(1.0, max(_LEAST_ANSWERED, complete / max(known, 1.0)))
 
 
 def _use_joint_distance(design: Design, plan: NoisePlan) -> NoisePlan:
@@ -305,6 +317,9 @@ class ReleasedSums(Record):
         the mean iterate of a descent, or that of the second stage's steps.
     mixing
         What an error of the accuracy, relative to it, does to ``b - Hβ``, as a share of the slopes' part of Hβ.
+    basis
+        B (p×p), if noise has the scales above in other coordinates, ``Bβ``, in which the sums were released: that of the matrix is ``B'UB`` and that of the
+        vector ``B'u``. The intercept's coordinate comes first, and the others depend on slopes alone.
     """
 
     matrix: Floats
@@ -314,6 +329,7 @@ class ReleasedSums(Record):
     symmetric: bool
     centre: Floats
     mixing: float = 1.0
+    basis: Floats | None = None
 
 
 def release_sums(
@@ -421,6 +437,6 @@ def _draw(
             matrix[0, 1:], matrix_scale[0, 1:] = noisy[_REGRESSOR_TOTALS], plan.scale(_REGRESSOR_TOTALS)
             matrix[1:, 0], matrix_scale[1:, 0] = noisy[columns], plan.scale(columns)
     if private.dropped is not None:
-        answered = float(np.clip(noisy[_COMPLETE][0] / max(noisy[_ROWS][0], 1.0), _LEAST_ANSWERED, 1.0))
+        answered = share_answered(noisy[_ROWS][0], noisy[_COMPLETE][0])
         matrix, matrix_scale = answered * matrix, answered * matrix_scale
     return ReleasedSums(matrix, vector, matrix_scale, vector_scale, symmetric, np.zeros_like(vector))

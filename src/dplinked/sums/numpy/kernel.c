@@ -32,9 +32,9 @@ typedef struct {
 } Scaling;
 
 /* What types.py calls a ResidualClip, with the line's level and, for squares of rows, the norm that contributions are cut to; and what the
- * whole numbers in a circle mean: middle + unit * number is a response. */
+ * whole numbers in a circle mean: middle + unit * number is a response. `reach` is the norm of a Whitening. */
 typedef struct {
-    double level, limit, intercept_weight, widest, norm, middle, unit;
+    double level, limit, intercept_weight, widest, norm, middle, unit, reach;
 } Clip;
 
 /* Totals of blocks (blocks x width); what rounding lost of them, or NULL; and `run`, the sum of the latest rows of `block`, which is not
@@ -145,6 +145,24 @@ INLINE void multiply_four(const double *restrict x, const double *restrict y, in
     sums[1] += sum1;
     sums[2] += sum2;
     sums[3] += sum3;
+}
+
+/* What types.py calls whitened instruments, u = matrix * h, and what each row counts. */
+INLINE void whiten(const double *restrict h, const double *matrix, double reach, int64_t columns, int64_t rows, double *restrict u,
+                   double *restrict counted)
+{
+    for (int64_t i = 0; i < rows; i++)
+        counted[i] = 0.0;
+    for (int64_t j = 0; j < columns; j++) {
+        double *restrict uj = u + j * STRIDE;
+        fit_line(h, matrix + j * columns, 0.0, columns, rows, uj);
+        for (int64_t i = 0; i < rows; i++)
+            counted[i] += uj[i] * uj[i];
+    }
+    for (int64_t i = 0; i < rows; i++) {
+        const double square = counted[i] * ROOM * ROOM;
+        counted[i] = reach * reach / (square > reach * reach ? square : reach * reach);
+    }
 }
 
 /* Add the run to its block; what rounding loses is the exact difference (Neumaier's summation). */
@@ -431,11 +449,13 @@ FOR_ALL_MACHINES void dplinked_store(int64_t rows, int dropped, const double *co
 
 /* Residuals around a line, clipped unless the limit is infinite, times instruments; `squared` are weights of the contributions if rows are
  * squared, `totals` are there if blocks are totalled. If the line is `mixed`, slopes count for the block's `a` only, and totals go on with those
- * of instruments and of slopes'x, by which what is missing of the line can be told. If they are `dropped`, residuals with missing responses are 0, and so
- * is all that rows with a missing regressor add. Returns 0 where a code is no block's number or a slot is another block's, else 1. */
+ * of instruments and of slopes'x, by which what is missing of the line can be told. A `whitening` matrix puts whitened instruments, times what
+ * a row counts, in the place of (1, h). If they are `dropped`, residuals with missing responses are 0, and so is all that rows with a missing
+ * regressor add. Returns 0 where a code is no block's number or a slot is
+ * another block's, else 1. */
 FOR_ALL_MACHINES int dplinked_residuals(int64_t rows, int64_t columns, int intercept, int mixed, int dropped, const double *const *cells, const Scaling *scaling,
-                                        const double *slopes, const Clip *c, int64_t blocks, const int32_t *codes, const double *a,
-                                        const double *o, const double *weights, const int64_t *starts, const int64_t *slots,
+                                        const double *slopes, const Clip *c, const double *whitening, int64_t blocks,
+                                        const int32_t *codes, const double *a, const double *o, const double *weights, const int64_t *starts, const int64_t *slots,
                                         const int32_t *values, const double *squared, double *totals, double *lost, double *sums,
                                         double *workspace)
 {
@@ -443,20 +463,28 @@ FOR_ALL_MACHINES int dplinked_residuals(int64_t rows, int64_t columns, int inter
     double *x = workspace, *u = x + d * STRIDE, *h = u + p * STRIDE, *line = h + p * STRIDE, z[CHUNK], width[CHUNK], lengths[CHUNK];
     const int clipped = c->limit <= DBL_MAX;
     Totals t = {totals, lost, line + STRIDE, mixed ? 2 * p + 1 : p, -1, 0};
-    for (int64_t i = 0; i < CHUNK; i++)
-        h[i] = 1.0; /* the intercept's; without one, written over */
     for (int64_t first = 0; first < rows; first += CHUNK) {
         const int64_t n = rows - first < CHUNK ? rows - first : CHUNK;
         const int32_t *code = codes ? codes + first : 0;
         int same = 1;
         if (code && !check_codes(code, n, blocks, &same))
             return 0;
-        for (int64_t i = 0; i < n; i++)
+        for (int64_t i = 0; i < n; i++) {
+            h[i] = 1.0; /* the intercept's; without one, written over */
             width[i] = c->intercept_weight * c->intercept_weight;
+        }
         for (int64_t j = 0; j < d; j++) {
-            double *restrict hj = h + (j + intercept) * STRIDE;
             scale_cells(cells[j] + first, scaling + j, n, x + j * STRIDE);
-            clip_instrument(x + j * STRIDE, scaling[j].half, n, hj);
+            clip_instrument(x + j * STRIDE, scaling[j].half, n, h + (j + intercept) * STRIDE);
+        }
+        if (whitening) {
+            whiten(h, whitening, c->reach, p, n, u, lengths);
+            for (int64_t j = 0; j < p; j++)
+                for (int64_t i = 0; i < n; i++)
+                    h[j * STRIDE + i] = u[j * STRIDE + i] * lengths[i];
+        }
+        for (int64_t j = whitening ? 0 : intercept; j < p; j++) {
+            const double *restrict hj = h + j * STRIDE;
             for (int64_t i = 0; i < n; i++)
                 width[i] += hj[i] * hj[i];
         }
@@ -517,6 +545,39 @@ FOR_ALL_MACHINES int dplinked_residuals(int64_t rows, int64_t columns, int inter
     }
     if (totals)
         end_run(&t);
+    return 1;
+}
+
+/* The upper triangle of the sum of u u' over whitened rows, each times what it counts and, if there are `weights`, the weight of its block; rows with a
+ * missing regressor count 0 if they are `dropped`. Returns
+ * 0 where a code is no block's number, else 1. */
+FOR_ALL_MACHINES int dplinked_squares(int64_t rows, int64_t columns, int intercept, int dropped, const double *const *cells, const Scaling *scaling,
+                                      const double *whitening, double reach, int64_t blocks, const int32_t *codes, const double *weights,
+                                      double *sums, double *workspace)
+{
+    const int64_t d = columns, p = d + intercept;
+    double *h = workspace, *u = h + p * STRIDE, *weighted = u + p * STRIDE, counted[CHUNK];
+    for (int64_t first = 0; first < rows; first += CHUNK) {
+        const int64_t n = rows - first < CHUNK ? rows - first : CHUNK;
+        int same;
+        if (codes && !check_codes(codes + first, n, blocks, &same))
+            return 0;
+        for (int64_t i = 0; i < n; i++)
+            h[i] = 1.0;
+        for (int64_t j = 0; j < d; j++)
+            scale_cells(cells[j] + first, scaling + j, n, h + (j + intercept) * STRIDE);
+        whiten(h, whitening, reach, p, n, u, counted);
+        for (int64_t i = 0; weights && i < n; i++)
+            counted[i] *= weights[codes[first + i]];
+        for (int64_t j = 0; dropped && j < d; j++)
+            keep_present(cells[j] + first, n, counted);
+        for (int64_t j = 0; j < p; j++) {
+            for (int64_t i = 0; i < n; i++)
+                weighted[i] = u[j * STRIDE + i] * counted[i];
+            for (int64_t k = j; k < p; k++)
+                sums[j * p + k] += multiply(weighted, u + k * STRIDE, n);
+        }
+    }
     return 1;
 }
 

@@ -21,7 +21,7 @@ from dplinked.errors import ReleaseError
 from dplinked.study.design import Design
 from dplinked.sums.numpy.prepare import Blocks, Piece
 from dplinked.sums.partners import NEAR, PARTNERS
-from dplinked.sums.types import MeatClip, ResidualClip
+from dplinked.sums.types import MeatClip, ResidualClip, Whitening
 
 if TYPE_CHECKING:
     from dplinked.sums.numpy.circle import Circle
@@ -52,7 +52,10 @@ def _load() -> Any:
         library.dplinked_slots.argtypes = [whole, pointer, whole, *[pointer] * 3]
         library.dplinked_store.argtypes = [whole, ctypes.c_int, *[pointer] * 5]
         library.dplinked_residuals.argtypes = [
-            whole, whole, *[ctypes.c_int] * 3, *[pointer] * 4, whole, *[pointer] * 12
+            whole, whole, *[ctypes.c_int] * 3, *[pointer] * 5, whole, *[pointer] * 12
+        ]  # fmt: skip
+        library.dplinked_squares.argtypes = [
+            whole, whole, ctypes.c_int, ctypes.c_int, *[pointer] * 3, ctypes.c_double, whole, *[pointer] * 4
         ]  # fmt: skip
         library.dplinked_places.argtypes = [whole, whole, *[pointer] * 4, whole, *[pointer] * 2]
         library.dplinked_counts.argtypes = [
@@ -191,7 +194,9 @@ class ResidualSums:
         scale = (0.0, 1.0) if circle is None else (circle.middle, circle.unit)
         norm = 0.0 if meat is None else meat.norm
         clips = (math.inf, 0.0, 1.0) if clip is None else (clip.limit, clip.intercept_weight, clip.widest)
-        self._clip = np.array([level, *clips, norm, *scale])
+        whitening = None if clip is None else clip.whitening
+        self._whitening = None if whitening is None else np.array(whitening.matrix, np.float64, order="C")
+        self._clip = np.array([level, *clips, norm, *scale, 0.0 if whitening is None else whitening.norm])
         by_row = meat is not None and meat.route == "row"
         self._squared = np.array(meat.weights, np.float64) if meat is not None and by_row else None
         size, p = 1 if blocks is None else blocks.sizes.size, len(design.names)
@@ -212,12 +217,34 @@ class ResidualSums:
         starts, slots, values = (None, None, None) if circle is None else (circle.starts, tile.slots, circle.values)
         done = KERNEL.dplinked_residuals(
             tile.count, d, intercept, self._mixed, self._columns.dropped, _pointers(cells), self._columns.scaling,
-            _address(self._slopes), _address(self._clip), 1 if blocks is None else blocks.sizes.size, _address(codes), _address(a), _address(o), _address(weights),
+            _address(self._slopes), _address(self._clip), _address(self._whitening), 1 if blocks is None else blocks.sizes.size, _address(codes), _address(a), _address(o), _address(weights),
             _address(starts), _address(slots), _address(values), _address(self._squared), *_addresses(self._arrays),
             _address(sums), self._columns.workspace,
         )  # fmt: skip
         _check(done)
         return [sums[:p], sums[p:].reshape(p, p)]
+
+
+class WhitenedSquares:
+    """Sums of squares of whitened rows, tile by tile; `weights` are those of their blocks, if there are any, and rows with a missing regressor may be `dropped`."""
+
+    def __init__(self, design: Design, whitening: Whitening, weights: Floats | None, dropped: bool) -> None:
+        self._columns, self._norm = _Columns(design, dropped=dropped), whitening.norm
+        self._matrix = np.array(whitening.matrix, np.float64, order="C")
+        self._weights = None if weights is None else np.require(weights, np.float64, ["C", "A"])
+        self.totals: list[Floats] = []
+
+    def add(self, tile: Piece) -> list[Floats]:
+        """Sum a tile: the upper triangle (p×p)."""
+        intercept, codes = int(self._columns.design.intercept), _codes(tile)
+        cells, sums = self._columns.cells(tile), np.zeros_like(self._matrix)
+        done = KERNEL.dplinked_squares(
+            tile.count, self._columns.count, intercept, self._columns.dropped, _pointers(cells), self._columns.scaling, _address(self._matrix), self._norm,
+            0 if self._weights is None else self._weights.size, None if self._weights is None else _address(codes),
+            _address(self._weights), _address(sums), self._columns.workspace,
+        )  # fmt: skip
+        _check(done)
+        return [sums]
 
 
 class ResidualCounts:
@@ -275,7 +302,7 @@ def store_responses(
     """Write the responses of rows into their slots, missing ones as gaps if they are `dropped`. The design has no columns but the response."""
     columns = _Columns(alone, dropped=dropped)
     cells = columns.cells(piece)
-    clip = np.array([0.0, 0.0, 0.0, 0.0, 0.0, middle, unit])
+    clip = np.array([0.0, 0.0, 0.0, 0.0, 0.0, middle, unit, 0.0])
     KERNEL.dplinked_store(
         piece.count, dropped, _pointers(cells), columns.scaling, _address(clip), _address(piece.slots), _address(values)
     )

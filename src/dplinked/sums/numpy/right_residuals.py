@@ -28,7 +28,16 @@ from dplinked.sums.numpy.prepare import Piece, PreparedRows, Strip, cut_strips
 from dplinked.sums.numpy.reduce import Sums, Totals, merge, sum_strips, sum_tiles
 from dplinked.sums.numpy.residuals import MEASURING, begin_counts, instruments_of, shorten
 from dplinked.sums.partners import PARTNERS, clip_residuals
-from dplinked.sums.types import MeatClip, Predictor, PrivateCounts, PrivateResiduals, PrivateSums, ResidualClip
+from dplinked.sums.types import (
+    MeatClip,
+    Predictor,
+    PrivateCounts,
+    PrivateMeat,
+    PrivateResiduals,
+    PrivateSums,
+    ResidualClip,
+    Whitening,
+)
 
 Floats = NDArray[np.float64]
 
@@ -121,8 +130,12 @@ def _row_terms(data: PreparedRows, clip: ResidualClip, circle: Circle | None, st
 def _row_clips(data: PreparedRows, clip: ResidualClip, x: Floats) -> tuple[Floats, Floats, Floats]:
     """Instruments (p×k), fitted values (k) and widths (k) of rows."""
     first = int(data.design.intercept)
-    h = instruments_of(data, x)
-    return h, clip.beta[:first].sum() + clip.beta[first:] @ x, clip.widths(h[first:])
+    h, fitted = instruments_of(data, x), clip.beta[:first].sum() + clip.beta[first:] @ x
+    if clip.whitening is None:
+        return h, fitted, clip.widths(h[first:])
+    u, counted = clip.whitening.apply(h)
+    u *= counted
+    return u, fitted, clip.widths(u)
 
 
 def _meet_partners(circle: Circle, strip: Strip, fitted: Floats, widths: Floats) -> Floats:
@@ -152,6 +165,23 @@ def _square_blocks(totals: Totals, meat: MeatClip) -> Floats:
     """Squares of the contributions of blocks, each cut to the norm (p×p)."""
     by_row = MeatClip("row", meat.weights, meat.norm)
     return np.asarray(merge([[_square_rows(found, by_row)] for _, found in totals.cut()])[0])
+
+
+def whitened_squares(data: PreparedRows, whitening: Whitening) -> PrivateMeat:
+    """``Σ c_i u_i u_i'`` of whitened rows (p×p), c what a row counts times the weight of its block; links do not enter."""
+    weights = None if data.blocks is None else data.blocks.weights
+    if kernel.KERNEL is not None:
+        begin = partial(kernel.WhitenedSquares, data.design, whitening, weights, data.dropped)
+        (squares,), _ = sum_tiles(data, begin, MEASURING)
+        return PrivateMeat(squares + np.triu(squares, 1).T)
+
+    def work(strip: Strip) -> tuple[Sums, None]:
+        u, counted = whitening.apply(instruments_of(data, strip.x))
+        counted = counted * strip.known
+        return [np.dot(u * (counted if weights is None else counted * strip.take(weights)), u.T)], None
+
+    (squares,), _ = sum_strips(data, work, 0, MEASURING)
+    return PrivateMeat(symmetrise(squares))
 
 
 # --- explicit matrices ----------------------------------------------------------------------------------

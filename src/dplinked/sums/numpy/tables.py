@@ -28,6 +28,7 @@ from dplinked.sums.types import (
     PrivateResiduals,
     PrivateSums,
     ResidualClip,
+    Whitening,
 )
 
 Floats = NDArray[np.float64]
@@ -152,6 +153,10 @@ class TablePass:
         """The same rows without their links, weighed by the weight and the contrast of their groups if they are to be."""
         as_known = weighted == self.data.fixed_blocks
         return TablePass(self.data.own_rows(weighted), right_residuals.known_sums(self.data) if as_known else None)
+
+    def whitened_squares(self, whitening: Whitening) -> PrivateMeat:
+        """Sum of squares of whitened rows by themselves."""
+        return right_residuals.whitened_squares(self.data, whitening)
 
     def right_residuals(self, clip: ResidualClip, meat: MeatClip | None = None) -> PrivateResiduals:
         """The clipped residual equation of right links, and the squares of its contributions if they are asked for."""

@@ -109,6 +109,16 @@ class DesignColumns:
         )
         return f"select cells.*{listed} from ({rows}) cells" if listed else rows
 
+    def whitened(self, matrix: Floats) -> list[Scaled]:
+        """``matrix·(1, h)``, of columns of rows with their instruments."""
+        found, logs = [], [h.log for h in self.instruments]
+        for row in matrix.tolist():
+            log = log2_ceiling(sum(math.ldexp(abs(weight), own) for weight, own in zip(row, logs, strict=True)))
+            factors = (self.engine.double(math.ldexp(weight, own - log)) for weight, own in zip(row, logs, strict=True))
+            terms = (f"{factor} * {h.sql}" for factor, h in zip(factors, self.instruments, strict=True))
+            found.append(Scaled(f"({' + '.join(terms)})", log))
+        return found
+
     def keys(self, name: str) -> str:
         """Query of a key column alone, as k."""
         return f"select {self.engine.key(self.stored[name])} as k from {self.source}"

@@ -25,7 +25,7 @@ from dplinked.sums.sql.columns import DesignColumns
 from dplinked.sums.sql.dialect import SqlEngine
 from dplinked.sums.sql.exact_sums import ExactSums, Reader, Scaled, log2_ceiling, shorten
 from dplinked.sums.sql.pairs import PairTable
-from dplinked.sums.sql.right_residuals import right_residuals, square
+from dplinked.sums.sql.right_residuals import right_residuals, square, whitened_squares
 from dplinked.sums.types import (
     BlockFacts,
     MeatClip,
@@ -35,6 +35,7 @@ from dplinked.sums.types import (
     PrivateResiduals,
     PrivateSums,
     ResidualClip,
+    Whitening,
 )
 
 Floats = NDArray[np.float64]
@@ -90,6 +91,10 @@ class SqlPass:
             case OneBlock(a=a, weight=weight) if weighted:
                 return replace(self, link_table=OneBlock(1.0, 0.0, weight * a))
         return replace(self, link_table=OneBlock(1.0, 0.0), blocks=None)
+
+    def whitened_squares(self, whitening: Whitening) -> PrivateMeat:
+        """Sum of squares of whitened rows by themselves."""
+        return whitened_squares(self.columns, self.link_table, self.count, whitening)
 
     def right_residuals(self, clip: ResidualClip, meat: MeatClip | None = None) -> PrivateResiduals:
         """The clipped residual equation of right links, and the squares of its contributions if they are asked for."""

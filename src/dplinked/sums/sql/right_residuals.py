@@ -25,7 +25,7 @@ from dplinked.sums.sql.columns import DesignColumns
 from dplinked.sums.sql.dialect import SqlEngine
 from dplinked.sums.sql.exact_sums import ExactSums, Scaled, exact_total, log2_ceiling, shorten
 from dplinked.sums.sql.pairs import LARGEST_ROW, PairTable
-from dplinked.sums.types import MeatClip, PrivateResiduals, ResidualClip
+from dplinked.sums.types import MeatClip, PrivateMeat, PrivateResiduals, ResidualClip, Whitening
 
 Floats = NDArray[np.float64]
 
@@ -92,9 +92,11 @@ def _row_terms(
             circles = _keep_circles(columns, link_table, count)
             query = _meet_circle(columns, _clipped_rows(columns, circles, clip), link_table.partners)
     weight = link_table.weight if isinstance(link_table, OneBlock) else 1.0  # brackets have that of a table's blocks
-    listed, terms = "", list[Scaled]()
-    for i, h in enumerate(columns.instruments):
-        least = widest if i < int(columns.design.intercept) else min(clip.limit, math.ldexp(widest, h.log))
+    listed, terms, whitening = "", list[Scaled](), clip.whitening
+    instruments = columns.instruments if whitening is None else _whitened(whitening)
+    for i, h in enumerate(instruments):
+        alone = whitening is None and i < int(columns.design.intercept)  # the intercept's 1
+        least = widest if alone else min(clip.limit, math.ldexp(widest, h.log))
         log = log2_ceiling(most * least)
         factor = columns.engine.double(math.ldexp(weight, h.log + columns.z.log - log))
         known = "".join(f" * {e.sql}" for e in columns.known)
@@ -108,22 +110,56 @@ def _clipped_rows(columns: DesignColumns, cells: str, clip: ResidualClip) -> str
 
     These are in units of z. As in :meth:`ResidualClip.widths`, w is ``limit/‖(ι, h)‖``, but at most `widest`.
     """
-    engine, unit = columns.engine, columns.z.log
-    double, top = engine.double, max((h.log for h in columns.h), default=0)
+    engine, unit, whitening = columns.engine, columns.z.log, clip.whitening
+    cells, instruments = columns.add_instruments(cells), columns.h
+    if whitening is not None:
+        cells, instruments = _whiten(columns, cells, whitening), _whitened(whitening)
+    double, top = engine.double, max((h.log for h in instruments), default=0)
     squares = [double(math.ldexp(clip.intercept_weight, -top) ** 2)]
-    squares += [f"{double(math.ldexp(1.0, 2 * (h.log - top)))} * {h.sql} * {h.sql}" for h in columns.h]
+    squares += [f"{double(math.ldexp(1.0, 2 * (h.log - top)))} * {h.sql} * {h.sql}" for h in instruments]
     norm = f"sqrt({' + '.join(squares)}) * {double(1.0 + 1e-12)}"
     least = double(math.ldexp(clip.limit / clip.widest, -top))
     width = f"{double(math.ldexp(clip.limit, -top - unit))} / greatest({norm}, {least})"
     level = math.ldexp(float(clip.beta[: int(columns.design.intercept)].sum()), -unit)
     fitted, reach = columns.fitted(clip.beta, [x.log - unit for x in columns.x])
     rounding = 8.0 * UNIT_ROUNDOFF * (1.0 + abs(level) + math.ldexp(reach, -unit))
-    rows = (
-        f"select cells.*, {double(level)} + {fitted} as t, {width} as w from ({columns.add_instruments(cells)}) cells"
-    )
+    rows = f"select cells.*, {double(level)} + {fitted} as t, {width} as w from ({cells}) cells"
     near = f"greatest({double(NEAR)} * w - {double(rounding)}, {double(0.0)})"
     ends = f"select cells.*, {near} as near from ({rows}) cells"
     return f"select cells.*, t - near as low, t + near as high from ({ends}) cells"
+
+
+def _whiten(columns: DesignColumns, cells: str, whitening: Whitening) -> str:
+    """Query of rows with their whitened instruments e0, e1, …, times what the row counts; see :meth:`Whitening.apply`."""
+    double, found = columns.engine.double, columns.whitened(whitening.matrix)
+    top, own = max(u.log for u in found), log2_ceiling(whitening.norm)
+    limit = double(math.ldexp(whitening.norm, -top) ** 2)
+    listed = "".join(f", {double(math.ldexp(1.0, u.log - top))} * {u.sql} as s{i}" for i, u in enumerate(found))
+    square = " + ".join(f"s{i} * s{i}" for i in range(len(found)))
+    counted = f"{limit} / greatest(({square}) * {double((1.0 + 1e-12) ** 2)}, {limit}) as counted"
+    rows = f"select cells.*, {counted} from (select cells.*{listed} from ({cells}) cells) cells"
+    factor = double(math.ldexp(1.0, top - own))
+    return f"select cells.*{''.join(f', {factor} * s{i} * counted as e{i}' for i in range(len(found)))} from ({rows}) cells"
+
+
+def _whitened(whitening: Whitening) -> list[Scaled]:
+    """Columns of :func:`_whiten`, which are no longer than the norm."""
+    return [Scaled(f"e{i}", log2_ceiling(whitening.norm)) for i in range(len(whitening.matrix))]
+
+
+def whitened_squares(columns: DesignColumns, link_table: LinkTable, count: int, whitening: Whitening) -> PrivateMeat:
+    """``Σ c_i u_i u_i'`` of whitened rows (p×p), c what a row counts times the weight of its block; links do not enter."""
+    engine, rows, weight = columns.engine, columns.rows(link_table.key, instruments=True), columns.known
+    if isinstance(link_table, BlockTable) and link_table.weighed:
+        rows = link_table.join_columns(rows, *(column.sql for column in link_table.weight))
+        weight = [*link_table.weight, *weight]
+    kept = ", ".join(column.sql for column in weight) or "1 as one"
+    query, u = shorten(engine, rows, columns.whitened(whitening.matrix), whitening.norm, kept)
+    sums, p = ExactSums(engine, count), len(u)
+    sums.add_matrix(u, u, *weight, symmetric=True)
+    factor = link_table.weight if isinstance(link_table, OneBlock) else 1.0
+    found = sums.fetch(query, count, weight[0].sql if weight else "*")
+    return PrivateMeat(factor * found.matrix(p, p, symmetric=True))
 
 
 # --- what rows meet -------------------------------------------------------------------------------------
