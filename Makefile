@@ -8,7 +8,7 @@ FEBRL ?= .venv-febrl
 RELEASE ?= .venv-release
 PYTEST := $(BIN)/python -m pytest -n 2
 
-.PHONY: demo studio test test-slow test-all test-febrl check format hooks docs wheel bench bench-attack bench-audits bench-coverage bench-engines bench-estimand bench-ledger bench-linking bench-peers bench-plan bench-reproduction bench-sharper bench-symmetric clean
+.PHONY: demo studio test test-slow test-all test-febrl check format hooks docs wheel bench bench-attack bench-audits bench-coverage bench-engines bench-estimand bench-ledger bench-linking bench-missing bench-peers bench-plan bench-reproduction bench-sharper bench-symmetric clean
 
 $(READY): pyproject.toml constraints.txt hatch_build.py src/dplinked/sums/numpy/kernel.c
 	$(PYTHON) -m venv $(VENV)
@@ -114,6 +114,10 @@ bench-sharper: $(READY)
 # Which line is estimated where the truth is curved; SURVEY as above.
 bench-estimand: $(READY)
 	$(BIN)/python benchmarks/estimand.py --out benchmarks/results $(if $(SURVEY),--survey $(SURVEY))
+
+# What leaving out missing cells does, and what it costs where none is missing.
+bench-missing: $(READY)
+	$(BIN)/python benchmarks/missing.py --out benchmarks/results
 
 # What declaring symmetric errors does.
 bench-symmetric: $(READY)

@@ -24,6 +24,7 @@ from dplinked.simulate import draw_money, mislink
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
 
+MISSING = 0.05  # of the cells of a column that has holes
 POPULATION = 400_000  # rows that tell the true line where it is straight: any would do
 ROOT3 = math.sqrt(3.0)
 STATE_SHARES = np.array([0.02, 0.34, 0.01, 0.19, 0.08, 0.03, 0.23, 0.10])
@@ -56,7 +57,11 @@ class Law:
 
 @dataclass(frozen=True)
 class Situation:
-    """One cell. `width` widens the response's bounds; `settings` are further arguments of the fit, and `new` those that an earlier version does not have."""
+    """One cell. `width` widens the response's bounds; `settings` are further arguments of the fit, and `new` those that an earlier version does not have.
+
+    `holes` names what is missing of one row in twenty, before rows are linked: "x", the first regressor, or "y", the response; "x by x" and "y by x" are missing
+    the more often the larger the first regressor is.
+    """
 
     name: str
     law: str
@@ -64,13 +69,14 @@ class Situation:
     links: str = "blocks of 25"
     epsilon: float = 1.0
     width: float = 1.0
+    holes: str = ""
     settings: Mapping[str, Any] = field(default_factory=dict)
     new: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class Drawn:
-    """What one run fits, and the estimate that needs no privacy: Lahiri and Larsen's on linked rows (d)."""
+    """What one run fits, and the estimate that needs no privacy: Lahiri and Larsen's on linked rows without holes (d)."""
 
     data: dict[str, Any]
     arguments: dict[str, Any]
@@ -300,19 +306,33 @@ def declared_bounds(situation: Situation) -> dict[str, tuple[float, float]]:
     return {**law.bounds, law.response: wide}
 
 
+def _find_holes(situation: Situation, people: People, seed: int) -> NDArray[np.bool_]:
+    """Which rows lack the cell that is missing: a share of `MISSING` of all, and where it hangs on x, none of the lowest and twice the share of the highest (n)."""
+    x = people.X[:, 0]
+    ranks = np.argsort(np.argsort(x)) / x.size
+    share = MISSING * (2.0 * ranks if "by x" in situation.holes else np.ones(x.size))
+    return np.asarray(np.random.default_rng([seed, 17]).random(x.size) < share)
+
+
 def draw(situation: Situation, seed: int) -> Drawn:
     """Draw one run's linked rows and what is declared about them. Situations of one law and size have the same people."""
     law = LAWS[situation.law]
     rng = np.random.default_rng([seed, zlib.crc32(f"{situation.law} {situation.n}".encode())])
     people, links = law.draw(situation.n, rng), _draw_links(situation.links, situation.n, rng)
     columns, X, y = dict(people.columns), people.X, people.y
+    shown = y
     linkage: Any = dpl.Exact()
+    if situation.holes:
+        lost, first = _find_holes(situation, people, seed), next(iter(columns))
+        shown = np.where(lost & situation.holes.startswith("y"), np.nan, y)
+        columns[first] = np.where(lost & situation.holes.startswith("x"), np.nan, columns[first])
     if links is not None:
         if links.kept is not None:
             columns = {name: values[links.kept] for name, values in columns.items()}
-            X, y = X[links.kept], y[links.kept]
+            X, y, shown = X[links.kept], y[links.kept], shown[links.kept]
             links = Links(links.blocks[links.kept], links.accuracy)
-        y = y[mislink(links.blocks, links.accuracy, rng)]
+        order = mislink(links.blocks, links.accuracy, rng)
+        y, shown = y[order], shown[order]
         columns["block"] = links.blocks
         linkage = dpl.ELE({int(b): float(links.accuracy[b]) for b in np.unique(links.blocks)}, block="block")
     arguments = {
@@ -325,7 +345,7 @@ def draw(situation: Situation, seed: int) -> Drawn:
         **situation.settings,
     }
     not_private = _lahiri_larsen(X, y, links, intercept="0 +" not in law.formula)
-    return Drawn({**columns, law.response: y}, arguments, not_private)
+    return Drawn({**columns, law.response: shown}, arguments, not_private)
 
 
 @cache

@@ -28,6 +28,9 @@ def every_sum(found: Any) -> dict[str, np.ndarray]:
         "rows": found.row_meat(predictor, np.linspace(1, 2, p), 0.5).matrix,
     }
     result |= second_stage("own", found.own_rows(), ["row"])
+    complete = found.without_missing()
+    result["complete residuals"] = complete.residual_counts(predictor, np.array([0.1, 0.5, 1.0])).counts
+    result |= second_stage("complete own", complete.own_rows(), ["row"])
     if found.blocks is not None:
         result["blocks"] = found.block_meat(predictor, np.linspace(1, 2, p), 0.5).matrix
         result["facts"] = np.array([found.blocks.largest, found.blocks.dependence, found.blocks.contrast])
@@ -38,15 +41,23 @@ def every_sum(found: Any) -> dict[str, np.ndarray]:
         result |= second_stage("weighed own", found.own_rows(weighted=True), [])
         if found.blocks.largest <= ALL_MEET:
             result |= second_stage("right", found, ["row", "block"])
+            result |= right_sums("right, complete", found.without_missing(), ["row", "block"])
+        result |= second_stage("weighed complete own", found.without_missing().own_rows(weighted=True), [])
     return result
 
 
 def second_stage(name: str, found: Any, routes: list[str]) -> dict[str, np.ndarray]:
     """Sums of the second stage, with each way to square contributions."""
-    p, sums = len(found.design.names), found.instrument_sums()
+    sums = found.instrument_sums()
+    rows = np.array([sums.known, sums.complete])
+    return {f"{name} H": sums.matrix, f"{name} b": sums.vector, f"{name} rows": rows, **right_sums(name, found, routes)}
+
+
+def right_sums(name: str, found: Any, routes: list[str]) -> dict[str, np.ndarray]:
+    """The clipped residual equation, with each way to square contributions."""
+    p, result = len(found.design.names), dict[str, np.ndarray]()
     clip = ResidualClip(np.linspace(-0.1, 0.3, p), 0.4, 0.7 if found.design.intercept else 0.0, 0.9)
     turned = replace(clip, intercept_weight=0.0, whitening=whitening_for(p))
-    result = {f"{name} H": sums.matrix, f"{name} b": sums.vector}
     for route in routes:
         right = found.right_residuals(clip, MeatClip(route, np.linspace(1, 2, p), 0.3))
         white = found.right_residuals(turned, MeatClip(route, np.linspace(1, 2, p), 0.3))

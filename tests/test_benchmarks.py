@@ -37,6 +37,7 @@ NEEDS_HISTORY = pytest.mark.skipif(
         ["peers.py", "--quick"],
         ["estimand.py", "--quick"],
         ["symmetric.py", "--quick"],
+        ["missing.py", "--quick"],
         ["audits.py", "--quick"],
         ["linking.py", "accuracy", "--quick"],
         ["linking.py", "quality", "--quick"],
@@ -74,8 +75,9 @@ def test_small_benchmark(command: list[str], tmp_path: Path) -> None:
         ("peers.py", "MISSED: at most 1.05 of the best untuned rival's median error: 0 of 2 cells"),
         ("estimand.py", "MISSED: x lognormal, y = 3 log(1 + x), exact: the mean estimate is"),
         ("symmetric.py", "MISSED: heteroscedastic, skewed: the intervals hold the slope in"),
+        ("missing.py", "MISSED: households: x: intervals hold the slope in"),
     ],
-    ids=["more-noise-than-before", "more-noise-than-rivals", "another-line", "skewed-errors"],
+    ids=["more-noise-than-before", "more-noise-than-rivals", "another-line", "skewed-errors", "filled-cells"],
 )
 def test_small_control(benchmark: str, found: str, tmp_path: Path) -> None:
     done = subprocess.run(

@@ -56,6 +56,21 @@ def test_the_bound_that_matters_comes_first(households: dict[str, Any]) -> None:
     assert not any("Widen" in text for text in said if text != told)
 
 
+@pytest.mark.parametrize(
+    ("missing", "said"), [("drop", "left out by the second stage, else replaced by"), ("fill", "(replaced by")]
+)
+def test_the_steward_is_told_what_becomes_of_missing_cells(households: dict[str, Any], missing: str, said: str) -> None:
+    levels = np.array(households["region"], dtype=object)
+    levels[:40] = None
+    income = np.where(np.arange(len(levels)) < 400, np.nan, households["income"])
+    data = {**households, "region": levels, "income": income}
+    study = declare(WIDE, "consumption ~ income + C(region)", levels={"region": ["north", "south"]}, missing=missing)
+    told = [one.text for one in check_study(study, data)]
+    assert any(text.startswith("income: 10.00 % null") and said in text for text in told)
+    assert any("40 rows with a null level are left out" in text for text in told) == (missing == "drop")
+    assert any("40 rows with 1 undeclared or null" in text for text in told) == (missing == "fill")
+
+
 def test_fill_values_stay_where_bounds_are_widened(households: dict[str, Any]) -> None:
     """A missing income is filled with the middle of its declared bounds in both solutions, so it adds nothing to what clipping does."""
     bounds = {"consumption": (-1e4, 40_000), "income": (0, 150_000)}

@@ -40,6 +40,24 @@ def no_noise(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("no_noise")
+@pytest.mark.parametrize("column", ["income", "consumption", "region"])
+def test_missing_cells_are_left_out(households: pd.DataFrame, column: str) -> None:
+    """Without noise, linked rows that lack cells give the slope that complete ones give; filled cells give another, if a middle is far from most."""
+    rng = np.random.default_rng(5)
+    holed = households.copy()
+    holed.loc[rng.random(len(holed)) < 0.1, column] = None
+    options = {**OPTIONS, "linkage": dpl.ELE(0.91, block="state")}
+    whole, dropped, filled = (
+        dpl.fit(data, "consumption ~ income + C(region)", missing=missing, **options).coef
+        for data, missing in ((households, "drop"), (holed, "drop"), (holed, "fill"))
+    )
+    name = "C(region)[south]" if column == "region" else "income"
+    off = [abs(found[name] / whole[name] - 1.0) for found in (dropped, filled)]
+    assert off[0] < (0.05 if column == "region" else 0.01)
+    assert off[1] > 2.0 * off[0]
+
+
+@pytest.mark.usefixtures("no_noise")
 @pytest.mark.parametrize(
     "formula",
     ["true_consumption ~ income + C(region)", "true_consumption ~ income*C(region)", "true_consumption ~ 0 + income"],
@@ -171,6 +189,7 @@ def test_noise_standard_errors_are_right(households: pd.DataFrame, monkeypatch: 
         ({"ranges": "magic"}, "ranges must be"),
         ({"errors": "magic"}, "errors must be one of"),
         ({"errors": 1.0}, "errors must be a text"),
+        ({"missing": "mean"}, "missing must be one of"),
         ({"method": "ngd", "calibration": "paper"}, "declared settings"),
         ({"method": "ngd", "ridge": 1.0}, "ridge belongs"),
         ({"ridge": -1.0}, "ridge must be"),

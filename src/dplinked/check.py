@@ -64,11 +64,12 @@ def check_study(study: Study, data: Any) -> list[Finding]:
         except DplinkedError as fault:
             findings.append(Finding(True, f"{name}: {fault}"))
             continue
-        share = 100.0 / rows.count
+        share, filled = 100.0 / rows.count, f"replaced by {design.fill[name]:g}"
+        lost = f"left out by the second stage, else {filled}" if study.drops_missing else filled
         findings.append(
             Finding(
                 False,
-                f"{name}: {cells.missing * share:.2f} % null or not finite (replaced by {design.fill[name]:g}), "
+                f"{name}: {cells.missing * share:.2f} % null or not finite ({lost}), "
                 f"{cells.below * share:.2f} % below {low:g}, {cells.above * share:.2f} % above {high:g} (clipped)",
             )
         )
@@ -83,14 +84,22 @@ def check_study(study: Study, data: Any) -> list[Finding]:
         counts = rows.count_keys(name)
         known = {key_text(level) for level in levels}
         unknown = {key: count for key, count in counts.items() if key not in known}
+        nulls = unknown.pop(None, 0) if study.drops_missing else 0
+        kinds = "undeclared" if study.drops_missing else "undeclared or null"
         findings.append(
             Finding(
                 False,
-                f"{name}: {sum(unknown.values()):,} rows with {len(unknown)} undeclared or null level(s) "
+                f"{name}: {sum(unknown.values()):,} rows with {len(unknown)} {kinds} level(s) "
                 f"count as the reference level {levels[0]!r}"
                 + (f": {', '.join(map(repr, list(unknown)[:5]))}" if unknown else ""),
             )
         )
+        if nulls:
+            findings.append(
+                Finding(
+                    False, f"{name}: {nulls:,} rows with a null level are left out by the second stage, else count so"
+                )
+            )
     if isinstance(study.linkage, ELE) and study.linkage.block is not None:
         findings += _check_blocks(rows, study.linkage.complete(study.unit), study.unit)
     return findings

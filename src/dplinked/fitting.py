@@ -41,6 +41,7 @@ def fit(
     typical: Mapping[str, Sequence[float]] | None = None,
     ranges: str = "auto",
     errors: str = "any",
+    missing: str = "drop",
     fill: Mapping[str, float] | None = None,
     descent: Descent | None = None,
     response_bound: float | None = None,
@@ -94,8 +95,11 @@ def fit(
         ``"symmetric"`` declares that errors are as often as far above the line as below, wherever on it, and the larger the rarer. The second stage then clips
         residuals where that is most precise. If they are skewed and larger in some rows than in others, slopes may be bent by a tenth, so ``"any"`` clips them
         further out. ``"skewed"`` is for amounts whose errors are skewed and grow with a regressor that has a long tail: it clips at ten deviations, at two to three times the noise.
+    missing
+        ``"drop"`` leaves rows with a missing cell (null or not finite) out of the second stage, as least squares in other programs does, for next to nothing of the budget.
+        ``"fill"`` gives such cells a public value, which bends slopes. A release that ends with the first stage fills them in any case, and says so.
     fill
-        Public value for null and non-finite cells; by default the middle of the bounds.
+        Public value for null and non-finite cells where they are filled; by default the middle of the typical range or of the bounds.
     descent
         Settings of ``method="ngd"``.
     response_bound, row_norm
@@ -142,6 +146,7 @@ def fit(
         typical={} if typical is None else typical,
         ranges=ranges,
         errors=errors,
+        missing=missing,
         fill={} if fill is None else fill,
         descent=descent,
         response_bound=response_bound,

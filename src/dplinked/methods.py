@@ -152,8 +152,11 @@ def aim_instrument(study: Study, rows: LinkedRows, spending: Spending) -> Design
         design = search_ranges(rows, spending)
     if design.half_widths is None:
         return design
+    if study.drops_missing:
+        design = design.fill_middles(study.fill)
     unaimed = replace(study, typical={}).prepare()[0]
-    return better_instrument(design, unaimed, rows.exposure, rows.count, spending.rest(keep))
+    chosen = better_instrument(design, unaimed, rows.exposure, rows.count, spending.rest(keep))
+    return replace(chosen, fill=design.fill)
 
 
 def fit_descent(study: Study, rows: LinkedRows, spending: Spending) -> Release:

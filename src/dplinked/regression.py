@@ -105,6 +105,7 @@ class LinkedRegression(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         "calibration",
         "ranges",
         "errors",
+        "missing",
         "descent",
         "response_bound",
         "row_norm",
@@ -128,6 +129,7 @@ class LinkedRegression(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         typical: Mapping[Any, Sequence[float]] | Sequence[float] | None = None,
         ranges: str = "auto",
         errors: str = "any",
+        missing: str = "drop",
         descent: Descent | None = None,
         response_bound: float | None = None,
         row_norm: float | None = None,
@@ -147,6 +149,7 @@ class LinkedRegression(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         self.typical = typical
         self.ranges = ranges
         self.errors = errors
+        self.missing = missing
         self.descent = descent
         self.response_bound = response_bound
         self.row_norm = row_norm

@@ -19,6 +19,7 @@ from dplinked.estimate.intervals import noise_covariance
 from dplinked.estimate.residuals import (
     CLEAR,
     CLIPS,
+    FEW,
     INTERCEPT_WEIGHT,
     Residuals,
     Step,
@@ -63,7 +64,12 @@ from dplinked.privacy.quantities.instrument import (
     release_curvature,
 )
 from dplinked.privacy.quantities.meat import SCALE_ALONE, MeatRoute, choose_route
-from dplinked.privacy.quantities.residual_scale import plan_residual_scale, release_residual_size, residual_edges
+from dplinked.privacy.quantities.residual_scale import (
+    Present,
+    plan_residual_scale,
+    release_residual_size,
+    residual_edges,
+)
 from dplinked.privacy.quantities.right_residuals import (
     release_residual_meat,
     release_right_residuals,
@@ -88,6 +94,8 @@ _NEAR = (
     0.02,
     0.01,
 )  # least clip in deviations, most of their variance by a wrong start, most of the equation's by a wrong slope: one step does
+_LEAST_CONTRAST = 0.1  # mean of γ - o above which missing cells are reason enough for a second stage
+_FAR = 3.0  # errors by which the first step may lead away from the first stage's slopes
 _CALM_ENOUGH = 0.1  # spectral noise of a whitened slope, relative to it, above which it gets more of the budget
 _HANGING = 0.2  # mean logarithm of what correlations multiply variances of slopes by, above which rows may be whitened
 _WORTH = 0.1  # how much smaller errors of slopes must be, relative to them, for rows to be whitened
@@ -140,6 +148,8 @@ class SecondStage:
         elsewhere would tell the same.
     errors
         Expected errors of the slopes (d).
+    present
+        Share of rows that are complete, where others are dropped.
     """
 
     estimate: Estimate
@@ -152,6 +162,7 @@ class SecondStage:
     same: bool
     near: bool
     errors: Floats
+    present: Present
 
 
 def may_take_second_stage(study: Study, rows: LinkedRows, groups: Groups, spending: Spending) -> bool:
@@ -160,8 +171,8 @@ def may_take_second_stage(study: Study, rows: LinkedRows, groups: Groups, spendi
         return False
     if not rows.exposure.symmetric and unlinking_terms(rows.exposure.accuracy_min) is None:
         return False
-    level = level_of_right_links(groups.plain_accuracy)
-    return plan_residual_scale(rows.exposure, rows.count, spending.share(CLIPPING), level) is not None
+    mu, level, counted = spending.share(CLIPPING), level_of_right_links(groups.plain_accuracy), study.drops_missing
+    return plan_residual_scale(rows.exposure, rows.count, mu, level, counted=counted) is not None
 
 
 def expect_second_stage(
@@ -176,16 +187,20 @@ def expect_second_stage(
     sizes = column_sizes(design, start, column_spread(design), accuracy, groups.total)
     explained = max(0.0, explained_variance(design, start, estimate.beta, accuracy, groups.total))
     noise = right_residuals_sensitivity(1.0, rows.exposure) / spending.share(0.5)
+    if study.drops_missing:
+        rows = rows.without_missing()
     wide = rows.with_design(widen_instrument(design, sizes, choose_width(noise, groups.squares)))
-    deviation = measure_deviation(groups, wide, spending, estimate, explained, ahead=True)
+    deviation, present = measure_deviation(groups, wide, spending, estimate, explained)
     moments, scale = first_moments(design, start, accuracy, groups.total)
+    groups = replace(groups, present=present.complete)
     matrix, strengths = whiten(moments, scale, INTERCEPT_WEIGHT * design.intercept)
     inverse = invert_moments(moments, scale, design.intercept, sizes)
-    expectation = _Expectation(study, rows, groups, spending, start, estimate, explained, deviation, inverse)
+    expectation = _Expectation(study, rows, groups, spending, start, estimate, explained, deviation, inverse, present)
     stage = expectation.by_columns(wide, sizes)
     if _hang_together(inverse, sizes) and not has_rare_levels(design, moments):
         stage = _choose(stage, expectation.whitened(matrix, rounds_needed(strengths), sizes))
-    return stage if _pays(stage, expectation.one_stage(sizes, first)) else None
+    bent = present.is_incomplete and groups.contrast > _LEAST_CONTRAST  # by filled cells
+    return stage if bent or _pays(stage, expectation.one_stage(sizes, first)) else None
 
 
 def _hang_together(inverse: Floats, sizes: Floats) -> bool:
@@ -217,13 +232,13 @@ class _Expectation:
     explained: float
     deviation: float
     inverse: Floats
+    present: Present
 
     def by_columns(self, wide: LinkedRows, sizes: Floats) -> SecondStage:
         """A second stage whose instruments are the columns themselves, as far as they follow them."""
         same = self.rows.design.half_widths is None and wide.design.half_widths is None and self.rows.exposure.symmetric
-        gram, bend = choose_gram_share(
-            self.spending, self.start, wide.design, same, sizes, self.groups, self.rows.count
-        )
+        same = same and not wide.dropped  # the first stage's rows are filled
+        gram, bend = choose_gram_share(self.spending, self.start, wide, same, sizes, self.groups)
         geometry = Geometry(instrument_sizes(wide.design, sizes), sizes)
         stage = self._stage(wide, geometry, gram, same, bend**2 * float(np.trace(self._left)))
         drawn, factors = stage.errors, sizes / geometry.ratios
@@ -262,10 +277,13 @@ class _Expectation:
             study, groups, rows, spending, self.estimate, self.explained, geometry, share, self.deviation
         )
         near = _is_near(groups, residuals, float(np.trace(geometry.way(self._left))), bent)
+        near = near and not self.present.is_incomplete
         bent *= 1.0 if near else _AFTER_ONE_STEP
         drawn = right_residuals_sensitivity(residuals.limit, rows.exposure) / spending.share(share)
         noise = np.full(geometry.ratios.size, math.sqrt(drawn**2 + bent * (groups.contrast * residuals.kept[2]) ** 2))
-        return SecondStage(self.estimate, rows, groups, geometry, self.explained, residuals, gram, same, near, noise)
+        return SecondStage(
+            self.estimate, rows, groups, geometry, self.explained, residuals, gram, same, near, noise, self.present
+        )
 
     def _errors(self, noise: Floats, spread: float, residuals: Residuals) -> Floats:
         """Errors of slopes, if noise has these variances in the columns' equations (d), and `spread` along whitened directions."""
@@ -296,14 +314,19 @@ def _is_near(groups: Groups, residuals: Residuals, off: float, bent: float) -> b
 
 
 def measure_deviation(
-    groups: Groups, rows: LinkedRows, spending: Spending, estimate: Estimate, explained: float, *, ahead: bool = False
-) -> float:
-    """Measure the deviation of right links' residuals around released coefficients. `ahead` says that rows will be summed by themselves next."""
+    groups: Groups,
+    rows: LinkedRows,
+    spending: Spending,
+    estimate: Estimate,
+    explained: float,
+    present: Present | None = None,
+) -> tuple[float, Present]:
+    """Measure the deviation of right links' residuals around released coefficients. The first time, it is measured how many rows are `present` too, and rows will be summed by themselves next."""
     accuracy = groups.plain_accuracy
     around = Predictor(estimate.beta, np.zeros(len(rows.design.columns)), 1.0)
-    counts = rows.residual_counts(around, residual_edges(rows.design.response.peak), ahead)
-    size, level = release_residual_size(counts, spending, CLIPPING, level_of_right_links(accuracy))
-    return right_deviation(size, level, accuracy, explained)
+    counts = rows.residual_counts(around, residual_edges(rows.design.response.peak), ahead=present is None)
+    size, level, present = release_residual_size(counts, spending, CLIPPING, level_of_right_links(accuracy), present)
+    return right_deviation(size, level, accuracy, explained), present
 
 
 def expect_clip(
@@ -365,14 +388,14 @@ def fit_residuals(
     rest = spending.unspent(keep=_kept_for_meat(study, wide, spending) + (0.0 if stage.near else CLIPPING))
     residuals, estimate, steps = stage.residuals, stage.estimate, list[Step]()
     parts = [rest] if stage.near else [FIRST_STEP * rest, (1.0 - FIRST_STEP) * rest]
-    for part in parts:
-        if steps:
-            deviation = measure_deviation(groups, wide, spending, estimate, stage.explained)
+    for place, part in enumerate(parts):
+        if place:
+            deviation, _ = measure_deviation(groups, wide, spending, estimate, stage.explained, stage.present)
             residuals = expect_clip(study, groups, wide, spending, estimate, stage.explained, geometry, part, deviation)
         slope, beta = derivative(gram, residuals, intercept), estimate.beta
         weight = residuals.intercept_weight if whitening is None else 0.0
         clip = ResidualClip(beta, residuals.limit, weight, 4.0 * wide.design.response.peak, whitening)
-        is_last = len(steps) + 1 == len(parts)
+        is_last = place + 1 == len(parts)
         meat = plan_meat_clip(groups, wide, residuals, spending) if is_last and study.intervals else None
         private = wide.right_residuals(clip, meat)
         vector, scale = release_right_residuals(private, spending, spending.take(part))
@@ -385,7 +408,9 @@ def fit_residuals(
             )
         )
         sums = combine_steps(steps, slope)
-        estimate = _solve(wide.design, sums, geometry)
+        before, estimate = estimate, _solve(wide.design, sums, geometry)
+        if wide.dropped and not is_last and _began_far(stage, before, estimate):
+            steps.clear()
     mixing = groups.accuracy * residuals.wrong / (groups.contrast * residuals.kept[2])
     sums = replace(sums, mixing=min(1.0, mixing))
     sums = sums if whitening is None else coefficient_sums(sums, whitening.matrix)
@@ -395,6 +420,14 @@ def fit_residuals(
     share = residuals.wrong_share(groups.accuracy)
     errors = split_errors(wide.design, groups, estimate, sums, variance, share)
     return build_release(study, wide.design, rows.count, spending, estimate, errors, sums=sums)
+
+
+def _began_far(stage: SecondStage, before: Estimate, after: Estimate) -> bool:
+    """Whether the first step led further than the errors of its start explain: filled cells bent the start, and the step tells little of where it ends."""
+    first = before.beta.size - stage.errors.size
+    way = np.abs(after.beta - before.beta)[first:]
+    noise = np.sqrt(np.diag(before.covariance) + np.diag(after.covariance))[first:]
+    return bool(np.any(way > _FAR * np.hypot(noise, stage.errors)))
 
 
 def _solve(design: Design, sums: ReleasedSums, geometry: Geometry) -> Estimate:
@@ -419,6 +452,9 @@ def release_slope(
     if geometry.whitening is None:
         gram = release_curvature(wide.own_gram(), spending, intervals=study.intervals, share=stage.gram)
         gram = _times(gram, factor)
+        if rows.design.intercept and wide.dropped:
+            most = groups.contrast * groups.total / stage.present.complete  # what all rows have together
+            gram.matrix[0, 0] = np.clip(gram.matrix[0, 0], most / 20.0, most)
         if not stage.same:
             return gram, geometry
         told = told_gram(start, groups.accuracy, groups.contrast, rows.design.intercept)
@@ -432,7 +468,9 @@ def release_slope(
         if rounds_needed(strengths) == 1:
             break
     whitening = cut_whitened(matrix, wide.design, spending.share(stage.gram), weight)
-    gram = _times(release_whitened_gram(wide.whitened_gram(whitening), spending, stage.gram), factor)
+    gram = _times(
+        release_whitened_gram(wide.whitened_gram(whitening, counted=wide.dropped), spending, stage.gram), factor
+    )
     return gram, replace(geometry, whitening=whitening)
 
 
@@ -448,24 +486,25 @@ def _times(gram: ReleasedSums, factor: float) -> ReleasedSums:
 
 
 def choose_gram_share(
-    spending: Spending, start: ReleasedSums, wide: Design, same: bool, sizes: Floats, groups: Groups, count: int
+    spending: Spending, start: ReleasedSums, rows: LinkedRows, same: bool, sizes: Floats, groups: Groups
 ) -> tuple[float, float]:
     """Share of the budget for the equation's slope, and the noise that it will have in an entry.
 
     It is as large as the weakest direction of the first stage's matrix asks for to stand clear of the noise. Where both stages have the same
     instrument, that matrix tells of the slope as well.
     """
+    wide, dropped = rows.design, rows.exposure if rows.dropped else None
     first, d = int(wide.intercept), len(wide.columns)
     core = centred_core(start.matrix, wide.intercept)
     strength = np.linalg.svd(core, compute_uv=False)
     signal = groups.total * float((sizes * instrument_sizes(wide, sizes)).mean())
     weakest = signal * float(strength[-1] / max(strength.mean(), 1e-300))
     told = float(np.sqrt((start.matrix_scale[first:, first:] ** 2).mean())) / groups.accuracy if same else math.inf
-    share = GRAM[0]
+    share, clear = GRAM[0], CLEAR * math.sqrt(2.0 * (max(d, FEW) if rows.dropped else d))
     while True:
-        plan = plan_sums(wide, EXACT, count, spending.share(share), matrix_only=True)
+        plan = plan_sums(wide, EXACT, rows.count, spending.share(share), matrix_only=True, dropped=dropped)
         noise = 1.0 / math.hypot(1.0 / entry_noise(plan).core, 1.0 / told)
-        if share >= GRAM[1] or weakest >= CLEAR * noise * math.sqrt(2.0 * d):
+        if share >= GRAM[1] or weakest >= clear * noise:
             return share, noise
         share = min(GRAM[1], share + 0.05)
 

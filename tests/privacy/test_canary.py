@@ -350,7 +350,7 @@ def test_outcomes_in_databases_show_no_canary(watch: Watch, family: str) -> None
         relation = connection.sql(f"select * replace ({column} as x) from t")
         done = watch.call(
             lambda: dpl.fit(
-                relation, f"{outcome} ~ x + C(g)", family=family, exposure=exposure, bounds={"x": (0, 1), "visits": (0, 9), "years": (0.5, 2)},  # noqa: B023
+                relation, f"{outcome} ~ x + C(g)", family=family, exposure=exposure, bounds={"x": (0, 1), "visits": (0, 9), "years": (0.5, 2)},  # noqa: B023, F821
                 levels={"g": ["a", "b"], "died": ["no", "yes"]}, linkage=dpl.ELE(0.9, block="k"), epsilon=1.0, delta=1e-5,
             )
         )  # fmt: skip

@@ -103,7 +103,7 @@ def run_extreme(monkeypatch: pytest.MonkeyPatch, seed: int) -> bool:
                 patch.setattr(
                     module,
                     "plan_residual_scale",
-                    lambda exposure, count, mu, highest=0.97: plan(exposure, 10**9, mu, highest),
+                    lambda exposure, count, mu, highest=0.97, **kind: plan(exposure, 10**9, mu, highest, **kind),
                 )
             patch.setattr(second_stage, "_pays", lambda *public: public[0].groups.contrast > 1e-6)
         try:

@@ -64,6 +64,7 @@ PATHS = {
     "second stage, weighed groups": {},
     "second stage, symmetric errors": {"errors": "symmetric"},
     "second stage, one step": {},
+    "second stage, filled cells": {"missing": "fill"},
     "second stage, whitened": {},
     "second stage, declared ranges": {"typical": {"x": (2.0, 4.0)}, "ranges": "declared"},
     "ngd": {"method": "ngd", "intervals": False},
@@ -153,7 +154,7 @@ def _releases_at_any_size(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(
             module,
             "plan_residual_scale",
-            lambda exposure, count, mu, highest=0.97: plan_scale(exposure, 10**9, mu, highest),
+            lambda exposure, count, mu, highest=0.97, **kind: plan_scale(exposure, 10**9, mu, highest, **kind),
         )
 
 
@@ -670,12 +671,41 @@ def test_weights_of_groups_that_may_change_are_refused(monkeypatch: pytest.Monke
 
 
 def test_catches_a_size_of_residuals_that_was_not_paid(monkeypatch: pytest.MonkeyPatch) -> None:
-    def seen(private, spending, share, highest=0.97):
+    def seen(private, spending, share, highest=0.97, present=None):
         below = np.cumsum(private.counts) / private.rows
-        return float(private.edges[min(int(np.searchsorted(below, highest)), private.edges.size - 1)]), highest
+        size = float(private.edges[min(int(np.searchsorted(below, highest)), private.edges.size - 1)])
+        return size, highest, residual_scale.Present()
 
     monkeypatch.setattr(second_stage, "release_residual_size", seen)
     assert caught(monkeypatch, "ele", "second stage")
+
+
+@pytest.mark.parametrize("fault", ["complete rows", "rows of the slope", "responses of the slope"])
+def test_catches_numbers_of_missing_cells_that_were_not_paid(monkeypatch: pytest.MonkeyPatch, fault: str) -> None:
+    """Cells of one person become missing; their number decides, or is shown, as it is."""
+    drawn, gram, sensitivity = (
+        residual_scale._release_present,
+        LinkedRows.own_gram,
+        instrument.residual_count_sensitivity,
+    )
+    if fault == "complete rows":
+        monkeypatch.setattr(
+            residual_scale,
+            "_release_present",
+            lambda private, plan: dataclasses.replace(
+                drawn(private, plan), complete=1.0 - private.incomplete / private.rows
+            ),
+        )
+    elif fault == "rows of the slope":
+        monkeypatch.setattr(LinkedRows, "own_gram", lambda rows: dataclasses.replace(gram(rows), dropped=None))
+    else:
+        monkeypatch.setattr(instrument, "residual_count_sensitivity", lambda exposure: 1e-4 * sensitivity(exposure))
+    pair = make_pair(np.random.default_rng(2), "ele")
+    for column in ("x", "y"):
+        pair.data[column][:], pair.other[column][:] = 2.0, 2.0
+        pair.other[column][0] = np.nan
+    with pytest.raises(Leak):
+        check(monkeypatch, pair, "y ~ x", "second stage, scale alone", 0)
 
 
 def test_catches_whitening_by_the_data(monkeypatch: pytest.MonkeyPatch) -> None:

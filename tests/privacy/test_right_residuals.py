@@ -22,6 +22,7 @@ from dplinked.linkage import LinkageExposure
 from dplinked.privacy.noise_plan import NoisePlan
 from dplinked.privacy.quantities import right_residuals as quantity
 from dplinked.privacy.quantities.instrument import release_curvature, release_sums
+from dplinked.privacy.quantities.residual_scale import release_residual_size, residual_edges
 from dplinked.privacy.quantities.right_residuals import (
     pair_weights,
     release_residual_meat,
@@ -39,7 +40,7 @@ from dplinked.sums.numpy import circle, kernel
 from dplinked.sums.numpy import right_residuals as by_numpy
 from dplinked.sums.numpy.circle import order_by_position, to_whole
 from dplinked.sums.partners import NEAR, PARTNERS, unlinking_terms
-from dplinked.sums.types import MeatClip, ResidualClip, Whitening
+from dplinked.sums.types import MeatClip, Predictor, ResidualClip, Whitening
 from neighbours import BOUNDS, FURTHER_KINDS, KINDS, LEVELS, Pair, group_matrix, make_pair
 from replay import Leak, draw_alike, replay
 
@@ -101,6 +102,40 @@ def unlinking(Q: Floats, least: float) -> Floats:
     unit = dpl.PrivacyUnit(linkage_change=0.0, displaced_links=0)
     rows = open_rows({"x": np.zeros(n), "y": np.zeros(n)}, linkage, unit, "y ~ x")
     return by_numpy._unlinking(rows.engine.data).toarray()
+
+
+@pytest.mark.parametrize("fault", [None, "filled partners", "filled responses"])
+@pytest.mark.parametrize("gamma", [0.5, 0.8])
+def test_missing_responses_and_rows_are_unlinked_exactly(
+    monkeypatch: pytest.MonkeyPatch, gamma: float, fault: str | None
+) -> None:
+    """Over all wrong links, the mean of the equation is γ - o times that of complete rows. It is not where a missing response counts as if it were there."""
+    monkeypatch.setattr(kernel, "KERNEL", None)
+    if fault == "filled partners":
+        monkeypatch.setattr(by_numpy, "GAP", None)
+    if fault == "filled responses":
+        rows_of = by_numpy._row_terms
+        monkeypatch.setattr(
+            by_numpy,
+            "_row_terms",
+            lambda data, clip, ring, strip: rows_of(data, clip, ring, dataclasses.replace(strip, answered=1.0)),
+        )
+    rng, m = np.random.default_rng(5), 4
+    x, y = rng.uniform(-1, 1, (2, m))
+    x[1], y[2] = np.nan, np.nan
+    clip = ResidualClip(np.array([0.1, 0.4]), 0.4, 0.8, 4.0)
+
+    def equation(linkage: Any, x: Floats, y: Floats) -> Floats:
+        rows = open_rows({"x": x, "y": y, "b": np.zeros(len(x))}, linkage, dpl.PrivacyUnit(), "y ~ x")
+        return rows.without_missing().right_residuals(clip).vector
+
+    linkage = dpl.ELE(gamma, block="b")
+    wrong = [list(p) for p in itertools.permutations(range(m)) if all(p[i] != i for i in range(m))]
+    mean = gamma * equation(linkage, x, y)
+    mean += (1.0 - gamma) * np.mean([equation(linkage, x, y[p]) for p in wrong], axis=0)
+    complete = [0, 3]
+    right = (gamma - (1.0 - gamma) / (m - 1)) * equation(dpl.Exact(), x[complete], y[complete])
+    assert (np.abs(mean - right).max() < 1e-8) == (fault is None)
 
 
 # --- weights: the largest change that any functions of pairs allow --------------------------------------
@@ -308,6 +343,12 @@ def release_first(rows: LinkedRows, clip: ResidualClip, meat: MeatClip | None) -
     return release_sums(rows.instrument_sums(), Spending(1.0), intervals=False).matrix
 
 
+def release_size(rows: LinkedRows, clip: ResidualClip, meat: MeatClip | None) -> Any:
+    around = Predictor(clip.beta, np.zeros(len(rows.design.columns)), 1.0)
+    counts = dataclasses.replace(rows.residual_counts(around, residual_edges(1.0)), rows=10**6)  # none is too few
+    return release_residual_size(counts, Spending(1.0), 1.0)
+
+
 def release_whitened(rows: LinkedRows, clip: ResidualClip, meat: MeatClip | None) -> Any:
     return release_equation(rows, whitened(clip), meat)
 
@@ -319,7 +360,9 @@ def release_whitened_squares(rows: LinkedRows, clip: ResidualClip, meat: MeatCli
 
 def release_whitened_slopes(rows: LinkedRows, clip: ResidualClip, meat: MeatClip | None) -> Any:
     rows = rows.with_design(dataclasses.replace(rows.design, half_widths=None))
-    return release_whitened_gram(rows.whitened_gram(whitened(clip).whitening), Spending(1.0), 1.0).matrix
+    return release_whitened_gram(
+        rows.whitened_gram(whitened(clip).whitening, counted=rows.dropped), Spending(1.0), 1.0
+    ).matrix
 
 
 def whitened(clip: ResidualClip) -> ResidualClip:
@@ -344,6 +387,7 @@ RELEASES = {
     "whitened squares": release_whitened_squares,
     "whitened slopes": release_whitened_slopes,
 }
+SIZE = {"size": release_size}
 Change = Callable[[LinkedRows], LinkedRows]
 
 
@@ -364,7 +408,9 @@ def check(
     sides = ((pair.data, pair.linkage), (pair.other, pair.other_linkage))
 
     def run(data: Any, linkage: Any) -> Any:
-        return RELEASES[what](change(open_rows(store(data), linkage, pair.unit, formula, typical)), clip, meat)
+        return {**RELEASES, **SIZE}[what](
+            change(open_rows(store(data), linkage, pair.unit, formula, typical)), clip, meat
+        )
 
     runs = [partial(run, *side) for side in sides]
     return replay(monkeypatch, *runs, 1.0, show=str)
@@ -394,6 +440,56 @@ def test_no_neighbour_moves_a_release_further(monkeypatch: pytest.MonkeyPatch, w
             check(monkeypatch, what, pair, clip, formula, typical)
             done += 1
     assert done >= 3 or what == "block squares"
+
+
+MISSING_RELEASES = (
+    *("equation", "row squares", "block squares", "slopes", "size"),
+    *("whitened equation", "whitened squares", "whitened slopes"),
+)
+
+
+def lose_cells(pair: Pair, rng: np.random.Generator) -> Pair:
+    """The same pair, in which some cells are missing on both sides, and more of those that differ on one side or the other."""
+    sides = [{name: column.copy() for name, column in side.items()} for side in (pair.data, pair.other)]
+    for name in ("x", "w", "y"):
+        if name in sides[0]:
+            lost = rng.random(sides[0][name].size) < 0.2
+            changed = sides[0][name] != sides[1][name]
+            for side in sides:
+                side[name][lost & ~changed] = np.nan
+            sides[int(rng.integers(2))][name][changed & (rng.random(changed.size) < 0.7)] = np.nan
+    if "g" in sides[0] and sides[0]["g"].dtype == object:
+        changed = np.flatnonzero(sides[0]["g"] != sides[1]["g"])
+        sides[int(rng.integers(2))]["g"][changed] = None
+    return dataclasses.replace(pair, data=sides[0], other=sides[1])
+
+
+@pytest.mark.parametrize("kind", [*KINDS, *FURTHER_KINDS])
+@pytest.mark.parametrize("what", MISSING_RELEASES)
+def test_no_cell_that_becomes_missing_moves_a_release_further(
+    monkeypatch: pytest.MonkeyPatch, what: str, kind: str
+) -> None:
+    """Regressors and responses of a person become missing or present, on both of their rows."""
+    rng, done = np.random.default_rng([len(kind), len(what), 1]), 0
+    for seed in range(12):
+        pair = lose_cells(make_pair(rng, kind, SIZES[seed % 3] if seed % 2 else None), rng)
+        formula, typical = FORMULAS[seed % 3], {"x": (2.0, 4.0)} if seed % 4 < 2 else None
+        clip = draw_clip(rng, 2 if seed % 3 < 2 else 5, "0 +" not in formula)
+        blocks = kind != "matching" and kind != "exact" and pair.unit.fixes_blocks
+        if can_be_unlinked(pair) and (blocks or what != "block squares"):
+            check(monkeypatch, what, pair, clip, formula, typical, LinkedRows.without_missing)
+            done += 1
+    assert done >= 3 or what == "block squares"
+
+
+@pytest.mark.parametrize("kind", ["ele", "displaced", "mover"])
+def test_no_cell_that_becomes_missing_moves_another_engine_further(
+    monkeypatch: pytest.MonkeyPatch, kind: str, store: Callable[[Any], Any]
+) -> None:
+    rng = np.random.default_rng(len(kind))
+    for what, sizes in itertools.product(("equation", "slopes"), ([18, 17, 2, 1], [16, 3])):
+        pair = lose_cells(make_pair(rng, kind, sizes), rng)
+        check(monkeypatch, what, pair, draw_clip(rng, 2, True), "y ~ x", None, LinkedRows.without_missing, store=store)
 
 
 @pytest.fixture(params=["NumPy", "parquet", "duckdb"])
@@ -492,6 +588,20 @@ def test_rows_reach_the_bound(monkeypatch: pytest.MonkeyPatch, gamma: float, m: 
     assert reached > (0.95 if m > 17 else 0.85)
     clip = ResidualClip(np.zeros(2), 0.5, 0.4, 4.0)
     assert check(monkeypatch, "equation", pair, clip, "y ~ x") > 0.8
+
+
+@pytest.mark.parametrize("gamma", [0.5, 0.8])
+def test_rows_with_holes_elsewhere_reach_the_bound(monkeypatch: pytest.MonkeyPatch, gamma: float) -> None:
+    """Dropping other people's cells makes no room; and a response that becomes missing goes half of the way that it may go."""
+    pair, clip = turn(opposed_pair(gamma, 40)), ResidualClip(np.zeros(1), 0.5, 0.0, 4.0)
+    for side in (pair.data, pair.other):
+        side["x"], side["y"] = np.r_[side["x"], np.nan], np.r_[side["y"], 1.0]
+        side["b"] = np.r_[side["b"], 7]
+    drop = LinkedRows.without_missing
+    assert check(monkeypatch, "equation", pair, clip, "y ~ 0 + x", change=drop) > 0.95
+    lost = {**pair.other, "y": np.where(pair.data["y"] != pair.other["y"], np.nan, pair.other["y"])}
+    half = dataclasses.replace(pair, other=lost)
+    assert 0.7 < check(monkeypatch, "equation", half, clip, "y ~ 0 + x", change=drop) < 0.76
 
 
 TURNING = Whitening(
@@ -609,6 +719,29 @@ def test_catches_residuals_around_another_row(monkeypatch: pytest.MonkeyPatch) -
         check(monkeypatch, "equation", pair, clip, "y ~ 0 + x")
 
 
+def filled_high(rows: LinkedRows) -> LinkedRows:
+    """Missing cells, which are dropped, are filled with the upper bound beforehand."""
+    return rows.with_design(dataclasses.replace(rows.design, fill={"y": 0.0, "x": 1.0})).without_missing()
+
+
+def test_catches_presence_that_is_seen_from_another_row(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A missing regressor takes away the next row, while its own goes on with a filled one."""
+    monkeypatch.setattr(kernel, "KERNEL", None)
+    data, other = ({**side, "x": side["x"].copy()} for side in (TURNED.data, TURNED.other))
+    data["x"][0], other["x"][0] = -1.0, np.nan
+    data["y"][1] = other["y"][1] = 1.0
+    pair = dataclasses.replace(TURNED, data=data, other=other)
+    check(monkeypatch, "equation", pair, PLAIN, "y ~ 0 + x", change=filled_high)
+    rows_of = by_numpy._row_terms
+
+    def rolled(data: Any, clip: ResidualClip, ring: Any, strip: Any) -> Any:
+        return rows_of(data, clip, ring, dataclasses.replace(strip, known=np.roll(strip.known, 1)))
+
+    monkeypatch.setattr(by_numpy, "_row_terms", rolled)
+    with pytest.raises(Leak):
+        check(monkeypatch, "equation", pair, PLAIN, "y ~ 0 + x", change=filled_high)
+
+
 def test_catches_an_intercept_that_is_not_scaled(monkeypatch: pytest.MonkeyPatch) -> None:
     """Rows with no instrument but the intercept's, whose residuals are clipped furthest out."""
     data, other = ({**side, "x": np.zeros(80)} for side in (TURNED.data, TURNED.other))
@@ -673,7 +806,7 @@ def test_catches_whitened_rows_that_are_not_cut(monkeypatch: pytest.MonkeyPatch)
     clip = ResidualClip(np.zeros(2), 0.3, 0.0, 4.0, Whitening(np.eye(2), 1.0))
     made = LinkedRows.whitened_gram
 
-    def whole(rows: LinkedRows, whitening: Whitening) -> Any:
+    def whole(rows: LinkedRows, whitening: Whitening, **counted: bool) -> Any:
         return dataclasses.replace(made(rows, dataclasses.replace(whitening, norm=9.0)), norm=whitening.norm)
 
     monkeypatch.setattr(LinkedRows, "whitened_gram", whole)

@@ -154,6 +154,31 @@ def test_symmetric_errors_are_declared_and_told(tmp_path) -> None:
         assert release.submodel("y ~ 1").declared.errors == study.errors
 
 
+def test_what_becomes_of_missing_cells_is_declared_and_told(tmp_path) -> None:
+    """Requests that say nothing are those of versions that had no choice. What a release says does not hang on whether cells are missing."""
+    drop, fill = (
+        dpl.Study.from_text(STUDY.replace("[bounds]", f"{line}\n[bounds]"), tmp_path)
+        for line in ("", 'missing = "fill"')
+    )
+    assert fill.request([]) == {**drop.request([]), "missing": "fill"}
+    rng = np.random.default_rng(1)
+    x = rng.uniform(0, 1, 4000)
+    rows = {"x": x, "y": 0.2 + 0.6 * x + 0.05 * rng.standard_normal(x.size)}
+    holes = {**rows, "x": np.where(rng.random(x.size) < 0.1, np.nan, x)}
+    weak = {**rows, "y": rng.choice([0.0, 1.0], x.size)}
+    for study, data, said in (
+        (drop, rows, "Rows with a missing cell are left out"),
+        (drop, holes, "Rows with a missing cell are left out"),
+        (drop, weak, "are not left out of this release, which has no second stage"),
+        (fill, rows, "Missing cells, if there are any, count as values in the middle"),
+    ):
+        release = dpl.fit_study(study, data)
+        assert said in " ".join(release.to_html().split())
+        assert ("no second stage" in " ".join(release.summary().split())) == (data is weak)
+        assert dpl.Release.from_json(release.to_json()) == release
+        assert release.submodel("y ~ 1").declared.missing == study.missing
+
+
 def test_a_release_says_how_many_rows_carry_a_response() -> None:
     rows = {"y": [0.1, 0.9] * 40, "x": [0.2, 0.8] * 40}
     settings = {name: value for name, value in NAMED.items() if name not in ("linkage", "formula")}

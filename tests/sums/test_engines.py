@@ -39,11 +39,13 @@ def make_table(seed: int = 0, keys: Any = None) -> pa.Table:
     rng = np.random.default_rng(seed)
     cells = rng.uniform(-1.2, 1.2, N)
     cells[3], cells[50], cells[90] = np.nan, np.inf, 1e300
+    responses = rng.normal(size=N)
+    responses[[3, 11, 40]] = np.nan, np.nan, -np.inf
     return pa.table(
         {
             "x": pa.array(cells, mask=np.arange(N) == 7),
             "w": pa.array(rng.uniform(0.5, 2.0, N).astype(np.float32)),
-            "y": rng.normal(size=N),
+            "y": responses,
             "g": pa.array(rng.choice(["a", "b", "c", "zzz", None], N), pa.string()),
             "k": pa.array(rng.integers(100, 120, N) if keys is None else keys),
         }

@@ -70,7 +70,7 @@ def solve_sums(
     Parameters
     ----------
     intercept
-        Whether the first column is the intercept, whose matrix entry is public.
+        Whether the first column is the intercept, whose matrix entry is public or well above its noise.
     prior_scale
         Size of a coefficient's prior variance around which the search runs.
     ridge
@@ -111,6 +111,7 @@ def solve_sums(
     level = (released.vector[0] - s_x @ slopes) / n
     noise_level = (
         released.vector_scale[0] ** 2
+        + (released.matrix_scale[0, 0] * level) ** 2
         + (released.matrix_scale[0, 1:] * slopes) @ (released.matrix_scale[0, 1:] * slopes)
     ) / n**2
     into_level = -s_x / n
@@ -144,6 +145,7 @@ def _eliminate_intercept(released: ReleasedSums) -> _Core:
     scale = float(np.sqrt((released.matrix_scale[1:, 1:] ** 2).mean()))
     variance = released.vector_scale[1:] ** 2 + (mean_h * released.vector_scale[0]) ** 2
     variance = variance + (released.matrix_scale[1:, 0] * level) ** 2
+    variance = variance + (mean_h * released.matrix_scale[0, 0] * level) ** 2
     return _Core(matrix, b[1:] - mean_h * b[0], scale, float(variance.mean()))
 
 

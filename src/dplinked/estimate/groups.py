@@ -19,12 +19,16 @@ _LEAST = 1e-3  # weight, and contrast that a group is taken to have
 
 @dataclass(frozen=True, eq=False)
 class Groups:
-    """Public groups of rows: their sizes, declared accuracies and weights, and their keys in an accuracy table (None: the other block)."""
+    """Public groups of rows: their sizes, declared accuracies and weights, and their keys in an accuracy table (None: the other block).
+
+    `present` is the released share of rows that have all cells, where others are dropped.
+    """
 
     keys: tuple[str | None, ...]
     sizes: Floats
     accuracies: Floats
     weights: Floats
+    present: float = 1.0
 
     @property
     def weighed(self) -> dict[str | None, tuple[float, float]]:
@@ -54,16 +58,17 @@ class Groups:
 
     @property
     def total(self) -> float:
-        """Number of rows, each times its weight."""
-        return float((self.weights * self.sizes).sum())
+        """Number of rows that are present, each times its weight."""
+        return self.present * float((self.weights * self.sizes).sum())
 
     @property
     def squares(self) -> float:
-        """Number of rows, each times the square of its weight."""
-        return float((self.weights**2 * self.sizes).sum())
+        """Number of rows that are present, each times the square of its weight."""
+        return self.present * float((self.weights**2 * self.sizes).sum())
 
     def _mean(self, values: Floats) -> float:
-        return float((self.weights * self.sizes * values).sum() / self.total)
+        shares = self.weights * self.sizes
+        return float((shares * values).sum() / shares.sum())
 
 
 def find_groups(linkage: Linkage, blocks: BlockFacts | None, count: int, contrast: float) -> Groups:
@@ -71,7 +76,7 @@ def find_groups(linkage: Linkage, blocks: BlockFacts | None, count: int, contras
     declared = linkage.accuracy if isinstance(linkage, ELE) else None
     if blocks is None or not isinstance(declared, Mapping) or not isinstance(linkage, ELE):
         one = np.ones(1)
-        return _OneGroup((None,), one * count, one * linkage.mean_accuracy, one, contrast)
+        return _OneGroup((None,), one * count, one * linkage.mean_accuracy, one, known=contrast)
     keys = tuple(key for key, size in blocks.by_key.items() if size)
     sizes = np.array([blocks.by_key[key] for key in keys], np.float64)
     accuracies = np.array([linkage.other_accuracy if key is None else declared[key] for key in keys], np.float64)

@@ -30,6 +30,7 @@ SKEWED_CLIP = 10.0  # the least where errors are declared skewed
 _DROWNED = (1.5, 5.0)
 _EXAMPLES = np.array([NormalDist().inv_cdf((i + 0.5) / 64) for i in range(64)])  # where ‖h‖² may lie
 CLEAR = 3.0  # times its noise's spectral size: how far the weakest direction of the slope should stand above it
+FEW = 3  # columns whose noise counts at least where filled cells may have bent the start: the way left to go is longer than its noise says
 _WIDE = 2.5  # times its root mean square: how far a column's instrument follows it at least
 _FAR_OUT = 3.5
 _ROOM = 7.0  # times the way that is left to go along a column of mean size: how far symmetric residuals are clipped at least

@@ -145,7 +145,8 @@ def _second_stage(
         or (not exposure.symmetric and unlinking_terms(exposure.accuracy_min) is None)
     ):
         return None
-    if plan_residual_scale(exposure, count, mu * math.sqrt(CLIPPING), level_of_right_links(accuracy)) is None:
+    clipping, level, dropped = mu * math.sqrt(CLIPPING), level_of_right_links(accuracy), study.drops_missing
+    if plan_residual_scale(exposure, count, clipping, level, counted=dropped) is None:
         return None
     start = int(first.intercept)
     plain = expect_rows(setting.aimed, first, guess)
@@ -163,7 +164,9 @@ def _second_stage(
     gain = np.diag(1.0 / (contrast * count * residuals.kept[2] * h * np.concatenate([np.ones(start), sizes])))
     drawn = np.full(h.size, unit * residuals.limit)
     drawn[:start] /= residuals.intercept_weight or 1.0
-    curvature = plan_sums(wide, EXACT, count, mu * math.sqrt(GRAM[0]), matrix_only=True)
+    curvature = plan_sums(
+        wide, EXACT, count, mu * math.sqrt(GRAM[0]), matrix_only=True, dropped=exposure if dropped else None
+    )
     to_go = float(np.trace(one.privacy[start:, start:])) * (left / begin + 1.0) * _AFTER_ONE_STEP
     bent = (contrast * residuals.kept[2] * entry_noise(curvature).core) ** 2 * to_go
     privacy = gain @ np.diag(drawn**2 + bent) @ gain

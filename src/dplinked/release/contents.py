@@ -28,8 +28,8 @@ class Privacy:
 
 @dataclass(frozen=True)
 class Declared(ReadableByKey):
-    """The model as it was declared: its formula, the bounds and levels of its columns, what null cells became, and which errors responses may have;
-    the family of the regression, and the column that counts are taken by.
+    """The model as it was declared: its formula, the bounds and levels of its columns, what null cells count as where they are filled, and which errors responses may have;
+    the family of the regression, the column that counts are taken by, and what is done with missing cells.
     """
 
     formula: str
@@ -39,6 +39,7 @@ class Declared(ReadableByKey):
     errors: str = "any"
     family: str = "linear"
     exposure: str | None = None
+    missing: str = ""  # releases of versions that had no choice
 
 
 @dataclass(frozen=True, eq=False)

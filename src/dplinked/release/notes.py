@@ -36,6 +36,12 @@ SKEWED_LINE = (
     "their bounds: rows far out in a column count for less. Where the truth is curved, the two differ."
 )
 AIMED_LINE = "The line follows the middle of the columns. It is the one of least squares on perfectly linked rows where the truth is a line, and another where it is curved."
+LEFT_OUT = "Rows with a missing cell are left out of the coefficients, whether there are any or not."
+FILLED = (
+    "Missing cells, if there are any, are not left out of this release, which has no second stage: they count as values in the middle of their columns, or as "
+    "those declared for them, and bend slopes."
+)
+FILLED_AS_ASKED = "Missing cells, if there are any, count as values in the middle of their columns, or as those declared for them, which bends slopes."
 STAGE_LINES = {"any": RESIDUAL_LINE, "symmetric": SYMMETRIC_LINE, "skewed": SKEWED_LINE}
 _ROUTES = {
     "block": "block totals",
@@ -138,6 +144,16 @@ def _say_largest(result: Result) -> list[str]:
     return [
         f"Counts above {largest} count as {largest}. The regression allows for that, as far as counts follow Poisson's law."
     ]
+
+
+def say_missing(result: Result) -> list[str]:
+    """What became of missing cells, the same whether there are any or not. Releases of earlier versions, the paper's algorithms, and regressions of events and counts fill them."""
+    if result.calibration != "tight" or result.declared.missing == "":
+        return []
+    if result.declared.missing == "fill" or result.family != "linear":
+        return [FILLED_AS_ASKED]
+    two = any(part.name == RIGHT_RESIDUALS for part in result.released.parts)
+    return [LEFT_OUT if two else FILLED]
 
 
 def say_route(result: Result) -> list[str]:

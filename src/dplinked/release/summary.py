@@ -10,6 +10,7 @@ from dplinked.privacy.calibration import round_down, round_up
 from dplinked.release.coefficients import PARTS, coefficient_rows
 from dplinked.release.family import FAMILIES
 from dplinked.release.notes import (
+    FILLED,
     NOISE_ALONE,
     STAGE_LINES,
     hidden_names,
@@ -17,6 +18,7 @@ from dplinked.release.notes import (
     say_descent,
     say_hidden,
     say_line,
+    say_missing,
     say_route,
     say_unbounded,
     say_unusable,
@@ -204,6 +206,7 @@ def _notes(result: Result) -> list[str]:
         *say_accuracy(result),
         *(say_route(result) or [NOISE_ALONE]),
         *(line for line in say_line(result) if line in STAGE_LINES.values() or result.family != "linear"),
+        *(line for line in say_missing(result) if line == FILLED),
         *(say_hidden([name]) for name in hidden_names(result)),
     ]
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import ast
 import itertools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -60,6 +60,12 @@ class Column:
         if self.scale != 1.0:
             out /= self.scale
 
+    def present(self, raw: Mapping[str, Floats], codes: Mapping[str, Codes]) -> NDArray[np.bool_]:
+        """In which rows no cell that this is made of is missing: null or not finite, or a null level."""
+        numbers = (np.isfinite(raw[name]) for factor in self.numeric for name in factor.variables)
+        levels = (codes[name] >= 0 for name, _ in self.cell)
+        return np.asarray(np.logical_and.reduce([*numbers, *levels]), np.bool_)
+
     @cached_property
     def plain(self) -> str | None:
         """Name of the data column that this is, if it is one, scaled."""
@@ -68,7 +74,7 @@ class Column:
 
     def _evaluate(self, numbers: Mapping[str, Floats], codes: Mapping[str, Codes]) -> Floats:
         if not self.numeric:
-            inside = np.logical_and.reduce([codes[name] == level for name, level in self.cell])
+            inside = np.logical_and.reduce([_is_level(codes[name], level) for name, level in self.cell])
             return np.where(inside, (1.0 - self.shift) / self.scale, -self.shift / self.scale)
         product = evaluate(self.numeric[0], numbers)
         for factor in self.numeric[1:]:
@@ -76,10 +82,15 @@ class Column:
         low, high = self.interval
         clipped = np.clip(np.where(np.isnan(product), low + (high - low) / 2.0, product), low, high)
         for name, level in self.cell:
-            clipped = np.where(codes[name] == level, clipped, 0.0)
+            clipped = np.where(_is_level(codes[name], level), clipped, 0.0)
         clipped = clipped - self.shift
         clipped /= self.scale
         return clipped
+
+
+def _is_level(codes: Codes, level: int) -> NDArray[np.bool_]:
+    """Which rows have a level. Null cells, of code -1, count as the reference level, as undeclared ones do."""
+    return codes == level if level else codes <= 0
 
 
 @dataclass(frozen=True)
@@ -196,6 +207,12 @@ class Design:
         )
         return names, [column.shift for column in columns], scales, lows, highs
 
+    def present(self, raw: Mapping[str, Floats], codes: Mapping[str, Codes]) -> tuple[Floats, Floats]:
+        """1 for rows whose regressors are all there, else 0, and 1 for rows whose response is (k each)."""
+        response = self.response.present(raw, codes)
+        columns = [column.present(raw, codes) for column in self.columns]
+        return np.logical_and.reduce([np.ones_like(response), *columns]).astype(np.float64), response.astype(np.float64)
+
     def regressors(self, numbers: Mapping[str, Floats], codes: Mapping[str, Codes], out: Floats) -> None:
         """Write the scaled columns of some rows into the rows of `out` (d×k)."""
         for row, column in zip(out, self.columns, strict=True):
@@ -234,6 +251,16 @@ class Design:
                 else:
                     half_widths.append(column.peak)
         return replace(self, columns=tuple(columns), groups=tuple(groups), half_widths=tuple(half_widths))
+
+    def fill_middles(self, declared: Collection[str]) -> Design:
+        """The same columns, missing cells of which count as the middles that the instrument is aimed at, unless a value was declared for them."""
+        fill = dict(self.fill)
+        for group in self.groups:
+            column = self.columns[group.start]
+            name = column.plain
+            if group.numeric and self.half_widths is not None and self.intercept and name and name not in declared:
+                fill[name] = float(np.clip(column.shift, *self.bounds[name]))
+        return replace(self, fill=fill)
 
     def with_instrument(self, half_widths: Sequence[float]) -> Design:
         """The same columns with instruments of other half-widths, at most as wide as the columns themselves."""

@@ -27,6 +27,7 @@ _METHODS = ("ssp", "ngd")
 _CALIBRATIONS = ("tight", "paper")
 _RANGES = ("auto", "declared", "private")
 _ERRORS = ("any", "symmetric", "skewed")
+_MISSING = ("drop", "fill")
 _RANGES_IN_LEDGERS = {
     "auto": "declared",
     "declared": "none",
@@ -64,6 +65,7 @@ class Study(PlainlyShown):
     errors: str = "any"
     family: str = "linear"
     exposure: str | None = None
+    missing: str = "drop"
 
     @plain_faults
     def __post_init__(self) -> None:
@@ -76,8 +78,14 @@ class Study(PlainlyShown):
             object.__setattr__(self, name, float(getattr(self, name)))
         if not self.large_epsilon:
             check_size(self.epsilon)
-        choices = {"method": _METHODS, "calibration": _CALIBRATIONS, "ranges": _RANGES, "errors": _ERRORS}
-        choices["family"] = FAMILIES
+        choices = {
+            "method": _METHODS,
+            "calibration": _CALIBRATIONS,
+            "ranges": _RANGES,
+            "errors": _ERRORS,
+            "family": FAMILIES,
+            "missing": _MISSING,
+        }
         for name, allowed in choices.items():
             if getattr(self, name) not in allowed:
                 raise StudyError(f"{name} must be one of {list(allowed)}, not {shown(getattr(self, name))}.")
@@ -118,7 +126,7 @@ class Study(PlainlyShown):
                 raise StudyError(
                     f"{name} must be a mapping from columns' names, like {name}={{'income': …}}, not {shown(getattr(self, name))}."
                 )
-        for name in ("method", "calibration", "ranges", "errors", "family", "population", "exposure"):
+        for name in ("method", "calibration", "ranges", "errors", "family", "missing", "population", "exposure"):
             left_out = name in ("population", "exposure") and getattr(self, name) is None
             if not isinstance(getattr(self, name), str) and not left_out:
                 raise StudyError(f"{name} must be a text, not {shown(getattr(self, name))}.")
@@ -175,6 +183,12 @@ class Study(PlainlyShown):
             )
 
     @property
+    def drops_missing(self) -> bool:
+        """Whether missing cells are left out where that can be done: in the second stage of the tight sums, for lines."""
+        tight = self.method == "ssp" and self.calibration == "tight"
+        return self.missing == "drop" and tight and self.family == "linear"
+
+    @property
     def searches_ranges(self) -> bool:
         """Whether the middles of columns are looked for privately: if that is asked for, or nothing else is said and no regressor's typical range is declared."""
         aims = self.method == "ssp" and self.calibration == "tight" and self.prepare()[0].half_widths is None
@@ -186,6 +200,8 @@ class Study(PlainlyShown):
         design = build_design(
             self.formula, self.bounds, self.levels, self.typical, self.fill, self.family, self.exposure
         )
+        if self.drops_missing:
+            design = design.fill_middles(self.fill)
         _check_variables(design, self.linkage, self.unit)
         if self.descent is not None:
             self.descent.first_iterate((design.unscaled() if self.calibration == "paper" else design).scaling)
@@ -196,12 +212,14 @@ class Study(PlainlyShown):
         skipped = ("data", "ledger", "population", "ledger_key", "linkage")
         settings = {name: getattr(self, name) for name in self.__dataclass_fields__ if name not in skipped}
         settings["ranges"] = _RANGES_IN_LEDGERS[self.ranges]
-        for name, left_out in (
-            ("errors", "any"),
-            ("family", "linear"),
-            ("exposure", None),
-        ):  # as before there was a choice
-            if settings[name] == left_out:
+        unsaid = {
+            "errors": "any",
+            "family": "linear",
+            "exposure": None,
+            "missing": "drop",
+        }  # as before there was a choice
+        for name, value in unsaid.items():
+            if settings[name] == value:
                 del settings[name]
         return {**settings, "linkage": self.linkage.identity(), "data": list(fingerprints)}
 

@@ -34,7 +34,18 @@ _LINKAGES: dict[str, tuple[str, ...]] = {
 }
 SECTIONS: dict[str, tuple[str, ...]] = {
     "data": ("path", "query", "attach", "spark"),
-    "model": ("formula", "family", "exposure", "method", "calibration", "ranges", "errors", "ridge", "intervals"),
+    "model": (
+        "formula",
+        "family",
+        "exposure",
+        "method",
+        "calibration",
+        "ranges",
+        "errors",
+        "missing",
+        "ridge",
+        "intervals",
+    ),
     "bounds": (),
     "levels": (),
     "typical": (),

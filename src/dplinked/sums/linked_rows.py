@@ -36,11 +36,16 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True, repr=False)
 class ClippedSums(Private):
-    """``h'QX`` and ``h'z`` of rows clipped and scaled as `design` says, under the declared linkage."""
+    """``h'QX`` and ``h'z`` of rows clipped and scaled as `design` says, under the declared linkage.
+
+    If rows with a missing regressor count 0, the number of the others, which is the intercept's own entry, is private, and so is that of rows with a response;
+    `dropped` is then what one person can change about the responses of rows. It is None where cells are filled.
+    """
 
     sums: PrivateSums
     design: Design
     exposure: LinkageExposure
+    dropped: LinkageExposure | None = None
 
 
 @dataclass(frozen=True, repr=False)
@@ -63,12 +68,16 @@ class ColumnCounts(Private):
 
 @dataclass(frozen=True, repr=False)
 class ResidualCounts(Private):
-    """Histogram of the absolute residuals of `rows` rows between increasing public edges; the last bin is open (bins)."""
+    """Histogram of the absolute residuals of `rows` rows between increasing public edges; the last bin is open (bins).
+
+    Where missing cells are dropped, rows that lack one have no residual and stand in the last bin. `incomplete` is the number of these rows, None where cells are filled.
+    """
 
     counts: NDArray[np.int64]
     rows: int
     edges: Floats
     exposure: LinkageExposure
+    incomplete: int | None = None
 
 
 @dataclass(frozen=True, repr=False)
@@ -100,11 +109,17 @@ class ClippedMeat(Private):
 
 @dataclass(frozen=True, repr=False)
 class WhitenedGram(Private):
-    """Sum of squares of whitened rows by themselves (p×p), each at most `norm`² long; `rows` is their number, public."""
+    """Sum of squares of whitened rows by themselves (p×p), each at most `norm`² long; `rows` is their number, public.
+
+    If rows with a missing regressor are dropped, and the others `counted`, these are their number and that of rows with a response too; `exposure` is what one person can
+    change about responses.
+    """
 
     matrix: Floats
     norm: float
     rows: int
+    counted: tuple[float, float] | None
+    exposure: LinkageExposure
 
 
 @dataclass(frozen=True, repr=False)
@@ -222,6 +237,7 @@ class Pass(Protocol):
     def residual_counts(self, predictor: Predictor, edges: Floats, ahead: bool = False) -> PrivateCounts:
         """Histogram of absolute residuals between public edges.
 
+        Without missing cells, it has the residuals of complete rows, followed by the number of others.
         `ahead` says that `own_rows` will be summed and then `right_residuals`: what they need may be found on the same way through the rows.
         """
 
@@ -236,6 +252,9 @@ class Pass(Protocol):
 
         Groups are those of an accuracy table, by key; None is the other block. Groups that are not named weigh 1. Weights lie in (0, 1].
         """
+
+    def without_missing(self) -> Pass:
+        """The same rows for `residual_counts`, `own_rows` and `right_residuals`: residuals with missing responses are 0, rows with a missing regressor weigh 0."""
 
     def own_rows(self, weighted: bool = False) -> Pass:
         """The same rows without their links: each row's response is taken for its own. If `weighted`, instruments are times w·a of the group."""
@@ -260,12 +279,14 @@ class Pass(Protocol):
 class LinkedRows:
     """An engine's pass over linked rows, and what one person can change about their links.
 
-    `fixed_blocks` says whether every row keeps its block between neighbours: only then are facts about the blocks public.
+    `fixed_blocks` says whether every row keeps its block between neighbours: only then are facts about the blocks public. `dropped` says that
+    missing cells are dropped rather than filled, see :meth:`without_missing`.
     """
 
     engine: Pass
     exposure: LinkageExposure
     fixed_blocks: bool
+    dropped: bool = False
 
     @property
     def design(self) -> Design:
@@ -306,8 +327,12 @@ class LinkedRows:
 
     def residual_counts(self, predictor: Predictor, edges: Floats, ahead: bool = False) -> ResidualCounts:
         """Histogram of absolute residuals between increasing public edges; `ahead` says that the second stage's passes will follow."""
-        found = self.engine.residual_counts(predictor, edges, ahead)
-        return ResidualCounts(found.counts[0], self.count, edges, self.exposure)
+        counts = self.engine.residual_counts(predictor, edges, ahead).counts[0]
+        if not self.dropped:
+            return ResidualCounts(counts, self.count, edges, self.exposure)
+        incomplete = int(counts[-1])
+        counts = np.append(counts[:-2], counts[-2] + incomplete)
+        return ResidualCounts(counts, self.count, edges, self.exposure, incomplete)
 
     def meat(self, route: str, predictor: Predictor, weights: Floats, norm: float) -> ClippedMeat:
         """Sum of squared contributions of rows or of blocks (`route`), each scaled down to norm at most `norm`."""
@@ -328,22 +353,29 @@ class LinkedRows:
         exposure = replace(self.exposure, weighed=tuple(weighed.values()))
         return replace(self, engine=self.engine.with_weights(weights), exposure=exposure)
 
+    def without_missing(self) -> LinkedRows:
+        """The same rows for the second stage, missing cells dropped: see :meth:`Pass.without_missing`. Whether there are any is not known."""
+        return replace(self, engine=self.engine.without_missing(), dropped=True)
+
     def own_gram(self) -> ClippedSums:
         """``h'X`` of rows by themselves, each times γ - o and the weight of its block where blocks are public.
 
         Links do not enter, so that one person changes one row of it.
         """
         sums = self.engine.own_rows(weighted=self.fixed_blocks).instrument_sums()
-        return ClippedSums(sums, self.design, EXACT)
+        return ClippedSums(sums, self.design, EXACT, self.exposure if self.dropped else None)
 
-    def whitened_gram(self, whitening: Whitening) -> WhitenedGram:
+    def whitened_gram(self, whitening: Whitening, *, counted: bool = False) -> WhitenedGram:
         """Squares of whitened rows by themselves, each times γ - o and the weight of its block where blocks are public.
 
         Links do not enter, so that one person changes one row of it.
         """
         assert self.design.half_widths is None, "regressors themselves are whitened"
-        found = self.engine.own_rows(weighted=self.fixed_blocks).whitened_squares(whitening)
-        return WhitenedGram(found.matrix, whitening.norm, self.count)
+        own = self.engine.own_rows(weighted=self.fixed_blocks)
+        sums = own.instrument_sums() if counted else None
+        rows = None if sums is None else (sums.known, sums.complete)
+        matrix = own.whitened_squares(whitening).matrix
+        return WhitenedGram(matrix, whitening.norm, self.count, rows, self.exposure)
 
     def right_residuals(self, clip: ResidualClip, meat: MeatClip | None = None) -> ClippedResiduals:
         """The clipped residual equation of right links, and the squares of its contributions if `meat` asks for them."""

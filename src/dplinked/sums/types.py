@@ -35,12 +35,16 @@ class PrivateSums(Private):
         Number of rows, public.
     squares
         ``z'z``, for the paper's estimators alone.
+    known, complete
+        Total weight of rows that have all regressors, and of those that have a response too, where missing cells are dropped.
     """
 
     matrix: Floats
     vector: Floats
     count: int
     squares: float = 0.0
+    known: float = 0.0
+    complete: float = 0.0
 
 
 @dataclass(frozen=True, repr=False)

@@ -105,7 +105,7 @@ def plain_formula(
     data: PreparedRows, C: np.ndarray, clip: ResidualClip, meat: MeatClip | None, weights: Any = 1.0
 ) -> tuple[np.ndarray, np.ndarray | None]:
     """``Σ w (1, h_i) Σ_l C_il ψ_i(z_l - t_i)``, and squares of its contributions, from arrays of all pairs."""
-    design, (x, z) = data.design, data.whole()
+    design, (x, z), (known, answered) = data.design, data.whole(), data.whole_present()
     first = int(design.intercept)
     h = x if design.half_widths is None else np.clip(x / np.array(design.half_widths)[:, None], -1, 1)
     t = clip.beta[:first].sum() + clip.beta[first:] @ x
@@ -115,7 +115,7 @@ def plain_formula(
         instruments = u * np.minimum(1.0, clip.whitening.norm**2 / (u**2).sum(axis=0))
         norms = (instruments**2).sum(axis=0)
     L = np.minimum(clip.widest, clip.limit / np.sqrt(norms))
-    brackets = (C * kept_or_clip(z[None, :] - t[:, None], L[:, None])).sum(axis=1)
+    brackets = known * (C * answered * kept_or_clip(z[None, :] - t[:, None], L[:, None])).sum(axis=1)
     terms = instruments * brackets * weights
     if meat is None:
         return terms.sum(axis=1), None
@@ -148,6 +148,67 @@ def test_sums_equal_the_plain_formula(layout: str, unit: dpl.PrivacyUnit, typica
     values, accuracy = make_data(LAYOUTS[layout])
     data = prepared(values, build_design(formula, BOUNDS, None, typical), dpl.ELE(accuracy, block="block"), unit)
     check(data, matched_responses(data))
+
+
+def punch_holes(values: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """The same rows, of each column of which some cells are missing."""
+    rng, holed = np.random.default_rng(3), dict(values)
+    for name in ("x", "w", "y"):
+        lost = rng.random(values[name].size) < 0.15
+        holed[name] = np.where(lost, rng.choice([np.nan, np.inf], lost.size), values[name])
+    return holed
+
+
+@pytest.mark.usefixtures("both_ways")
+@pytest.mark.parametrize("formula", ["y ~ x + w", "y ~ 0 + w", "I(y**2) ~ log(w + 1) + x:w"])
+@pytest.mark.parametrize("linkage", ["fixed", "moving", "matching", "exact"])
+def test_missing_cells_count_nothing(formula: str, linkage: str) -> None:
+    """Rows with a missing regressor and residuals with missing responses are 0, by the plain formula; and what is there is seen from a row's own cells."""
+    values, accuracy = make_data(LAYOUTS["large"])
+    values, model = punch_holes(values), dpl.ELE(accuracy, block="block")
+    if linkage == "matching":
+        values = {name: column[:60] for name, column in values.items()}
+        model = dpl.Matching(sp.csr_array(0.9 * np.eye(60) + 0.1 * np.roll(np.eye(60), 1, axis=1)), accuracy_min=0.9)
+    if linkage == "exact":
+        model = dpl.Exact()
+    typical, unit = {"w": (0.5, 1.0)}, MOVING if linkage == "moving" else FIXED
+    design = build_design(formula, BOUNDS, None, typical)
+    data = TablePass(prepared(values, design, model, unit)).without_missing().data
+    known, answered = data.whole_present()
+    regressors = [name for name in ("x", "w") if name in formula]
+    np.testing.assert_array_equal(known, np.all([np.isfinite(values[name]) for name in regressors], axis=0))
+    np.testing.assert_array_equal(answered, np.isfinite(values["y"]))
+    if linkage == "matching":
+        check(data, _dense_unlinking(data))
+    else:
+        check(data, np.eye(known.size) if linkage == "exact" else matched_responses(data))
+    filled = right_residuals(prepared(values, design, model, unit), clip_for(design)).vector
+    assert np.abs(filled - right_residuals(data, clip_for(design)).vector).max() > 1e-3
+
+
+def _dense_unlinking(data: PreparedRows) -> np.ndarray:
+    rest = np.eye(data.rows.count) - data.matching.toarray()
+    return sum(np.linalg.matrix_power(rest, j) for j in range(data.terms))
+
+
+@pytest.mark.usefixtures("both_ways")
+@pytest.mark.parametrize("weighted", [False, True])
+def test_slopes_and_counts_have_complete_rows_only(weighted: bool) -> None:
+    values, accuracy = make_data(LAYOUTS["large"])
+    values = punch_holes(values)
+    design = build_design("y ~ x + w", BOUNDS, None, {"x": (-0.4, 0.2)})
+    engine = TablePass(prepared(values, design, dpl.ELE(accuracy, block="block"))).without_missing()
+    (x, z), (known, answered), blocks = engine.data.whole(), engine.data.whole_present(), engine.data.blocks
+    weights = known * (blocks.a[engine.data.block_codes()] if weighted else 1.0)
+    one = np.vstack([np.ones(z.size), x])
+    h = np.vstack([np.ones(z.size), np.clip(x / np.array(design.half_widths)[:, None], -1, 1)])
+    sums = engine.own_rows(weighted).instrument_sums()
+    np.testing.assert_allclose(sums.matrix, (h * weights) @ one.T, atol=1e-9)
+    np.testing.assert_allclose([sums.known, sums.complete], [weights.sum(), weights @ answered], atol=1e-9)
+    around, edges = Predictor(np.array([0.1, 0.3, -0.2]), np.zeros(2), 1.0), np.array([0.2, 0.6])
+    found = engine.residual_counts(around, edges, ahead=weighted).counts[0]
+    both, residuals = known * answered > 0, np.abs(z - around.beta @ one)
+    assert found.tolist() == [*np.bincount(np.searchsorted(edges, residuals[both]), minlength=3), (~both).sum()]
 
 
 @pytest.mark.usefixtures("both_ways")
@@ -436,7 +497,8 @@ def test_what_is_found_ahead_is_what_passes_of_their_own_find(linkage: Any) -> N
         counts, own = engine.residual_counts(around, edges, ahead).counts, engine.own_rows(unit.fixes_blocks)
         compiled = ahead and kernel.KERNEL is not None
         assert (own.known is not None) == compiled
-        assert (design.response in engine.data.kept) == (compiled and unit.fixes_blocks and engine.data.has_partners)
+        stored = (design.response, False) in engine.data.kept
+        assert stored == (compiled and unit.fixes_blocks and engine.data.has_partners)
         sums, rest = own.instrument_sums(), engine.right_residuals(clip_for(design), MeatClip("row", np.ones(3), 0.3))
         found.append([counts, sums.matrix, sums.vector, rest.vector, rest.meat])
     for one, other in zip(*found, strict=True):

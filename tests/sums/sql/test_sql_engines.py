@@ -48,6 +48,7 @@ def make_table(seed: int = 0, keys: Any = None) -> pa.Table:
     rng = np.random.default_rng(seed)
     x, y = rng.uniform(-1.2, 1.2, N), rng.normal(size=N)
     x[3], x[50], x[90], x[91], x[92] = np.nan, np.inf, 1e300, -np.inf, -0.0
+    y[3], y[11], y[12] = np.nan, np.nan, np.inf
     return pa.table(
         {
             "x": pa.array(x, mask=np.arange(N) == 7),

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from dplinked.linkage import LinkageExposure
 from dplinked.privacy import noise
 from dplinked.privacy.noise_plan import NoisePlan, Part, allocate, make_room_for_draw
+from dplinked.privacy.quantities.residual_scale import residual_count_sensitivity
 from dplinked.privacy.spending import CURVATURE, VARIANCE, Spending
 from dplinked.privacy.symmetric import pack_symmetric, unpack_symmetric
 from dplinked.records import Record
@@ -33,6 +34,9 @@ _REGRESSOR_TOTALS = "regressor totals"
 _INSTRUMENT_TOTALS = "instrument totals"
 _SYMMETRIC_CORE = "symmetric matrix"
 _CORE = "instrument × regressors"
+_ROWS = "rows with all regressors"
+_COMPLETE = "complete rows"
+_LEAST_ANSWERED = 0.1  # share of responses that are taken to be there at least
 
 
 def response_total_sensitivity(R: float, exposure: LinkageExposure) -> float:
@@ -63,6 +67,15 @@ def instrument_total_sensitivity(h: float) -> float:
     Proof. ``h'Q1 = h'1`` since rows of Q sum to one; only row j's instrument changes, by at most 2h.
     """
     return 2.0 * h
+
+
+def row_total_sensitivity() -> float:
+    """Sensitivity of the number of rows with all regressors, each times a public weight of at most 1: the intercept's entry of H where others are dropped.
+
+    Proof. Whether a row counts is seen from its own regressors, and those of row j alone change: 1. Terms of the other sums go from ``ω u`` to ``ω' u'`` with ω
+    and ω' 0 or 1, so they change by no more than from u to u' where both count, or by the length of one of them; sensitivities of rows by themselves stay as they are.
+    """
+    return 1.0
 
 
 def regressor_total_sensitivity(E: float, exposure: LinkageExposure) -> float:
@@ -161,14 +174,19 @@ def plan_sums(
     *,
     matrix_only: bool = False,
     intervals: bool = False,
+    dropped: LinkageExposure | None = None,
 ) -> NoisePlan:
     """Plan the noise of (H, b) for μ in all, or of H alone.
 
-    For intervals, with few columns, H gets more of the budget: it must stand clear of its noise.
+    For intervals, with few columns, H gets more of the budget: it must stand clear of its noise. If rows with missing regressors are dropped, which
+    they are where no link enters, the number of the others is drawn too, and how many of them have a response; `dropped` says what one person can change about those.
     """
+    assert exposure.exact or dropped is None, "under links every row's regressors are needed"
     parts = instrument_parts(design, exposure, count, intervals)
     if matrix_only:
         parts = [part for part in parts if part.name not in (_RESPONSE_TOTAL, _INSTRUMENT_RESPONSE)]
+    if dropped is not None:
+        parts += row_parts(dropped, count)
     if not parts:  # an intercept alone: its matrix is n, public
         return NoisePlan((), mu)
     plan = allocate(parts, mu)
@@ -210,6 +228,20 @@ def instrument_parts(design: Design, exposure: LinkageExposure, count: int, inte
     core = instrument_matrix_sensitivity(h, E, exposure)
     parts.append(part(_CORE, d * d, core, slope, h * E * exposure.column_sum))
     return parts
+
+
+def row_parts(exposure: LinkageExposure, count: int) -> list[Part]:
+    """The numbers of rows with all regressors, and of complete ones, where others are dropped."""
+    importance, room = (INTERCEPT_GUESS * INTERCEPT_EQUATION) ** 2, rounding_slack(count, 1.0, 1)
+    return [
+        Part(_ROWS, 1, row_total_sensitivity() + room, importance),
+        Part(_COMPLETE, 1, residual_count_sensitivity(exposure) + room, importance / 4.0),
+    ]
+
+
+def share_answered(known: float, complete: float) -> float:
+    """The share of rows with a response, among those with all regressors, from noisy numbers of both."""
+    return min(1.0, max(_LEAST_ANSWERED, complete / max(known, 1.0)))
 
 
 def _use_joint_distance(design: Design, plan: NoisePlan) -> NoisePlan:
@@ -319,6 +351,9 @@ def release_curvature(
 ) -> ReleasedSums:
     """Release H alone, beside a descent or for the second stage; b is then 0, with no claim to it.
 
+    Where missing cells are dropped, H is that of rows with all regressors, times the share of responses among them. That share is taken to be the same in all rows: what is
+    wrong with it counts for the way that is left to go only, like all that is wrong with the slope of the second stage.
+
     Privacy
     -------
     As :func:`release_sums`, with the parts of H alone.
@@ -356,7 +391,10 @@ def _draw(
     private: ClippedSums, spending: Spending, mu: float, *, matrix_only: bool = False, intervals: bool
 ) -> ReleasedSums:
     sums, design, exposure = private.sums, private.design, private.exposure
-    plan = spending.note(plan_sums(design, exposure, sums.count, mu, matrix_only=matrix_only, intervals=intervals))
+    plan = plan_sums(
+        design, exposure, sums.count, mu, matrix_only=matrix_only, intervals=intervals, dropped=private.dropped
+    )
+    spending.note(plan)
     d, first = len(design.columns), int(design.intercept)
     symmetric = is_symmetric(design, exposure)
     core = sums.matrix[first:, first:]
@@ -367,6 +405,8 @@ def _draw(
         _INSTRUMENT_TOTALS: sums.matrix[first:, 0],
         _SYMMETRIC_CORE: pack_symmetric(core),
         _CORE: core.ravel(),
+        _ROWS: np.array([sums.known]),
+        _COMPLETE: np.array([sums.complete]),
     }
     noisy = {}
     if plan.parts:
@@ -376,7 +416,9 @@ def _draw(
 
     matrix, matrix_scale = np.zeros_like(sums.matrix), np.zeros_like(sums.matrix)
     vector, vector_scale = np.zeros_like(sums.vector), np.zeros_like(sums.vector)
-    if first:
+    if first and private.dropped is not None:
+        matrix[0, 0], matrix_scale[0, 0] = noisy[_ROWS][0], plan.scale(_ROWS)
+    elif first:
         matrix[0, 0] = sums.matrix[0, 0]  # rows times the weights of their groups, public
     if first and not matrix_only:
         vector[0], vector_scale[0] = noisy[_RESPONSE_TOTAL][0], plan.scale(_RESPONSE_TOTAL)
@@ -394,4 +436,7 @@ def _draw(
             columns = _REGRESSOR_TOTALS if symmetric else _INSTRUMENT_TOTALS
             matrix[0, 1:], matrix_scale[0, 1:] = noisy[_REGRESSOR_TOTALS], plan.scale(_REGRESSOR_TOTALS)
             matrix[1:, 0], matrix_scale[1:, 0] = noisy[columns], plan.scale(columns)
+    if private.dropped is not None:
+        answered = share_answered(noisy[_ROWS][0], noisy[_COMPLETE][0])
+        matrix, matrix_scale = answered * matrix, answered * matrix_scale
     return ReleasedSums(matrix, vector, matrix_scale, vector_scale, symmetric, np.zeros_like(vector))

@@ -2,19 +2,28 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 from numpy.typing import NDArray
 
-from dplinked.linkage import EXACT
+from dplinked.linkage import EXACT, LinkageExposure
 from dplinked.privacy import noise
-from dplinked.privacy.noise_plan import NoisePlan, Part, make_room_for_draw
-from dplinked.privacy.quantities.instrument import ReleasedSums, symmetric_matrix_sensitivity
+from dplinked.privacy.noise_plan import NoisePlan, Part, allocate, make_room_for_draw
+from dplinked.privacy.quantities.instrument import (
+    ReleasedSums,
+    row_parts,
+    share_answered,
+    symmetric_matrix_sensitivity,
+)
 from dplinked.privacy.spending import Spending
 from dplinked.privacy.symmetric import pack_symmetric, unpack_symmetric
 from dplinked.sums.linked_rows import WhitenedGram
 from dplinked.sums.rounding import rounding_slack
 
 Floats = NDArray[np.float64]
+
+_FOR_ROWS = 0.03  # of the budget for the squares: each of the numbers of rows beside them
 
 
 def whitened_gram_sensitivity(norm: float) -> float:
@@ -26,12 +35,17 @@ def whitened_gram_sensitivity(norm: float) -> float:
     return symmetric_matrix_sensitivity(norm, EXACT)
 
 
-def plan_whitened_gram(entries: int, norm: float, count: int, mu: float) -> NoisePlan:
-    """Plan the noise of the squares of rows of so many entries (p)."""
+def plan_whitened_gram(
+    entries: int, norm: float, count: int, mu: float, counted: LinkageExposure | None = None
+) -> NoisePlan:
+    """Plan the noise of the squares of rows of so many entries (p), and of the numbers of rows that are `counted` beside them, if there are."""
     packed = entries * (entries + 1) // 2
     sensitivity = whitened_gram_sensitivity(norm) + rounding_slack(count, 2.0 * norm**2, packed)
-    part = Part("whitened matrix", packed, sensitivity, 1.0, sensitivity / mu)
-    return make_room_for_draw(NoisePlan((part,), mu), 2.0 * count * norm**2)
+    parts = [Part("whitened matrix", packed, sensitivity, 1.0)]
+    if counted is not None:
+        for part in row_parts(counted, count):
+            parts.append(replace(part, importance=(_FOR_ROWS * sensitivity / part.sensitivity) ** 2))
+    return make_room_for_draw(allocate(parts, mu), 2.0 * count * max(1.0, norm**2))
 
 
 def release_whitened_gram(private: WhitenedGram, spending: Spending, share: float) -> ReleasedSums:
@@ -39,11 +53,14 @@ def release_whitened_gram(private: WhitenedGram, spending: Spending, share: floa
 
     Privacy
     -------
-    μ-GDP for its share of the budget, for the matrix and the norm that rows were whitened with, which are public by then.
+    μ-GDP for its share of the budget, for the matrix and the norm that rows were whitened with, which are public by then. If rows are counted, their numbers are drawn
+    beside, as in :func:`~dplinked.privacy.quantities.instrument.release_curvature`.
     """
-    p = private.matrix.shape[0]
-    plan = spending.note(plan_whitened_gram(p, private.norm, private.rows, spending.take(share)))
-    drawn = noise.add_gaussian(pack_symmetric(private.matrix), plan.scales())
-    none = np.zeros(p)
-    scale = unpack_symmetric(plan.parts[0].scale, p)
-    return ReleasedSums(unpack_symmetric(drawn, p), none, scale, none, True, none)
+    p, none, counted = private.matrix.shape[0], np.zeros(private.matrix.shape[0]), private.counted
+    exposure = None if counted is None else private.exposure
+    plan = spending.note(plan_whitened_gram(p, private.norm, private.rows, spending.take(share), exposure))
+    values = np.concatenate([pack_symmetric(private.matrix), np.array(counted or ())])
+    drawn = noise.add_gaussian(values, plan.scales())
+    answered = 1.0 if counted is None else share_answered(*drawn[-2:])
+    matrix = answered * unpack_symmetric(drawn[: p * (p + 1) // 2], p)
+    return ReleasedSums(matrix, none, answered * unpack_symmetric(plan.parts[0].scale, p), none, True, none)

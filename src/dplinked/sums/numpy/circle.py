@@ -24,6 +24,7 @@ Floats = NDArray[np.float64]
 Seen = NDArray[np.uint32]  # how many rows of each block lie before a row
 
 _LARGEST = 2**31 - 1  # a response is kept as a whole number of up to this size
+GAP = -(2**31)  # and a missing one, where it is dropped, as this
 _MOST_ROWS = 2**31  # of a block, whose ranks are kept in 32 bits
 _MOST_COUNTERS = 8  # per row of a piece; where blocks lie further apart, only those that occur are counted
 _ROUNDS = 4
@@ -38,7 +39,7 @@ class Circle:
     Attributes
     ----------
     values
-        Responses as whole numbers (n): ``middle + unit·value`` is a response, to nine digits of its bounds.
+        Responses as whole numbers (n): ``middle + unit·value`` is a response, to nine digits of its bounds. `GAP` is none.
     starts
         Where the responses of each block begin, and at last where they end (blocks + 1).
     order
@@ -63,15 +64,15 @@ def to_whole(z: Floats, middle: float, unit: float) -> Floats:
 
 def make_circle(data: PreparedRows) -> Circle:
     """Read the responses and put them into circles; they are kept for later passes."""
-    if data.design.response not in data.kept:
+    if (data.design.response, data.dropped) not in data.kept:
         keep_circle(data, _read_circle(data))
-    circle: Circle = data.kept[data.design.response]
+    circle: Circle = data.kept[data.design.response, data.dropped]
     return circle
 
 
 def keep_circle(data: PreparedRows, circle: Circle) -> None:
     """Keep a circle that has all responses for later passes."""
-    data.kept[data.design.response] = circle
+    data.kept[data.design.response, data.dropped] = circle
 
 
 def _read_circle(data: PreparedRows) -> Circle:
@@ -99,10 +100,11 @@ def empty_circle(data: PreparedRows) -> Circle:
 def store_responses(alone: PreparedRows, piece: Piece, circle: Circle) -> None:
     """Write the responses of rows into their slots; `alone` has no columns but the response's."""
     if kernel.KERNEL is not None:
-        kernel.store_responses(alone.design, piece, circle.middle, circle.unit, circle.values)
+        kernel.store_responses(alone.design, piece, circle.middle, circle.unit, circle.values, alone.dropped)
         return
     for strip in alone.strips(piece):
-        circle.values[strip.slots] = to_whole(strip.z, circle.middle, circle.unit)
+        whole = to_whole(strip.z, circle.middle, circle.unit)
+        circle.values[strip.slots] = np.where(np.broadcast_to(strip.answered, whole.shape) > 0.0, whole, GAP)
 
 
 def responses_alone(data: PreparedRows) -> PreparedRows:

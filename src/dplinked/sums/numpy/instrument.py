@@ -6,6 +6,7 @@ Under exchangeable linkage errors ``h'Qx = a Σ h_i x_i' + o s_h s_x'`` in each 
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -22,12 +23,17 @@ Floats = NDArray[np.float64]
 
 
 def instrument_sums(data: PreparedRows) -> PrivateSums:
-    """``h'QX`` and ``h'z`` with the design's instruments h; the intercept comes first."""
+    """``h'QX`` and ``h'z`` with the design's instruments h; the intercept comes first.
+
+    Rows with a missing regressor can be dropped where rows are by themselves; under links their cells are those of others too.
+    """
     design = data.design
+    assert not (data.dropped and data.has_links), "under links every row's regressors are needed"
     if data.matching is not None:
         return _matched_sums(data)
     if kernel.KERNEL is not None:
-        sums, totals = sum_tiles(data, partial(kernel.InstrumentSums, design, data.blocks, data.large), "Summing")
+        begin = partial(kernel.InstrumentSums, design, data.blocks, data.large, dropped=data.dropped)
+        sums, totals = sum_tiles(data, begin, "Summing")
         if totals.arrays:
             counted = totals.arrays[:: 1 + data.large]  # the arrays in between have what rounding lost
             data.kept[SHARES] = [array[-1].astype(np.uint32) for array in counted]
@@ -38,7 +44,7 @@ def instrument_sums(data: PreparedRows) -> PrivateSums:
 
 def complete_sums(data: PreparedRows, sums: Sums, totals: Totals) -> PrivateSums:
     """What links within blocks add to the sums of rows, and the border of the intercept."""
-    design, d, (core, b, sum_h, sum_x, sum_z) = data.design, len(data.design.columns), sums
+    design, d, (core, b, sum_h, sum_x, sum_z, known, complete) = data.design, len(data.design.columns), sums
     blocks, weight, symmetric = data.blocks, None, data.design.half_widths is None
     if blocks is not None and totals.arrays and d:
         o = blocks.o if blocks.weights is None else blocks.weights * blocks.o
@@ -46,6 +52,9 @@ def complete_sums(data: PreparedRows, sums: Sums, totals: Totals) -> PrivateSums
     if blocks is not None and blocks.weights is not None:
         weight = blocks.total_weight
     core = symmetrise(core) if symmetric else core
+    if data.dropped:  # h'z is no matter of these sums
+        own = add_border(design, data.rows.count, core, np.zeros_like(b), sum_h, sum_x, 0.0, float(known))
+        return replace(own, known=float(known), complete=float(complete))
     return add_border(design, data.rows.count, core, b, sum_h, sum_x, float(sum_z), weight)
 
 
@@ -63,12 +72,15 @@ def _sum_strips(data: PreparedRows) -> tuple[Sums, Totals]:
         h = totalled[-d:] if d else totalled
         weighted = x * (1.0 if blocks is None else strip.take(blocks.a))
         # x is a copy also where a is 1: NumPy multiplies an array by itself slowly
+        heavy = np.broadcast_to(strip.known, z.shape)
         if blocks is not None and blocks.weights is not None:
-            heavy = strip.take(blocks.weights)
-            h, x, z = h * heavy, x * heavy, z * heavy
+            heavy = heavy * strip.take(blocks.weights)
+        h, x, z = h * heavy, x * heavy, z * heavy
         sum_x = np.add.reduce(x, axis=1)
         sum_h = sum_x if symmetric else np.add.reduce(h, axis=1)
-        return [np.dot(h, weighted.T), np.dot(h, strip.z), sum_h, sum_x, np.asarray(np.add.reduce(z))], totalled
+        rows = np.asarray(np.add.reduce(heavy)), np.asarray(np.add.reduce(heavy * strip.answered))
+        totals = [sum_h, sum_x, np.asarray(np.add.reduce(z)), *rows]
+        return [np.dot(h, weighted.T), np.dot(h, strip.z), *totals], totalled
 
     linked = blocks is not None and bool(blocks.o.any())
     return sum_strips(data, work, d * (1 if symmetric else 2) if linked else 0, "Summing")

@@ -17,6 +17,7 @@
 #define ROUNDS 4           /* of a permutation, as circle.py has it */
 #define LEAST_ETA -30.0    /* as family.py has it */
 #define ROOM (1.0 + 1e-12) /* for the last digits of a norm */
+#define GAP INT32_MIN      /* stands for a missing response in a circle, as circle.py has it */
 
 #if defined(__GNUC__) && !defined(__clang__) && defined(__x86_64__) && defined(__GLIBC__)
 #define FOR_ALL_MACHINES __attribute__((target_clones("avx512f", "avx2", "default")))
@@ -57,6 +58,13 @@ INLINE void scale_cells(const double *restrict cells, const Scaling *s, int64_t 
     if (scale != 1.0)
         for (int64_t i = 0; i < rows; i++)
             x[i] /= scale;
+}
+
+/* A cell that is not finite is missing: keep what is there, and turn the rest of `kept` into zeros. */
+INLINE void keep_present(const double *restrict cells, int64_t rows, double *restrict kept)
+{
+    for (int64_t i = 0; i < rows; i++)
+        kept[i] = fabs(cells[i]) <= DBL_MAX ? kept[i] : 0.0;
 }
 
 INLINE void clip_instrument(const double *restrict x, double half, int64_t rows, double *restrict h)
@@ -319,23 +327,25 @@ INLINE void shuffle_all(uint32_t *restrict ranks, int64_t count, uint32_t size, 
     }
 }
 
-/* Sum of clipped residuals around a line. */
+/* Sum of clipped residuals around a line; a response that is missing adds nothing. */
 INLINE double add_clipped(const double *restrict z, int64_t count, double line, double width)
 {
     double sum = 0.0;
 #pragma omp simd reduction(+ : sum)
-    for (int64_t i = 0; i < count; i++)
-        sum += clip_residual(z[i] - line, width);
+    for (int64_t i = 0; i < count; i++) {
+        const double value = clip_residual(z[i] - line, width);
+        sum += value == value ? value : 0.0;
+    }
     return sum;
 }
 
-/* `count` responses of a block's circle from a place on; after the last comes the first. */
+/* `count` responses of a block's circle from a place on; after the last comes the first. Missing ones are NaN. */
 INLINE void unroll(const int32_t *circle, int64_t size, int64_t place, int64_t count, const Clip *c, double *restrict z)
 {
     for (int64_t done = 0, some; done < count; done += some, place = 0) {
         some = size - place < count - done ? size - place : count - done;
         for (int64_t i = 0; i < some; i++)
-            z[done + i] = c->middle + c->unit * circle[place + i];
+            z[done + i] = circle[place + i] == GAP ? NAN : c->middle + c->unit * circle[place + i];
     }
 }
 
@@ -397,16 +407,17 @@ double dplinked_nearby(void) { return NEARBY; }
 /* Numbers that a pass over so many columns works with. */
 int64_t dplinked_workspace(int64_t columns) { return (3 * columns + 3) * STRIDE + 2 * columns + 3; }
 
-/* `a` has the weights of products, those of blocks in `weights` included; these weigh the other sums. Returns 0 where a code is no block's
- * number, else 1. */
+/* `a` has the weights of products, those of blocks in `weights` included; these weigh the other sums. If they are `dropped`, rows with a missing
+ * regressor weigh 0. The weights' total, and that of rows with a response, come last. Returns 0 where a code is no block's number, else 1. */
 FOR_ALL_MACHINES int dplinked_sum(int64_t rows, int64_t columns, const double *const *cells, const Scaling *scaling, int clipped,
-                                  int64_t blocks, const int32_t *codes, const double *a, const double *weights, double *totals,
+                                  int dropped, int64_t blocks, const int32_t *codes, const double *a, const double *weights, double *totals,
                                   double *lost, double *sums, double *workspace)
 {
     const int64_t d = columns;
     double *x = workspace, *h = clipped ? x + d * STRIDE : x, *weighted = x + 2 * d * STRIDE, *z = weighted + d * STRIDE;
+    const int weighed = weights || dropped;
     double weight[CHUNK];
-    double *b = sums + d * d, *sum_h = b + d, *sum_x = sum_h + d, *sum_z = sum_x + d;
+    double *b = sums + d * d, *sum_h = b + d, *sum_x = sum_h + d, *sum_z = sum_x + d, *sum_weight = sum_z + 1, *sum_complete = sum_z + 2;
     Totals t = {totals, lost, z + STRIDE, (clipped ? 2 * d : d) + 1, -1, 1};
     for (int64_t first = 0; first < rows; first += CHUNK) {
         const int64_t n = rows - first < CHUNK ? rows - first : CHUNK;
@@ -421,10 +432,15 @@ FOR_ALL_MACHINES int dplinked_sum(int64_t rows, int64_t columns, const double *c
         }
         scale_cells(cells[d] + first, scaling + d, n, z);
         weigh(x, code, a, same, d, n, weighted);
-        for (int64_t i = 0; weights && i < n; i++) {
-            weight[i] = weights[code[i]];
+        for (int64_t i = 0; weighed && i < n; i++)
+            weight[i] = weights ? weights[code[i]] : 1.0;
+        for (int64_t j = 0; dropped && j < d; j++)
+            keep_present(cells[j] + first, n, weight);
+        for (int64_t j = 0; dropped && j < d; j++)
+            for (int64_t i = 0; i < n; i++)
+                weighted[j * STRIDE + i] = weight[i] == 0.0 ? 0.0 : weighted[j * STRIDE + i];
+        for (int64_t i = 0; weighed && i < n; i++)
             z[i] *= weight[i];
-        }
         for (int64_t j = 0; j < d; j++) {
             const double *hj = h + j * STRIDE;
             int64_t k = clipped ? 0 : j;
@@ -433,11 +449,16 @@ FOR_ALL_MACHINES int dplinked_sum(int64_t rows, int64_t columns, const double *c
             for (; k < d; k++)
                 sums[j * d + k] += multiply(hj, weighted + k * STRIDE, n);
             b[j] += multiply(hj, z, n);
-            sum_h[j] += weights ? multiply(hj, weight, n) : add_up(hj, n);
+            sum_h[j] += weighed ? multiply(hj, weight, n) : add_up(hj, n);
             if (clipped)
-                sum_x[j] += weights ? multiply(x + j * STRIDE, weight, n) : add_up(x + j * STRIDE, n);
+                sum_x[j] += weighed ? multiply(x + j * STRIDE, weight, n) : add_up(x + j * STRIDE, n);
         }
         *sum_z += add_up(z, n);
+        *sum_weight += weighed ? add_up(weight, n) : n;
+        if (dropped) {
+            keep_present(cells[d] + first, n, weight);
+            *sum_complete += add_up(weight, n);
+        }
         if (totals && same)
             add_run(&t, code ? code[0] : 0, x, n);
         else if (totals)
@@ -473,25 +494,30 @@ FOR_ALL_MACHINES int dplinked_slots(int64_t rows, const int32_t *codes, int64_t 
     return 1;
 }
 
-/* Put the responses of rows into their slots. */
-FOR_ALL_MACHINES void dplinked_store(int64_t rows, const double *const *cells, const Scaling *scaling, const Clip *c, const int64_t *slots,
-                                     int32_t *values)
+/* Put the responses of rows into their slots; a GAP for those that are missing, if they are `dropped`. */
+FOR_ALL_MACHINES void dplinked_store(int64_t rows, int dropped, const double *const *cells, const Scaling *scaling, const Clip *c,
+                                     const int64_t *slots, int32_t *values)
 {
-    double z[CHUNK];
+    double z[CHUNK], kept[CHUNK];
     for (int64_t first = 0; first < rows; first += CHUNK) {
         const int64_t n = rows - first < CHUNK ? rows - first : CHUNK;
         scale_cells(cells[0] + first, scaling, n, z);
         for (int64_t i = 0; i < n; i++)
-            values[slots[first + i]] = (int32_t)to_whole(z[i], c);
+            kept[i] = 1.0;
+        if (dropped)
+            keep_present(cells[0] + first, n, kept);
+        for (int64_t i = 0; i < n; i++)
+            values[slots[first + i]] = kept[i] == 0.0 ? GAP : (int32_t)to_whole(z[i], c);
     }
 }
 
 /* Residuals around a line, clipped unless the limit is infinite, times instruments; `squared` are weights of the contributions if rows are
  * squared, `totals` are there if blocks are totalled. If the line is `mixed`, slopes count for the block's `a` only, and totals go on with those
  * of instruments and of slopes'x, by which what is missing of the line can be told. A `whitening` matrix puts whitened instruments, times what
- * a row counts, in the place of (1, h). Returns 0 where a code is no block's number or a slot is
+ * a row counts, in the place of (1, h). If they are `dropped`, residuals with missing responses are 0, and so is all that rows with a missing
+ * regressor add. Returns 0 where a code is no block's number or a slot is
  * another block's, else 1. */
-FOR_ALL_MACHINES int dplinked_residuals(int64_t rows, int64_t columns, int intercept, int mixed, const double *const *cells, const Scaling *scaling,
+FOR_ALL_MACHINES int dplinked_residuals(int64_t rows, int64_t columns, int intercept, int mixed, int dropped, const double *const *cells, const Scaling *scaling,
                                         const double *slopes, const Clip *c, const double *whitening, int64_t blocks,
                                         const int32_t *codes, const double *a, const double *o, const double *weights, const int64_t *starts, const int64_t *slots,
                                         const int32_t *values, const double *squared, double *totals, double *lost, double *sums,
@@ -541,6 +567,8 @@ FOR_ALL_MACHINES int dplinked_residuals(int64_t rows, int64_t columns, int inter
             if (!curved)
                 clip_all(z, width, n);
         }
+        if (dropped)
+            keep_present(cells[d] + first, n, z);
         for (int64_t start = 0, stop; values && start < n; start = stop) {
             const int64_t block = code[start], where = starts[block], size = starts[block + 1] - where;
             for (stop = start + 1; stop < n && code[stop] == block;)
@@ -551,6 +579,8 @@ FOR_ALL_MACHINES int dplinked_residuals(int64_t rows, int64_t columns, int inter
         }
         for (int64_t i = 0; weights && i < n; i++)
             z[i] *= weights[code[i]];
+        for (int64_t j = 0; dropped && j < d; j++)
+            keep_present(cells[j] + first, n, z);
         for (int64_t i = 0; i < n; i++)
             lengths[i] = 0.0;
         for (int64_t j = 0; j < p; j++) {
@@ -634,9 +664,10 @@ FOR_ALL_MACHINES int dplinked_curve(int64_t rows, int64_t columns, int intercept
     return 1;
 }
 
-/* The upper triangle of the sum of u u' over whitened rows, each times what it counts and, if there are `weights`, the weight of its block. Returns
+/* The upper triangle of the sum of u u' over whitened rows, each times what it counts and, if there are `weights`, the weight of its block; rows with a
+ * missing regressor count 0 if they are `dropped`. Returns
  * 0 where a code is no block's number, else 1. */
-FOR_ALL_MACHINES int dplinked_squares(int64_t rows, int64_t columns, int intercept, const double *const *cells, const Scaling *scaling,
+FOR_ALL_MACHINES int dplinked_squares(int64_t rows, int64_t columns, int intercept, int dropped, const double *const *cells, const Scaling *scaling,
                                       const double *whitening, double reach, int64_t blocks, const int32_t *codes, const double *weights,
                                       double *sums, double *workspace)
 {
@@ -654,6 +685,8 @@ FOR_ALL_MACHINES int dplinked_squares(int64_t rows, int64_t columns, int interce
         whiten(h, whitening, reach, p, n, u, counted);
         for (int64_t i = 0; weights && i < n; i++)
             counted[i] *= weights[codes[first + i]];
+        for (int64_t j = 0; dropped && j < d; j++)
+            keep_present(cells[j] + first, n, counted);
         for (int64_t j = 0; j < p; j++) {
             for (int64_t i = 0; i < n; i++)
                 weighted[i] = u[j * STRIDE + i] * counted[i];
@@ -664,11 +697,13 @@ FOR_ALL_MACHINES int dplinked_squares(int64_t rows, int64_t columns, int interce
     return 1;
 }
 
-/* Rows by the size of their residuals |z - level - share * slopes'x|, between increasing edges. */
-FOR_ALL_MACHINES void dplinked_counts(int64_t rows, int64_t columns, const double *const *cells, const Scaling *scaling, const double *slopes,
-                                      double level, double share, int64_t bins, const double *edges, int64_t *counts, double *workspace)
+/* Rows by the size of their residuals |z - level - share * slopes'x|, between increasing edges. If they are `dropped`, those with a
+ * missing cell are counted apart, at the end. */
+FOR_ALL_MACHINES void dplinked_counts(int64_t rows, int64_t columns, int dropped, const double *const *cells, const Scaling *scaling,
+                                      const double *slopes, double level, double share, int64_t bins, const double *edges, int64_t *counts,
+                                      double *workspace)
 {
-    double z[CHUNK], line[CHUNK];
+    double z[CHUNK], line[CHUNK], known[CHUNK];
     int64_t bin[CHUNK];
     for (int64_t first = 0; first < rows; first += CHUNK) {
         const int64_t n = rows - first < CHUNK ? rows - first : CHUNK;
@@ -680,7 +715,11 @@ FOR_ALL_MACHINES void dplinked_counts(int64_t rows, int64_t columns, const doubl
             z[i] = fabs(z[i] - level - share * line[i]);
         find_bins(edges, bins - 1, z, n, bin);
         for (int64_t i = 0; i < n; i++)
-            counts[bin[i]]++;
+            known[i] = 1.0;
+        for (int64_t j = 0; dropped && j <= columns; j++)
+            keep_present(cells[j] + first, n, known);
+        for (int64_t i = 0; i < n; i++)
+            counts[known[i] == 0.0 ? bins : bin[i]]++;
     }
 }
 

@@ -47,21 +47,23 @@ def _load() -> Any:
         if library.dplinked_partners() != PARTNERS or library.dplinked_nearby() != NEAR:
             return None
         library.dplinked_workspace.argtypes, library.dplinked_workspace.restype = [whole], whole
-        library.dplinked_sum.argtypes = [whole, whole, pointer, pointer, ctypes.c_int, whole, *[pointer] * 7]
+        library.dplinked_sum.argtypes = [
+            whole, whole, pointer, pointer, ctypes.c_int, ctypes.c_int, whole, *[pointer] * 7
+        ]  # fmt: skip
         library.dplinked_slots.argtypes = [whole, pointer, whole, *[pointer] * 3]
-        library.dplinked_store.argtypes = [whole, *[pointer] * 5]
+        library.dplinked_store.argtypes = [whole, ctypes.c_int, *[pointer] * 5]
         library.dplinked_residuals.argtypes = [
-            whole, whole, ctypes.c_int, ctypes.c_int, *[pointer] * 5, whole, *[pointer] * 12
+            whole, whole, *[ctypes.c_int] * 3, *[pointer] * 5, whole, *[pointer] * 12
         ]  # fmt: skip
         library.dplinked_squares.argtypes = [
-            whole, whole, ctypes.c_int, *[pointer] * 3, ctypes.c_double, whole, *[pointer] * 4
+            whole, whole, ctypes.c_int, ctypes.c_int, *[pointer] * 3, ctypes.c_double, whole, *[pointer] * 4
         ]  # fmt: skip
         library.dplinked_curve.argtypes = [
             whole, whole, ctypes.c_int, *[pointer] * 4, whole, *[pointer] * 4
         ]  # fmt: skip
         library.dplinked_places.argtypes = [whole, whole, *[pointer] * 4, whole, *[pointer] * 2]
         library.dplinked_counts.argtypes = [
-            whole, whole, *[pointer] * 3, ctypes.c_double, ctypes.c_double, whole, *[pointer] * 3
+            whole, whole, ctypes.c_int, *[pointer] * 3, ctypes.c_double, ctypes.c_double, whole, *[pointer] * 3
         ]  # fmt: skip
     except (OSError, AttributeError):
         return None
@@ -74,8 +76,8 @@ KERNEL: Any = _load()
 class _Columns:
     """The columns of a design as the kernel takes them: cells as the data has them, and how they are scaled."""
 
-    def __init__(self, design: Design) -> None:
-        self.design, self.count = design, len(design.columns)
+    def __init__(self, design: Design, *, dropped: bool = False) -> None:
+        self.design, self.count, self.dropped = design, len(design.columns), dropped
         self._scaling = np.array([_scaling(design, k) for k in range(self.count + 1)])
         self._workspace = np.empty(KERNEL.dplinked_workspace(self.count))
 
@@ -90,7 +92,7 @@ class _Columns:
         return self._workspace.ctypes.data
 
     def cells(self, tile: Piece) -> list[Floats]:
-        """The columns of a tile, the response last. Those that are computed from others come from NumPy, scaled already."""
+        """The columns of a tile, the response last. Those that are computed from others come from NumPy, scaled already; NaN where a cell is missing, if rows are dropped for that."""
         columns = (*self.design.columns, self.design.response)
         made = np.empty((sum(column.plain is None for column in columns), tile.count))
         numbers, rest = self.design.numbers(tile.raw) if len(made) else {}, iter(made)
@@ -99,6 +101,8 @@ class _Columns:
             if column.plain is None:
                 cells.append(next(rest))
                 column.write(numbers, tile.levels, cells[-1])
+                if self.dropped:
+                    cells[-1][~column.present(tile.raw, tile.levels)] = math.nan
             else:
                 cells.append(np.require(tile.raw[column.plain], np.float64, ["C", "A"]))
         return cells
@@ -115,10 +119,12 @@ class InstrumentSums:
         The blocks, if there are any.
     compensated
         Whether totals keep what rounding loses (Neumaier), in a second array.
+    dropped
+        Whether rows with a missing regressor weigh 0.
     """
 
-    def __init__(self, design: Design, blocks: Blocks | None, compensated: bool) -> None:
-        self._columns, self._clipped = _Columns(design), design.half_widths is not None
+    def __init__(self, design: Design, blocks: Blocks | None, compensated: bool, *, dropped: bool = False) -> None:
+        self._columns, self._clipped = _Columns(design, dropped=dropped), design.half_widths is not None
         self._a, self._weights = np.ones(1), None
         if blocks is not None:
             self._weights = None if blocks.weights is None else np.require(blocks.weights, np.float64, ["C", "A"])
@@ -134,20 +140,20 @@ class InstrumentSums:
         return [array.T for array in self._arrays]
 
     def add(self, tile: Piece) -> list[Floats]:
-        """Sum a tile: ``Σ wa h x'``, ``Σ w h z``, ``Σ w h``, ``Σ w x`` and ``Σ w z``. The rows are also added to the totals of their blocks."""
+        """Sum a tile: ``Σ wa h x'``, ``Σ w h z``, ``Σ w h``, ``Σ w x``, ``Σ w z``, ``Σ w`` and, of rows with a response, ``Σ w``. The rows are also added to the totals of their blocks."""
         d, codes = self._columns.count, _codes(tile)
         cells = self._columns.cells(tile)
-        sums = np.zeros(d * d + 3 * d + 1)
+        sums = np.zeros(d * d + 3 * d + 3)
         done = KERNEL.dplinked_sum(
-            tile.count, d, _pointers(cells), self._columns.scaling, self._clipped, self._a.size, _address(codes),
+            tile.count, d, _pointers(cells), self._columns.scaling, self._clipped, self._columns.dropped, self._a.size, _address(codes),
             _address(self._a), _address(self._weights), *_addresses(self._arrays), _address(sums), self._columns.workspace,
         )  # fmt: skip
         _check(done)
-        core, b, sum_h, sum_x, sum_z = np.split(sums, np.cumsum([d * d, d, d, d]))
+        core, b, sum_h, sum_x, (sum_z, known, complete) = np.split(sums, np.cumsum([d * d, d, d, d]))
         core = core.reshape(d, d)
         if not self._clipped:
             core, sum_x = core + np.triu(core, 1).T, sum_h
-        return [core, b, sum_h, sum_x, sum_z[0]]
+        return [core, b, sum_h, sum_x, sum_z, known, complete]
 
 
 class ResidualSums:
@@ -169,6 +175,8 @@ class ResidualSums:
         Whether totals keep what rounding loses (Neumaier), in a second array.
     mixed
         Whether slopes count for the block's a only; then totals of instruments and of ``x'slopes`` come after those of terms.
+    dropped
+        Whether missing responses and rows with a missing regressor count 0.
     """
 
     def __init__(
@@ -181,8 +189,10 @@ class ResidualSums:
         circle: Circle | None,
         compensated: bool,
         mixed: bool = False,
+        dropped: bool = False,
     ) -> None:
-        self._columns, self._blocks, self._circle, self._mixed = _Columns(design), blocks, circle, mixed
+        self._columns, self._mixed = _Columns(design, dropped=dropped), mixed
+        self._blocks, self._circle = blocks, circle
         slopes, level = line
         self._slopes = np.array(slopes, np.float64)
         scale = (0.0, 1.0) if circle is None else (circle.middle, circle.unit)
@@ -211,8 +221,8 @@ class ResidualSums:
         a, o, weights = (None, None, None) if blocks is None else (blocks.a, blocks.o, blocks.weights)
         starts, slots, values = (None, None, None) if circle is None else (circle.starts, tile.slots, circle.values)
         done = KERNEL.dplinked_residuals(
-            tile.count, d, intercept, self._mixed, _pointers(cells), self._columns.scaling, _address(self._slopes), _address(self._clip),
-            _address(self._whitening), 1 if blocks is None else blocks.sizes.size, _address(codes), _address(a), _address(o), _address(weights),
+            tile.count, d, intercept, self._mixed, self._columns.dropped, _pointers(cells), self._columns.scaling,
+            _address(self._slopes), _address(self._clip), _address(self._whitening), 1 if blocks is None else blocks.sizes.size, _address(codes), _address(a), _address(o), _address(weights),
             _address(starts), _address(slots), _address(values), _address(self._squared), *_addresses(self._arrays),
             _address(sums), self._columns.workspace,
         )  # fmt: skip
@@ -255,10 +265,10 @@ class CurveSums:
 
 
 class WhitenedSquares:
-    """Sums of squares of whitened rows, tile by tile; `weights` are those of their blocks, if there are any."""
+    """Sums of squares of whitened rows, tile by tile; `weights` are those of their blocks, if there are any, and rows with a missing regressor may be `dropped`."""
 
-    def __init__(self, design: Design, whitening: Whitening, weights: Floats | None) -> None:
-        self._columns, self._norm = _Columns(design), whitening.norm
+    def __init__(self, design: Design, whitening: Whitening, weights: Floats | None, dropped: bool) -> None:
+        self._columns, self._norm = _Columns(design, dropped=dropped), whitening.norm
         self._matrix = np.array(whitening.matrix, np.float64, order="C")
         self._weights = None if weights is None else np.require(weights, np.float64, ["C", "A"])
         self.totals: list[Floats] = []
@@ -268,7 +278,7 @@ class WhitenedSquares:
         intercept, codes = int(self._columns.design.intercept), _codes(tile)
         cells, sums = self._columns.cells(tile), np.zeros_like(self._matrix)
         done = KERNEL.dplinked_squares(
-            tile.count, self._columns.count, intercept, _pointers(cells), self._columns.scaling, _address(self._matrix), self._norm,
+            tile.count, self._columns.count, intercept, self._columns.dropped, _pointers(cells), self._columns.scaling, _address(self._matrix), self._norm,
             0 if self._weights is None else self._weights.size, None if self._weights is None else _address(codes),
             _address(self._weights), _address(sums), self._columns.workspace,
         )  # fmt: skip
@@ -277,20 +287,22 @@ class WhitenedSquares:
 
 
 class ResidualCounts:
-    """Histograms of residuals, tile by tile."""
+    """Histograms of residuals, tile by tile; if rows are `dropped`, those with a missing cell are counted apart, at the end."""
 
-    def __init__(self, design: Design, slopes: Floats, level: float, share: float, edges: Floats) -> None:
-        self._columns, self._level, self._share = _Columns(design), level, share
+    def __init__(
+        self, design: Design, slopes: Floats, level: float, share: float, edges: Floats, *, dropped: bool = False
+    ) -> None:
+        self._columns, self._level, self._share = _Columns(design, dropped=dropped), level, share
         self._slopes, self._edges = np.array(slopes, np.float64), np.array(edges, np.float64)
         self.totals: list[Floats] = []
 
     def add(self, tile: Piece) -> list[NDArray[np.int64]]:
         """Count the rows of a tile by ``|z - level - share·x'slopes|`` (bins)."""
-        cells = self._columns.cells(tile)
-        counts = np.zeros(self._edges.size + 1, np.int64)
+        cells, bins = self._columns.cells(tile), self._edges.size + 1
+        counts = np.zeros(bins + self._columns.dropped, np.int64)
         KERNEL.dplinked_counts(
-            tile.count, self._columns.count, _pointers(cells), self._columns.scaling, _address(self._slopes), self._level,
-            self._share, counts.size, _address(self._edges), _address(counts), self._columns.workspace,
+            tile.count, self._columns.count, self._columns.dropped, _pointers(cells), self._columns.scaling, _address(self._slopes),
+            self._level, self._share, bins, _address(self._edges), _address(counts), self._columns.workspace,
         )  # fmt: skip
         return [counts]
 
@@ -323,13 +335,15 @@ def find_slots(codes: Codes, starts: NDArray[np.int64], seen: NDArray[np.uint32]
     return slots
 
 
-def store_responses(alone: Design, piece: Piece, middle: float, unit: float, values: NDArray[np.int32]) -> None:
-    """Write the responses of rows into their slots. The design has no columns but the response."""
-    columns = _Columns(alone)
+def store_responses(
+    alone: Design, piece: Piece, middle: float, unit: float, values: NDArray[np.int32], dropped: bool
+) -> None:
+    """Write the responses of rows into their slots, missing ones as gaps if they are `dropped`. The design has no columns but the response."""
+    columns = _Columns(alone, dropped=dropped)
     cells = columns.cells(piece)
     clip = np.array([0.0, 0.0, 0.0, 0.0, 0.0, middle, unit, 0.0, *_curve(None)])
     KERNEL.dplinked_store(
-        piece.count, _pointers(cells), columns.scaling, _address(clip), _address(piece.slots), _address(values)
+        piece.count, dropped, _pointers(cells), columns.scaling, _address(clip), _address(piece.slots), _address(values)
     )
 
 

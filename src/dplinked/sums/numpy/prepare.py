@@ -138,12 +138,17 @@ class Piece:
 
 @dataclass(frozen=True, repr=False)
 class Strip:
-    """A few thousand rows: scaled regressors (d×k), scaled responses (k), and the numbers and slots of :class:`Piece` (k)."""
+    """A few thousand rows: scaled regressors (d×k), scaled responses (k), and the numbers and slots of :class:`Piece` (k).
+
+    `known` and `answered` are 0 for rows with a missing regressor and for those with a missing response, if these are dropped.
+    """
 
     x: Floats
     z: Floats
     codes: Codes | None = None
     slots: Slots | None = None
+    known: Floats | float = 1.0
+    answered: Floats | float = 1.0
 
     def take(self, values: Floats) -> Floats:
         """The value of each row's block (k), or a single one if all rows lie in one block."""
@@ -170,6 +175,8 @@ class PreparedRows:
         How many terms unlink the matrix, see :func:`dplinked.sums.partners.unlinking_terms`.
     kept
         What later passes need again, by what it was made of; shared by all that is made from these rows.
+    dropped
+        Whether missing responses and rows with a missing regressor count 0, where a pass can do without them.
     """
 
     rows: Parts
@@ -180,6 +187,7 @@ class PreparedRows:
     fixed_blocks: bool = True
     terms: int | None = None
     kept: dict[Any, Any] = field(default_factory=dict)
+    dropped: bool = False
 
     @cached_property
     def large(self) -> bool:
@@ -194,6 +202,11 @@ class PreparedRows:
         """The same rows, each with its own response, weighed by the weight and the contrast of their groups if they are to be."""
         blocks = self.blocks.alone() if weighted and self.blocks is not None else None
         return replace(self.without_links(), blocks=blocks)
+
+    @property
+    def has_links(self) -> bool:
+        """Whether responses may be those of other rows."""
+        return self.matching is not None or (self.blocks is not None and bool(self.blocks.o.any()))
 
     @property
     def has_partners(self) -> bool:
@@ -219,13 +232,24 @@ class PreparedRows:
         for rows in piece.cut(STRIP):
             both = np.empty((len(self.design.columns) + 1, rows.count))
             self.design.fill_rows(rows.raw, rows.levels, both)
-            yield Strip(both[:-1], both[-1], rows.codes, rows.slots)
+            present = self.design.present(rows.raw, rows.levels) if self.dropped else (1.0, 1.0)
+            yield Strip(both[:-1], both[-1], rows.codes, rows.slots, *present)
 
     def whole(self) -> tuple[Floats, Floats]:
         """Scaled regressors (d×n) and responses (n) of all rows."""
-        pieces = (piece for part in range(self.rows.parts) for piece in self.pieces(part))
-        strips = [strip for piece in pieces for strip in self.strips(piece)]
+        strips = self._all_strips()
         return np.concatenate([strip.x for strip in strips], axis=1), np.concatenate([strip.z for strip in strips])
+
+    def whole_present(self) -> tuple[Floats, Floats]:
+        """What rows and responses count (n each): 0 for rows with a missing regressor, and for missing responses, if these are dropped."""
+        strips = self._all_strips()
+        known = [np.broadcast_to(strip.known, strip.z.shape) for strip in strips]
+        answered = [np.broadcast_to(strip.answered, strip.z.shape) for strip in strips]
+        return np.concatenate(known), np.concatenate(answered)
+
+    def _all_strips(self) -> list[Strip]:
+        pieces = (piece for part in range(self.rows.parts) for piece in self.pieces(part))
+        return [strip for piece in pieces for strip in self.strips(piece)]
 
     def block_codes(self) -> Codes:
         """Block number of each row."""
@@ -266,9 +290,11 @@ def _ids(rows: Parts, name: str) -> Any:
 
 
 def _level_codes(rows: Rows, name: str, levels: tuple[Any, ...]) -> Codes:
-    """Number of each row's level; undeclared ones count as the reference level, the first."""
+    """Number of each row's level, -1 for null cells; undeclared ones count as the reference level, the first."""
     codes, texts = encode_part(rows.keys(name))
-    return np.maximum(place_texts(texts, levels), 0)[codes]
+    places = np.maximum(place_texts(texts, levels), 0)
+    places[texts.is_null().to_numpy(zero_copy_only=False)] = -1
+    return places[codes]
 
 
 def _find_blocks(rows: Parts, linkage: ELE, unit: PrivacyUnit) -> Blocks:

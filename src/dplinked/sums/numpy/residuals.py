@@ -20,15 +20,20 @@ MEASURING, _VARIANCE = "Measuring residuals", "Variance"
 
 
 def residual_counts(data: PreparedRows, predictor: Predictor, edges: Floats) -> PrivateCounts:
-    """Histogram of the absolute residuals that rows have on their own, between increasing public edges; the last bin is open."""
-    data = data.without_links()
+    """Histogram of the absolute residuals that rows have on their own, between increasing public edges; the last bin is open.
+
+    If rows are dropped, it has those of complete ones, and then the number of others.
+    """
+    data, bins = data.without_links(), edges.size + 1
     if kernel.KERNEL is not None:
         (counts,), _ = sum_tiles(data, lambda: begin_counts(data, predictor, edges), MEASURING)
         return PrivateCounts(counts[None, :])
 
     def work(strip: Strip) -> tuple[Sums, None]:
-        residual = np.abs(_own_residuals(data, predictor, strip.x, strip.z))
-        return [np.bincount(np.searchsorted(edges, residual), minlength=edges.size + 1)[: edges.size + 1]], None
+        places = np.searchsorted(edges, np.abs(_own_residuals(data, predictor, strip.x, strip.z)))
+        if data.dropped:
+            places = np.where(strip.known * strip.answered, places, bins)
+        return [np.bincount(places, minlength=bins + data.dropped)], None
 
     (counts,), _ = sum_strips(data, work, 0, MEASURING)
     return PrivateCounts(counts[None, :])
@@ -37,7 +42,7 @@ def residual_counts(data: PreparedRows, predictor: Predictor, edges: Floats) -> 
 def begin_counts(data: PreparedRows, predictor: Predictor, edges: Floats) -> kernel.ResidualCounts:
     """What a thread counts tiles with."""
     slopes, level = _own_line(data, predictor)
-    return kernel.ResidualCounts(data.design, slopes, level, predictor.accuracy, edges)
+    return kernel.ResidualCounts(data.design, slopes, level, predictor.accuracy, edges, dropped=data.dropped)
 
 
 def row_meat(data: PreparedRows, predictor: Predictor, weights: Floats, norm: float) -> PrivateMeat:

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from dplinked.sums.border import symmetrise
 from dplinked.sums.numpy import kernel
 from dplinked.sums.numpy.circle import (
+    GAP,
     Circle,
     empty_circle,
     keep_circle,
@@ -66,7 +67,7 @@ def measure_ahead(data: PreparedRows, predictor: Predictor, edges: Floats) -> Pr
     (counts, *sums), totals = sum_tiles(own, lambda: _Ahead(own, predictor, edges, circle), MEASURING, order)
     if circle is not None:
         keep_circle(data, circle)
-    data.kept[OWN_ROWS] = data.design, data.blocks, complete_sums(own, sums, totals)
+    data.kept[OWN_ROWS] = data.design, data.blocks, data.dropped, complete_sums(own, sums, totals)
     return PrivateCounts(counts[None, :])
 
 
@@ -75,7 +76,7 @@ class _Ahead:
 
     def __init__(self, own: PreparedRows, predictor: Predictor, edges: Floats, circle: Circle | None) -> None:
         self._counts = begin_counts(own, predictor, edges)
-        self._sums = kernel.InstrumentSums(own.design, own.blocks, False)
+        self._sums = kernel.InstrumentSums(own.design, own.blocks, False, dropped=own.dropped)
         self._responses, self._circle = responses_alone(own), circle
         self.totals = self._sums.totals
 
@@ -87,9 +88,9 @@ class _Ahead:
 
 
 def known_sums(data: PreparedRows) -> PrivateSums | None:
-    """Sums of rows by themselves, weighed as fixed blocks say, if :func:`measure_ahead` found them for the same design and blocks."""
-    design, blocks, sums = data.kept.get(OWN_ROWS, (None, None, None))
-    return sums if design is data.design and blocks is data.blocks else None
+    """Sums of rows by themselves, weighed as fixed blocks say, if :func:`measure_ahead` found them for the same design, blocks and missing cells."""
+    design, blocks, dropped, sums = data.kept.get(OWN_ROWS, (None, None, None, None))
+    return sums if design is data.design and blocks is data.blocks and dropped is data.dropped else None
 
 
 def _sum_rows(data: PreparedRows, clip: ResidualClip, meat: MeatClip | None) -> tuple[Sums, Totals]:
@@ -99,7 +100,9 @@ def _sum_rows(data: PreparedRows, clip: ResidualClip, meat: MeatClip | None) -> 
     if kernel.KERNEL is not None:
         first = int(data.design.intercept)
         line = clip.beta[first:], float(clip.beta[:first].sum())
-        begin = partial(kernel.ResidualSums, data.design, line, clip, meat, data.blocks, circle, data.large)
+        begin = partial(
+            kernel.ResidualSums, data.design, line, clip, meat, data.blocks, circle, data.large, dropped=data.dropped
+        )
         (vector, squares), totals = sum_tiles(data, begin, _TITLE, order)
         return [vector, squares + np.triu(squares, 1).T], totals
 
@@ -115,13 +118,13 @@ def _row_terms(data: PreparedRows, clip: ResidualClip, circle: Circle | None, st
     """``(1, h_i)`` times what it is multiplied by, of each row of a strip (p×k)."""
     h, fitted, widths = _row_clips(data, clip, strip.x)
     z = strip.z if circle is None else circle.rounded(strip.z)
-    brackets = clip.cut(z - fitted, widths)
+    brackets = clip.cut(z - fitted, widths) * strip.answered
     if data.blocks is not None and circle is not None:
         o, met = strip.take(data.blocks.o), _meet_partners(circle, strip, clip, fitted, widths)
         brackets = (1.0 - o) * brackets - (1.0 - (strip.take(data.blocks.a) + o)) * met
     if data.blocks is not None and data.blocks.weights is not None:
         brackets *= strip.take(data.blocks.weights)
-    return h * brackets
+    return h * (brackets * strip.known)
 
 
 def _row_clips(data: PreparedRows, clip: ResidualClip, x: Floats) -> tuple[Floats, Floats, Floats]:
@@ -136,15 +139,16 @@ def _row_clips(data: PreparedRows, clip: ResidualClip, x: Floats) -> tuple[Float
 
 
 def _meet_partners(circle: Circle, strip: Strip, clip: ResidualClip, fitted: Floats, widths: Floats) -> Floats:
-    """Mean clipped residual of each row with the responses of its partners; 0 in blocks of one (k)."""
+    """Mean clipped residual of each row with the responses of its partners, missing ones counting 0; 0 in blocks of one (k)."""
     assert strip.codes is not None
     assert strip.slots is not None
     starts = circle.starts[strip.codes]
     sizes, places = circle.starts[strip.codes + 1] - starts, strip.slots - starts
     partners, met = np.minimum(PARTNERS, sizes - 1), np.zeros_like(fitted)
     for lag in range(1, 1 + int(partners.max(initial=0))):
-        z = circle.middle + circle.unit * circle.values[starts + (places + lag) % sizes]
-        met += np.where(lag <= partners, clip.cut(z - fitted, widths), 0.0)
+        value = circle.values[starts + (places + lag) % sizes]
+        z = circle.middle + circle.unit * value
+        met += np.where((lag <= partners) & (value != GAP), clip.cut(z - fitted, widths), 0.0)
     return np.asarray(met / np.maximum(partners, 1))
 
 
@@ -167,12 +171,13 @@ def whitened_squares(data: PreparedRows, whitening: Whitening) -> PrivateMeat:
     """``Σ c_i u_i u_i'`` of whitened rows (p×p), c what a row counts times the weight of its block; links do not enter."""
     weights = None if data.blocks is None else data.blocks.weights
     if kernel.KERNEL is not None:
-        begin = partial(kernel.WhitenedSquares, data.design, whitening, weights)
+        begin = partial(kernel.WhitenedSquares, data.design, whitening, weights, data.dropped)
         (squares,), _ = sum_tiles(data, begin, MEASURING)
         return PrivateMeat(squares + np.triu(squares, 1).T)
 
     def work(strip: Strip) -> tuple[Sums, None]:
         u, counted = whitening.apply(instruments_of(data, strip.x))
+        counted = counted * strip.known
         return [np.dot(u * (counted if weights is None else counted * strip.take(weights)), u.T)], None
 
     (squares,), _ = sum_strips(data, work, 0, MEASURING)
@@ -184,14 +189,14 @@ def whitened_squares(data: PreparedRows, whitening: Whitening) -> PrivateMeat:
 
 def _matched(data: PreparedRows, clip: ResidualClip, meat: MeatClip | None) -> tuple[Floats, Floats]:
     """The equation and the squares of rows under an explicit Q: ``Σ_l C_il ψ_i(z_l - t_i)`` takes the place of brackets."""
-    C, (x, z) = _unlinking(data), data.whole()
+    C, (x, z), (known, answered) = _unlinking(data), data.whole(), data.whole_present()
 
     def work(rows: slice) -> Sums:
         h, fitted, widths = _row_clips(data, clip, x[:, rows])
         pairs = C[rows]
         row = np.repeat(np.arange(fitted.size), np.diff(pairs.indptr))
-        met = clip.cut(z[pairs.indices] - fitted[row], widths[row])
-        terms = h * np.bincount(row, pairs.data * met, fitted.size)
+        met = clip.cut(z[pairs.indices] - fitted[row], widths[row]) * answered[pairs.indices]
+        terms = h * (np.bincount(row, pairs.data * met, fitted.size) * known[rows])
         return [np.add.reduce(terms, axis=1), _square_rows(terms, meat)]
 
     vector, squares = merge([work(rows) for rows in cut_strips(z.size)])

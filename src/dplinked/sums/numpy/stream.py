@@ -146,7 +146,7 @@ class StreamPass:
         raise StudyError(_NEEDS_MORE)
 
     residual_counts = row_meat = block_meat = column_counts
-    with_weights = own_rows = whitened_squares = right_residuals = curve_sums = column_counts
+    with_weights = own_rows = whitened_squares = right_residuals = curve_sums = without_missing = column_counts
 
 
 def resolve_data(data: Any) -> Any:

@@ -145,6 +145,10 @@ class TablePass:
         blocks = self.data.blocks
         return self if blocks is None else TablePass(replace(self.data, blocks=blocks.weighed(weights)))
 
+    def without_missing(self) -> TablePass:
+        """The same rows, of which missing responses and rows with a missing regressor count 0."""
+        return TablePass(replace(self.data, dropped=True))
+
     def own_rows(self, weighted: bool = False) -> TablePass:
         """The same rows without their links, weighed by the weight and the contrast of their groups if they are to be."""
         as_known = weighted == self.data.fixed_blocks

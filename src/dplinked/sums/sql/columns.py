@@ -17,6 +17,8 @@ from dplinked.sums.types import ResidualClip
 
 Floats = NDArray[np.float64]
 
+MISSING = 4.0  # stands for a missing response, in units in which others are at most 1
+
 
 class DesignColumns:
     """The columns of a design over a source, as SQL text.
@@ -31,10 +33,14 @@ class DesignColumns:
         What stands behind ``from``.
     design
         The scaling and the instrument.
+    dropped
+        Whether missing cells are dropped: then a missing response is `MISSING` times its largest value, and e is 0 for rows with a missing regressor, else 1.
     """
 
-    def __init__(self, engine: SqlEngine, stored: Mapping[str, SqlColumn], source: str, design: Design) -> None:
-        self.engine, self.stored, self.source, self.design = engine, stored, source, design
+    def __init__(
+        self, engine: SqlEngine, stored: Mapping[str, SqlColumn], source: str, design: Design, dropped: bool = False
+    ) -> None:
+        self.engine, self.stored, self.source, self.design, self.dropped = engine, stored, source, design, dropped
         self._numbers = {name: f"n{i}" for i, name in enumerate(design.bounds)}
         self._codes = {name: f"l{i}" for i, name in enumerate(design.levels)}
 
@@ -62,6 +68,15 @@ class DesignColumns:
     def z(self) -> Scaled:
         """The response's column."""
         return Scaled("z", log2_ceiling(self.design.response.peak))
+
+    @property
+    def known(self) -> list[Scaled]:
+        """What rows are multiplied by where those with a missing regressor are dropped."""
+        return [Scaled("e")] if self.dropped else []
+
+    def is_missing(self, response: str, *, scaled: bool = True) -> str:
+        """Whether a response is missing, where these are dropped."""
+        return f"{response} > {self.engine.double(math.ldexp(MISSING / 2.0, 0 if scaled else self.z.log))}"
 
     @property
     def instruments(self) -> list[Scaled]:
@@ -121,7 +136,7 @@ class DesignColumns:
         return terms, ", ".join(listed)
 
     def rows(self, key: str | None, *, instruments: bool = False, scaled: bool = True) -> str:
-        """Query of the key k, z, x0, x1, … and, with `instruments`, h0, h1, …
+        """Query of the key k, z, x0, x1, …, with `instruments` h0, h1, …, and e if missing cells are dropped.
 
         If `scaled`, regressors and responses are divided by powers of two, so that they are at most 1.
         """
@@ -130,7 +145,11 @@ class DesignColumns:
             f", {self._column(column, log)} as x{i}"
             for i, (column, log) in enumerate(zip(self.design.columns, logs, strict=True))
         )
-        z = self._column(self.design.response, self.z.log if scaled else 0)
+        log = self.z.log if scaled else 0
+        z = self._column(self.design.response, log)
+        if self.dropped:
+            gap = self.engine.double(math.ldexp(MISSING, self.z.log - log))
+            z, listed = f"case when answered = 1 then {z} else {gap} end", f"{listed}, e"
         query = f"select k, {z} as z{listed} from ({self._clipped(key)}) clipped"
         return self.add_instruments(query, scaled=scaled) if instruments else query
 
@@ -178,7 +197,22 @@ class DesignColumns:
         codes = "".join(f", {self._code(name)} as {sql}" for name, sql in self._codes.items())
         listed = "".join(f", {self._number(name)} as {sql}" for name, sql in self._numbers.items())
         kept = "".join(f", {sql}" for sql in self._codes.values())
+        if self.dropped:
+            nulls = (
+                f"case when {self.engine.key(self.stored[name])} is null then 1 else 0 end" for name in self._codes
+            )
+            codes += "".join(f", {null} as {sql}_null" for null, sql in zip(nulls, self._codes.values(), strict=True))
+            kept += self._present()
         return f"select k{listed}{kept} from (select {k} as k{raw}{codes} from {self.source}) raw"
+
+    def _present(self) -> str:
+        """Whether all regressors of a row are there, as e, and whether its response is, each after a comma."""
+        cells = {name: self.engine.finite(sql) for name, sql in self._numbers.items()}
+        response = " and ".join(cells.pop(name) for name in sorted(self.design.response_variables))
+        regressors = " and ".join([*cells.values(), *(f"{sql}_null = 0" for sql in self._codes.values())]) or "1 = 1"
+        one, zero = self.engine.double(1.0), self.engine.double(0.0)
+        known = f", case when {regressors} then {one} else {zero} end as e"
+        return f"{known}, case when {response} then 1 else 0 end as answered"
 
     def _number(self, name: str) -> str:
         """A clipped number. Null and non-finite cells get the declared fill value."""

@@ -64,7 +64,15 @@ class SqlPass:
 
     def with_design(self, design: Design) -> SqlPass:
         """The same rows with another scaling or instrument."""
-        return replace(self, columns=DesignColumns(self.engine, self.columns.stored, self.columns.source, design))
+        return self._with_columns(design, self.columns.dropped)
+
+    def without_missing(self) -> SqlPass:
+        """The same rows, of which missing responses and rows with a missing regressor count 0."""
+        return self._with_columns(self.design, True)
+
+    def _with_columns(self, design: Design, dropped: bool) -> SqlPass:
+        columns = self.columns
+        return replace(self, columns=DesignColumns(self.engine, columns.stored, columns.source, design, dropped))
 
     def close(self) -> None:
         """Forget the blocks or pairs that the engine keeps. They are forgotten anyway when the last pass over them is gone."""
@@ -101,6 +109,8 @@ class SqlPass:
 
     def instrument_sums(self) -> PrivateSums:
         """``h'QX`` and ``h'z`` with the design's instruments h; the intercept comes first."""
+        if self.columns.dropped:
+            return self._known_sums()
         columns, link_table, d = self.columns, self.link_table, len(self.design.columns)
         rows, h, x, z = columns.rows(link_table.key, instruments=True), columns.h, columns.x, columns.z
         symmetric = self.design.half_widths is None and not isinstance(link_table, PairTable)
@@ -138,6 +148,29 @@ class SqlPass:
             (total,) = found.take(1)
         core = symmetrise(core) if symmetric else core
         return add_border(self.design, self.count, core, b, sum_h, sum_x, float(sum_z), float(total))
+
+    def _known_sums(self) -> PrivateSums:
+        """``h'X`` of rows by themselves, without those that have a missing regressor; responses do not enter."""
+        columns, table, d = self.columns, self.link_table, len(self.design.columns)
+        assert not isinstance(table, PairTable), "under links every row's regressors are needed"
+        source, weight, joined = columns.rows(table.key, instruments=True), columns.known, "*"
+        if isinstance(table, BlockTable):
+            source, weight, joined = table.join_columns(source, "v"), [*weight, *table.weight], "v"
+        h, x, symmetric = columns.h, columns.x, self.design.half_widths is None
+        sums = ExactSums(self.engine, self.count)
+        sums.add_matrix(h, x, *weight, symmetric=symmetric)
+        for column in (*h, *x):
+            sums.add(column, *weight)
+        sums.add(*weight)
+        one, zero = self.engine.double(1.0), self.engine.double(0.0)
+        sums.add(Scaled(f"(case when {columns.is_missing('z')} then {zero} else {one} end)"), *weight)
+        found = sums.fetch(source, self.count, joined)
+        scale = table.weight if isinstance(table, OneBlock) else 1.0
+        core, sum_h, sum_x = found.matrix(d, d, symmetric=symmetric), found.take(d), found.take(d)
+        core, sum_h, sum_x, rows = (scale * each for each in (core, sum_h, sum_x, found.take(2)))
+        known, complete = rows.tolist()
+        result = add_border(self.design, self.count, core, np.zeros(d), sum_h, sum_x, 0.0, known)
+        return replace(result, known=known, complete=complete)
 
     def _block_sums(self, link_table: BlockTable, rows: str, symmetric: bool) -> Reader:
         """``Σ o s_h s_x'`` over blocks, ``Σh`` and ``Σx``, from the totals that are kept or, for another design, from new ones.
@@ -215,12 +248,20 @@ class SqlPass:
         return PrivateCounts(counts)
 
     def residual_counts(self, predictor: Predictor, edges: Floats, ahead: bool = False) -> PrivateCounts:
-        """Histogram of the absolute residuals that rows have on their own, between increasing public edges; the last bin is open."""
+        """Histogram of the absolute residuals that rows have on their own, between increasing public edges; the last bin is open.
+
+        If missing cells are dropped, it has those of complete rows, and then the number of others.
+        """
         residual, _ = self._own_residual(predictor)
-        query = f"select abs({residual}) as r from ({self.columns.rows(None, scaled=False)}) cells"
+        columns, bins = self.columns, edges.size + 1
         place = _count_below(self.engine, "r", edges)
+        kept = "".join(f", {name}" for name in ("z", "e") if columns.dropped)
+        if columns.dropped:
+            lost = f"{columns.is_missing('z', scaled=False)} or e = {self.engine.double(0.0)}"
+            place = f"case when {lost} then {bins} else {place} end"
+        query = f"select abs({residual}) as r{kept} from ({columns.rows(None, scaled=False)}) cells"
         found = self.engine.fetch(f"select {place} as p, count(*) from ({query}) residuals group by {place}")
-        counts = np.zeros(edges.size + 1, dtype=np.int64)
+        counts = np.zeros(bins + columns.dropped, dtype=np.int64)
         for row, count in found:
             counts[row] = count
         return PrivateCounts(counts[None, :])

@@ -86,15 +86,18 @@ def _row_terms(
             widest, most = math.ldexp(largest * columns.widest(clip), -unit), LARGEST_ROW
             query = _meet_pairs(columns, link_table, clip, _clipped_rows(columns, rows, clip), widest)
         case OneBlock(o=0.0):
-            query = f"select cells.*, {_clipped(clip, 'z')} as u from ({_clipped_rows(columns, rows, clip)}) cells"
+            query = (
+                f"select cells.*, {_clipped(columns, clip, 'z')} as u from ({_clipped_rows(columns, rows, clip)}) cells"
+            )
         case BlockTable(fixed=True, largest=size) if size <= WHOLE:
             query = _meet_block(columns, link_table, clip, _clipped_rows(columns, rows, clip))
         case OneBlock() | BlockTable():
             circles = _keep_circles(columns, link_table, count)
-            query = _meet_circle(columns.engine, clip, _clipped_rows(columns, circles, clip), link_table.partners)
+            query = _meet_circle(columns, clip, _clipped_rows(columns, circles, clip), link_table.partners)
     weight = link_table.weight if isinstance(link_table, OneBlock) else 1.0  # brackets have that of a table's blocks
     whitened = None if clip.whitening is None else _whitened(clip.whitening)
-    terms, listed = columns.terms(clip, "u", most * largest, unit=unit, weight=weight, instruments=whitened)
+    bracket = "u" + "".join(f" * {known.sql}" for known in columns.known)
+    terms, listed = columns.terms(clip, bracket, most * largest, unit=unit, weight=weight, instruments=whitened)
     return f"select k, {listed} from ({query}) brackets", terms
 
 
@@ -136,10 +139,10 @@ def _whitened(whitening: Whitening) -> list[Scaled]:
 
 def whitened_squares(columns: DesignColumns, link_table: LinkTable, count: int, whitening: Whitening) -> PrivateMeat:
     """``Σ c_i u_i u_i'`` of whitened rows (p×p), c what a row counts times the weight of its block; links do not enter."""
-    engine, rows, weight = columns.engine, columns.rows(link_table.key, instruments=True), list[Scaled]()
+    engine, rows, weight = columns.engine, columns.rows(link_table.key, instruments=True), columns.known
     if isinstance(link_table, BlockTable) and link_table.weighed:
-        weight = link_table.weight
-        rows = link_table.join_columns(rows, *(column.sql for column in weight))
+        rows = link_table.join_columns(rows, *(column.sql for column in link_table.weight))
+        weight = [*link_table.weight, *weight]
     kept = ", ".join(column.sql for column in weight) or "1 as one"
     query, u = shorten(engine, rows, columns.whitened(whitening.matrix), whitening.norm, kept)
     sums, p = ExactSums(engine, count), len(u)
@@ -152,16 +155,17 @@ def whitened_squares(columns: DesignColumns, link_table: LinkTable, count: int, 
 # --- what rows meet -------------------------------------------------------------------------------------
 
 
-def _clipped(clip: ResidualClip, response: str) -> str:
-    """ψ, the clipped residual of a row with a response, or along a curve the part of it that counts."""
+def _clipped(columns: DesignColumns, clip: ResidualClip, response: str) -> str:
+    """ψ, the clipped residual of a row with a response, or along a curve the part of it that counts; 0 if the response is missing and dropped."""
     if clip.curve is not None:
         return f"w * ({response} - t)"
-    return f"case when {response} < low then - w when {response} > high then w else {response} - t end"
+    gap = f" when {columns.is_missing(response)} then {columns.engine.double(0.0)}" if columns.dropped else ""
+    return f"case{gap} when {response} < low then - w when {response} > high then w else {response} - t end"
 
 
-def _brackets(clip: ResidualClip, rows: str, met: str) -> str:
+def _brackets(columns: DesignColumns, clip: ResidualClip, rows: str, met: str) -> str:
     """Rows with their brackets, from the weights of what they meet and the sum over partners."""
-    return with_columns(rows, f"own * ({_clipped(clip, 'z')}) - others * ({met}) as u")
+    return with_columns(rows, f"own * ({_clipped(columns, clip, 'z')}) - others * ({met}) as u")
 
 
 def _weights(engine: SqlEngine, partners: str, weighed: bool) -> str:
@@ -179,7 +183,8 @@ def _meet_block(columns: DesignColumns, table: BlockTable, clip: ResidualClip, r
     joined = (
         f"select cells.*, b.zs, {weights} from ({placed}) cells join ({lists}) b on cells.{key} {table.same} b.{key}"
     )
-    return _brackets(clip, joined, f"{engine.added('zs', _clipped(clip, 'q'))} - ({_clipped(clip, 'z')})")
+    partners = f"{engine.added('zs', _clipped(columns, clip, 'q'))} - ({_clipped(columns, clip, 'z')})"
+    return _brackets(columns, clip, joined, partners)
 
 
 # --- circles --------------------------------------------------------------------------------------------
@@ -187,7 +192,11 @@ def _meet_block(columns: DesignColumns, table: BlockTable, clip: ResidualClip, r
 
 def _keep_circles(columns: DesignColumns, table: OneBlock | BlockTable, count: int) -> str:
     """Query of kept rows, each beside the responses of its partners, y1, y2, …, null where a block has fewer, and the weights of what it meets."""
-    engine, lags, kept = columns.engine, range(1, 1 + table.partners), ["k", "z", *(x.sql for x in columns.x)]
+    engine, lags, kept = (
+        columns.engine,
+        range(1, 1 + table.partners),
+        ["k", "z", *(x.sql for x in (*columns.x, *columns.known))],
+    )
     rows, circle = table.cut_circles(engine, columns.rows(table.key), count // CIRCLE)
     drawn = f"select cells.*, {engine.random} as place from ({rows}) cells"
     nexts = "".join(f", lead(z, {lag}) over line as n{lag}" for lag in lags)
@@ -208,17 +217,17 @@ def _partner(engine: SqlEngine, lag: int) -> str:
     return f"case when n{lag} is not null then n{lag} when m <= {lag} then null{turned} else {engine.element('firsts', lag)} end"
 
 
-def _meet_circle(engine: SqlEngine, clip: ResidualClip, rows: str, partners: int) -> str:
+def _meet_circle(columns: DesignColumns, clip: ResidualClip, rows: str, partners: int) -> str:
     """Rows with their brackets, the next rows of their circle being partners."""
-    terms = [f"({_clipped(clip, f'y{lag}')})" for lag in range(1, 1 + partners)]
-    few = " + ".join(f"coalesce({term}, {engine.double(0.0)})" for term in terms)
-    return _brackets(clip, rows, f"coalesce({' + '.join(terms)}, {few})")
+    terms = [f"({_clipped(columns, clip, f'y{lag}')})" for lag in range(1, 1 + partners)]
+    few = " + ".join(f"coalesce({term}, {columns.engine.double(0.0)})" for term in terms)
+    return _brackets(columns, clip, rows, f"coalesce({' + '.join(terms)}, {few})")
 
 
 def _meet_pairs(columns: DesignColumns, table: PairTable, clip: ResidualClip, rows: str, widest: float) -> str:
     """Rows with their brackets under an explicit matrix, ``Σ_l C_il ψ_i(z_l)``; no ψ is larger than `widest`."""
     engine, log = columns.engine, log2_ceiling(widest)
-    term = f"{engine.double(math.ldexp(1.0 / LARGEST_ROW, -log))} * c * ({_clipped(clip, 'y')})"
+    term = f"{engine.double(math.ldexp(1.0 / LARGEST_ROW, -log))} * c * ({_clipped(columns, clip, 'y')})"
     ends = ", ".join(f"cells.{name}" for name in ("t", "w", *(("low", "high") if clip.curve is None else ())))
     pairs = (
         f"select p.i, p.c, {ends}, partners.z as y from {table.unlink(engine).name} p "
