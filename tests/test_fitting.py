@@ -349,7 +349,7 @@ def test_csv_cells_of_any_kind(tmp_path) -> None:
         (tmp_path / "a.csv").write_bytes(b"k,x\n" + cell + b"," + cell + b"\n" + b"01,2\n02,3\n" * 3)
         rows = Rows(tmp_path / "a.csv")
         assert rows.count == 7
-        assert level_codes(rows, "k") == [0, *[1, 2] * 3]
+        assert level_codes(rows, "k") == [-1 if cell == b"\xff\xfe" else 0, *[1, 2] * 3]  # what is no text is missing
         np.testing.assert_array_equal(rows.numbers("x", 0, 7)[1:], [2.0, 3.0] * 3)
         assert np.isnan(rows.numbers("x", 0, 7)[0])
 
