@@ -826,3 +826,47 @@ def test_the_estimator_refuses_features_of_both_files() -> None:
     with pytest.raises(dpl.StudyError, match="both linked files"):
         model.fit(table.select(["x", "w"]), table["y"])
     assert model.fit(table.select(["x"]), table["y"]).coef_.size == 1
+
+
+def test_what_an_audit_does_not_change_is_computed_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows, report and audit share one computation of probabilities, and so do the links after the audit."""
+    from dplinked.linker import linked as module
+
+    files = two_files(300, 4)
+    linked = dpl.link(
+        files.left, files.right, fields=["given_name", "surname", "date_of_birth"], id="id", block="state"
+    )
+    calls = []
+    find = module.find_matches
+    monkeypatch.setattr(module, "find_matches", lambda *a, **k: (calls.append(k), find(*a, **k))[1])
+    assert linked.rows.num_rows == 300
+    assert len(calls) == 1
+    linked.summary()
+    linked.to_html()
+    assert len(calls) == 3  # the interval takes two more
+    audited = linked.audited(review_links(linked.audit_sample(100), files))
+    assert audited.rows is linked.rows
+    audited.summary()
+    assert audited.linkage is not None
+    assert len(calls) == 3
+    assert [found.method for found in audited.estimates] == ["audit", "one-to-one", "simulation"]
+    banded = linked.banded(2)
+    assert banded.rows is not linked.rows
+    assert len(calls) == 3
+
+
+def test_many_candidates_are_not_simulated(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dpl.linker.quality, "MOST_SIMULATED", 10)
+    files = two_files(100, 4)
+    linked = dpl.link(files.left, files.right, fields=["given_name", "surname"], id="id")
+    assert [found.method for found in linked.estimates] == ["one-to-one"]
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [({"overlap": 0.0}, "overlap must be"), ({"overlap": 1.2}, "overlap must be"), ({"overlap": "all"}, "overlap must be"), ({"duplicates": "right"}, "True or False")],
+)  # fmt: skip
+def test_refuses_declarations_that_no_files_have(wrong: dict, message: str) -> None:
+    files = two_files(20, 4)
+    with pytest.raises(dpl.StudyError, match=message):
+        dpl.link(files.left, files.right, fields=["surname"], id="id", **wrong)

@@ -97,7 +97,9 @@ def solve_sums(
         elif turned is None:
             slopes, covariance, gain = _shrink(core, basis_left, np.maximum(s, floor), basis_right, prior_scale)
         else:
-            clear = np.where(s > _SPECTRAL * core.matrix_scale * math.sqrt(d), s, 0.0)  # others tell nothing of the slopes
+            clear = np.where(
+                s > _SPECTRAL * core.matrix_scale * math.sqrt(d), s, 0.0
+            )  # others tell nothing of the slopes
             product = (basis_left * clear) @ basis_right.T @ turned
             scale = core.matrix_scale * float(np.sqrt((turned**2).sum() / d))
             found = _shrink(replace(core, matrix_scale=scale), *_decompose(product, symmetric=False), prior_scale)

@@ -11,7 +11,6 @@ from dplinked.estimate.coefficients import Estimate, solve_sums
 from dplinked.privacy.quantities.descent import ReleasedDescent
 from dplinked.privacy.quantities.instrument import ReleasedSums
 
-
 Floats = NDArray[np.float64]
 
 

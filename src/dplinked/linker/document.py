@@ -294,6 +294,12 @@ def _describe_accuracy(linked: LinkageFacts) -> list[Part]:
     parts.append(f"The linkage model of these links takes the figures of the method {found[0].method}.")
     parts += hidden
     parts += [f"{one.method} assumes {one.assumes}." for one in found]
+    parts += [sentence for one in found for sentence in one.says]
+    parts += [
+        f"DOUBTFUL: {one.method} does not tell the accuracy to .02. Have links checked."
+        for one in found
+        if one.doubtful and one.checked is None
+    ]
     return [*parts, *_describe_difference(linked, drawn)]
 
 

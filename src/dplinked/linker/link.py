@@ -50,6 +50,8 @@ def link(
     engine: Any = "duckdb",
     memory: float = MEMORY,
     seed: int = 0,
+    overlap: float | None = None,
+    duplicates: bool = True,
 ) -> Linked:
     """Link two files about the same people one to one.
 
@@ -84,6 +86,11 @@ def link(
         With ``rules``: how many bytes the pairs of one block may take.
     seed
         Seed of everything that is random: ties between equal scores, and random links.
+    overlap
+        Share of the smaller file's people who are in the other file too, if that is known: 1 if all of them are. By default it is estimated, which asks more of the
+        evidence. It affects the links' probabilities and the accuracy estimated from them, not the links.
+    duplicates
+        False declares that nobody has two records in one file. By default that is estimated, too.
 
     Returns
     -------
@@ -104,6 +111,12 @@ def link(
         raise StudyError(f"seed must be a whole number, 0 or more, not {shown(seed)}.")
     if not plain_number(memory) > 0.0:
         raise StudyError(f"memory must be a number of bytes above 0, not {shown(memory)}.")
+    if overlap is not None and not 0.0 < plain_number(overlap) <= 1.0:
+        raise StudyError(
+            f"overlap must be the share of people who are in both files, above 0 and up to 1, not {shown(overlap)}."
+        )
+    if not isinstance(duplicates, bool):
+        raise StudyError(f"duplicates must be True or False, not {shown(duplicates)}.")
     paths = _resolve_file(left), _resolve_file(right)
     states = source_state(paths[0]), source_state(paths[1])  # taken before anything is read
     a, b = to_arrow(left, "left"), to_arrow(right, "right")
@@ -133,8 +146,9 @@ def link(
         _check_found(links, least=1 if settings is not None else None)
     read = tuple(comparer.readable() for comparer in comparers)
     return Linked(
-        a, b, links, chosen, method, ids, (paths[0] or a, paths[1] or b), states, tuple(listed), readable=read
-    )
+        a, b, links, chosen, method, ids, (paths[0] or a, paths[1] or b), states, tuple(listed), overlap=overlap, duplicates=duplicates,
+        readable=read,
+    )  # fmt: skip
 
 
 def _make_comparers(a: pa.Table, b: pa.Table, fields: Sequence[Field]) -> list[Comparer]:

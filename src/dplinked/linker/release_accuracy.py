@@ -240,15 +240,11 @@ def _release(
     secret = isinstance(price, SecretSample)
     drawn = _draw_in_secret(linked, price) if isinstance(price, SecretSample) else _draw(linked, price, unit)
     names, groups = linked.strata.names, drawn.groups
-    table, other, spread = known_accuracies(
-        linked.strata, drawn.correct, drawn.checked.astype(np.float64), drawn.scale, drawn.guess
-    )
+    known = known_accuracies(linked.strata, drawn.correct, drawn.checked.astype(np.float64), drawn.scale, drawn.guess)
     return ReleasedAccuracy(
         linkage=ELE(
-            table,
-            BLOCK,
-            other=other,
-            accuracy_error=spread,
+            block=BLOCK,
+            **known,
             source="released",
             paid=price,
             displaced_links=unit.displaced_links or 0,
