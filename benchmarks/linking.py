@@ -755,6 +755,7 @@ def main() -> int:
     }  # fmt: skip
     seconds, report = timed(lambda: measure[options.section](options.quick, console))
     command = f"python benchmarks/linking.py {options.section}" + (" --quick" if options.quick else "")
+    command += " --before=…/src" if options.before else ""
     verdict = [f"MISSED: {line}" for line in report.missed] or ["All criteria met."]
     body = "\n".join([f"`{command}` ({seconds:.0f} s). {describe_machine(*PACKAGES)}", "", *report.lines, *verdict])
     console.print(f"## {TITLES[options.section]}\n\n{body}", markup=False, highlight=False, soft_wrap=True)
