@@ -150,7 +150,7 @@ def clip_counts(rows: LinkedRows, spending: Spending) -> LinkedRows:
         return rows
     flat = Predictor(np.zeros(len(design.names)), np.zeros(len(design.columns)), 1.0)
     counts = rows.residual_counts(flat, residual_edges(curve.largest / 2.0))
-    size, level = release_residual_size(counts, spending, CLIPPING, NEARLY_ALL)
+    size, level, _ = release_residual_size(counts, spending, CLIPPING, NEARLY_ALL)
     return rows.with_design(design.with_largest(furthest_count(curve, size, level)))
 
 

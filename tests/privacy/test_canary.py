@@ -903,7 +903,6 @@ def test_releases_draw_random_numbers_at_the_door_only() -> None:
     assert {name for _, name in taken_names} == {
         "ELE",
         "PrivacyUnit",
-        "SecretAudit",
         "SecretSample",
         "known_accuracies",
         "LATE",
