@@ -18,7 +18,7 @@ from dplinked.ledger.ledger import Ledger
 from dplinked.linkage import ELE, PrivacyUnit
 from dplinked.linkage.secret_sample import SecretSample
 from dplinked.linker.linked import BLOCK, Linked
-from dplinked.linker.quality import SecretAudit, known_accuracies
+from dplinked.linker.quality import known_accuracies
 from dplinked.linker.rules import LAST, UNLINKED
 from dplinked.privacy.calibration import privacy_mu, round_up
 from dplinked.privacy.quantities.right_links import (
@@ -166,13 +166,14 @@ def release_accuracy(
     if linked.audit.secret is None and not (linked.audit.checked > 0).any():
         raise StudyError("No links were checked.")
     price = _price(linked, epsilon, delta, unit, guess)
-    _check_first(linked.audit.secret, ledger)
+    tag, rows = _told_apart(linked)
+    _check_first(tag, ledger)
     if ledger is None:
-        _remember(linked.audit.secret, ledger)
+        _remember(tag, ledger)
         return _release(linked, price, epsilon, delta, unit)
     book = Ledger(ledger, population, key=ledger_key)
     _check_unchanged(linked)
-    links = book.know_links(*_told_apart(linked))
+    links = book.know_links(tag, rows)
     # The ledger knows a request again by its fingerprint, so the key "right" stays as it was in version 0.1. A secret sample is told apart by its
     # key: were one taken for another that found the same, its release would tell that they agree.
     answers = {"checked": linked.audit.checked.tolist(), "right": linked.audit.correct.tolist()}
@@ -183,7 +184,7 @@ def release_accuracy(
     }  # fmt: skip
     _check_unchanged(linked)  # checked again: they must not have changed while they were fingerprinted either
     charge = book.reserve(release_id, request, price, again=again, links=links)
-    _remember(linked.audit.secret, ledger)
+    _remember(tag, ledger)
     if charge.stored is not None:
         charge.tell_if_seen(release_id)
         return ReleasedAccuracy.from_json(charge.stored)
@@ -194,9 +195,9 @@ def release_accuracy(
     return released
 
 
-def _check_first(secret: SecretAudit | None, ledger: str | Path | None) -> None:
+def _check_first(tag: str | None, ledger: str | Path | None) -> None:
     """Refuse a second release from a secret sample, as far as this process knows of the first; of its own, a ledger knows more."""
-    if secret is None or secret.tag not in _RELEASED or (ledger is not None and _RELEASED[secret.tag] == str(ledger)):
+    if tag is None or tag not in _RELEASED or (ledger is not None and _RELEASED[tag] == str(ledger)):
         return
     raise StudyError(
         "A release was made from this secret sample before, and a second one would tell who is in it. Use the first one. A ledger stores releases, and gives the same "
@@ -204,10 +205,10 @@ def _check_first(secret: SecretAudit | None, ledger: str | Path | None) -> None:
     )
 
 
-def _remember(secret: SecretAudit | None, ledger: str | Path | None) -> None:
+def _remember(tag: str | None, ledger: str | Path | None) -> None:
     """Remember that a secret sample is used, before anything is drawn."""
-    if secret is not None:
-        _RELEASED[secret.tag] = None if ledger is None else str(ledger)
+    if tag is not None:
+        _RELEASED[tag] = None if ledger is None else str(ledger)
 
 
 def _told_apart(linked: Linked) -> tuple[str | None, list[int] | None]:

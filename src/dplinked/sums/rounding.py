@@ -60,7 +60,10 @@ def rounding_bound(count: int, largest: float) -> float:
         and 10, ℓ a bound on the length of a row's contribution. The sum of squares adds ``D·u·nN²``. With ``L = N·max(N, ℓ)`` that is
         ``5D·u·nL``.
 
-    For steps 10 and 11 `largest` follows from the clip: residuals of a row are at most ``K/√(ι² + ‖h‖²)``, and the weights of the responses that
+    12. *Whitened rows.* What whitening makes of a row, and what the row counts, are functions of that row alone, rounding and all, and lengths are bounded
+        with room for their last digits. So steps 10 and 11 hold for their terms, and the sum of their squares is one of steps 1 to 3.
+
+    For steps 10 to 12 `largest` follows from the clip: residuals of a row are at most ``K/√(ι² + ‖h‖²)``, and the weights of the responses that
     it meets add up to at most 2, or to t under an explicit matrix (:func:`~dplinked.sums.partners.unlinking_terms`). So a term of the equation is at
     most ``2K·max(1, 1/ι)``, without an intercept 2K, and ℓ is 2K times the largest weight of a contribution's entries, that of the intercept's
     divided by ι. Under an explicit matrix t takes the place of 2, where t is larger.
