@@ -39,7 +39,7 @@ from dplinked.privacy.quantities.instrument import ReleasedSums
 from dplinked.privacy.quantities.meat import SCALE_ALONE, MeatRoute, choose_route
 from dplinked.privacy.quantities.residual_scale import plan_residual_scale, release_residual_size, residual_edges
 from dplinked.privacy.quantities.right_residuals import release_residual_meat, release_right_residuals
-from dplinked.privacy.spending import CLIPPING, LEVEL_SLOPE, MEAT, NEARER, Spending
+from dplinked.privacy.spending import CLIPPING, CURVE_SLOPE, LEVEL_SLOPE, MEAT, NEARER, Spending
 from dplinked.release.build import build_release
 from dplinked.release.release import Release
 from dplinked.second_stage import prior_scale
@@ -151,7 +151,8 @@ def clip_counts(rows: LinkedRows, spending: Spending) -> LinkedRows:
     flat = Predictor(np.zeros(len(design.names)), np.zeros(len(design.columns)), 1.0)
     counts = rows.residual_counts(flat, residual_edges(curve.largest / 2.0))
     size, level, _ = release_residual_size(counts, spending, CLIPPING, NEARLY_ALL)
-    return rows.with_design(design.with_largest(furthest_count(curve, size, level)))
+    rest = spending.rest(MEAT + LEVEL_SLOPE + 2.0 * NEARER + CURVE_SLOPE[0])
+    return rows.with_design(design.with_largest(furthest_count(design, rows.exposure, rows.count, rest, size, level)))
 
 
 def write_equation(rows: LinkedRows, groups: Groups, spending: Spending) -> Equation:

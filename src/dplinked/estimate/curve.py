@@ -27,6 +27,8 @@ Floats = NDArray[np.float64]
 NEARLY_ALL = 0.99  # of the counts lie below the one that is looked for, or fewer where noise asks for it
 WORTH_A_SEARCH = 4  # largest counts from which on a smaller one is looked for
 _BEYOND = 0.995  # how far counts are clipped beyond it, as a normal deviate relates to that of the level
+_LITTLE = 0.35  # noise, relative to the sampling error, up to which counts are clipped further out
+_DEVIATIONS = 4.5  # of counts, as which the one that nearly all lie below is taken
 _WIDE = 2.0  # times its root mean square: how far a column's instrument follows it
 _EXAMPLES = np.array([NormalDist().inv_cdf((i + 0.5) / 64) for i in range(64)])  # where ‖h‖² may lie
 _TRIED = np.geomspace(0.5, 2.0, 30)  # limits, relative to the root mean square of ‖(ι, h)‖
@@ -103,10 +105,17 @@ def choose_limit(ratios: Floats, iota: float, noise: float, count: float) -> tup
     return limit, judge(limit)[1]
 
 
-def furthest_count(curve: Curve, size: float, level: float) -> int:
-    """Where counts are clipped, if a share `level` of them is found to lie below `size`."""
-    further = NormalDist().inv_cdf(_BEYOND) / NormalDist().inv_cdf(level)
-    return min(curve.largest, math.ceil(size * max(1.0, further)))
+def furthest_count(design: Design, exposure: LinkageExposure, count: int, mu: float, size: float, level: float) -> int:
+    """Where counts are clipped, if a share `level` of them is found to lie below `size`, and the equation gets a budget of μ.
+
+    Counts that vary more than by Poisson's law bend the slopes where they are clipped, so that they are clipped as far out as costs little: until noise is no longer small
+    beside the sampling error.
+    """
+    assert design.curve is not None
+    length = math.sqrt(len(design.columns) + INTERCEPT_WEIGHT**2)
+    room = _LITTLE * math.sqrt(count) * mu / (_DEVIATIONS * equation_sensitivity(exposure) * length)
+    further = max(1.0, NormalDist().inv_cdf(_BEYOND) / NormalDist().inv_cdf(level), room)
+    return math.ceil(min(design.curve.largest, size * further))
 
 
 def choose_slope_share(

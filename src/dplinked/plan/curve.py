@@ -29,7 +29,7 @@ from dplinked.privacy.quantities.curve import plan_expected, plan_slope, respons
 from dplinked.privacy.quantities.meat import SCALE_ALONE, choose_route
 from dplinked.privacy.quantities.residual_scale import plan_residual_scale, residual_edges
 from dplinked.privacy.quantities.right_residuals import right_residuals_sensitivity
-from dplinked.privacy.spending import CLIPPING, LEVEL_SLOPE, MEAT, NEARER
+from dplinked.privacy.spending import CLIPPING, CURVE_SLOPE, LEVEL_SLOPE, MEAT, NEARER
 from dplinked.study.design import Design
 from dplinked.study.family import Curve
 from dplinked.sums.partners import PARTNERS
@@ -131,7 +131,9 @@ def _clip_counts(
     below = pdtr(np.floor(edges)[:, None], np.exp(np.minimum(outcomes.line[:_SOME], 700.0))).mean(axis=1)
     found = int(np.searchsorted(below, level))
     size = float(edges[min(found, edges.size - 1)])
-    return design.with_largest(furthest_count(curve, size, level)), share - CLIPPING
+    share -= CLIPPING
+    rest = mu * math.sqrt(share - LEVEL_SLOPE - 2.0 * NEARER - CURVE_SLOPE[0])
+    return design.with_largest(furthest_count(design, exposure, count, rest, size, level)), share
 
 
 def _instrument_terms(instruments: Instruments, columns: Floats) -> Floats:
