@@ -332,6 +332,31 @@ def test_tables_show_no_canary(watch: Watch) -> None:
                 watch.seen += [done.to_json(), done.summary(), done.to_markdown(), str(done.conf_int())]
 
 
+@pytest.mark.parametrize("family", ["logistic", "poisson"])
+def test_outcomes_in_databases_show_no_canary(watch: Watch, family: str) -> None:
+    """Fits of a relation with canaries in all columns, and of one with a cast that fails, whose error quotes the cell."""
+    duckdb = pytest.importorskip("duckdb")
+    connection, n = duckdb.connect(), 60
+    given = pa.table(
+        {
+            "x": [0.5] * (n - 1) + [NUMBER], "years": [1.0] * (n - 1) + [NUMBER], "visits": [1.0] * (n - 1) + [NUMBER],
+            "died": ["no", "yes", TOKEN] * 20, "g": ["a", TOKEN] * 30, "k": ["p", TOKEN, "q"] * 20, "note": ["1"] * (n - 1) + [TOKEN],
+        }
+    )  # fmt: skip
+    connection.register("given", given)
+    connection.execute("create table t as select * from given")
+    outcome, exposure = ("visits", "years") if family == "poisson" else ("died", None)
+    settings: dict[str, Any] = {
+        "family": family, "exposure": exposure, "bounds": {"x": (0, 1), "visits": (0, 9), "years": (0.5, 2)},
+        "levels": {"g": ["a", "b"], "died": ["no", "yes"]}, "linkage": dpl.ELE(0.9, block="k"), "epsilon": 1.0, "delta": 1e-5,
+    }  # fmt: skip
+    done = watch.call(lambda: dpl.fit(connection.table("t"), f"{outcome} ~ x + C(g)", **settings))
+    watch.seen += [done.to_json(), done.summary(), done.to_markdown(), str(done.conf_int())]
+    broken = connection.sql("select * replace (cast(note as double) as x) from t")
+    assert isinstance(watch.call(lambda: dpl.fit(broken, f"{outcome} ~ x + C(g)", **settings)), dpl.DplinkedError)
+    assert not connection.execute("select * from duckdb_tables() where table_name like 'dplinked%'").fetchall()
+
+
 def test_the_estimator_shows_no_canary(watch: Watch) -> None:
     """`fit` of LinkedRegression; `predict` is for rows that may be seen."""
     y = np.linspace(0, 1, 40)
