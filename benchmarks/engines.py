@@ -1175,20 +1175,18 @@ def declare_outcome(largest: int) -> Study:
     return replace(line, formula=f"visits ~ {' + '.join(NAMES)}", bounds=bounds, family="poisson", exposure="years")
 
 
-def find_passes(data: Callable[[Sequence[str]], Any]) -> dict[str, Callable[[], Any]]:
+def find_passes(data: Callable[[], Any]) -> dict[str, Callable[[], Any]]:
     """The pass that sums a line, and a step along each curve; blocks are found beforehand."""
 
     def opened(study: Study) -> LinkedRows:
         design, _ = study.prepare()
-        rows = open_source(data(read_columns(study)), read_columns(study)).linked_rows(
-            design, study.linkage, study.unit
-        )
+        rows = open_source(data(), read_columns(study)).linked_rows(design, study.linkage, study.unit)
         return rows.with_design(design.with_instrument([0.5] * COLUMNS))
 
     def step(largest: int) -> Callable[[], Any]:
         rows = opened(declare_outcome(largest))
         beta = np.array([LEVEL, *[SLOPE] * COLUMNS])
-        clip = ResidualClip(beta, 1.0, 0.5, 1.0, rows.design.curve)
+        clip = ResidualClip(beta, 1.0, 0.5, 1.0, curve=rows.design.curve)
         return lambda: rows.curve_sums(clip, 0.5 * largest)
 
     return {"line": opened(declare_study()).instrument_sums, **{name: step(most) for name, most in CURVES.items()}}
@@ -1208,19 +1206,19 @@ def race_steps(passes: dict[str, Callable[[], Any]], run: Run) -> dict[str, Floa
 
 
 def measure_curves(run: Run) -> Report:
-    report, rows, size = Report(), [], run.at_most(MIDDLE)
-    path, command_path = (run.file(each, keys=("block", OUTCOMES)) for each in (MIDDLE, LARGE))
-    engines: dict[str, Callable[[Sequence[str]], Any]] = {"Parquet": lambda names: path}
+    report, rows = Report(), []
+    small, path, command_path = (run.file(each, keys=("block", OUTCOMES)) for each in (SMALL, MIDDLE, LARGE))
+    engines: dict[str, tuple[int, Callable[[], Any]]] = {"Parquet": (MIDDLE, lambda: path)}
     if reason := missing_duckdb():
         report.add(f"DuckDB skipped: {reason}.")
     else:
-        engines["DuckDB"] = lambda names: duckdb_relation(path)
-    for engine, data in engines.items():
+        engines["DuckDB"] = SMALL, lambda: duckdb_relation(small)
+    for engine, (most, data) in engines.items():
         with streaming():
             found = race_steps(find_passes(data), run)
         for name in CURVES:
             wall, cpu = np.median(found[name] / found["line"], axis=0)
-            line, step = (np.median(found[each][:, 1]) / size * 1e9 for each in ("line", name))
+            line, step = (np.median(found[each][:, 1]) / run.at_most(most) * 1e9 for each in ("line", name))
             judged = engine == "Parquet"
             rows.append(
                 [
@@ -1238,9 +1236,10 @@ def measure_curves(run: Run) -> Report:
                     f"a step of {name} takes {cpu:.2f} passes of a line, at most {MOST_TIME_STEP:g} allowed",
                 )
     report.add(
-        f"{size:,} rows, {COLUMNS} columns, blocks of {BLOCK}, never whole in memory. A step sums the curve's means and slopes times instruments and regressors; a line's pass sums "
+        f"{run.at_most(MIDDLE):,} rows, {COLUMNS} columns, blocks of {BLOCK}, never whole in memory. A step sums the curve's means and slopes times instruments and regressors; a line's pass sums "
         f"instruments times linked regressors and responses. Medians over {run.rounds} interleaved rounds, ratios side by side, by wall time and by CPU time, which is judged since it does "
-        "not count what else the machine does. DuckDB, over the same file, is shown."
+        "not count what else the machine does. DuckDB, over "
+        f"{run.at_most(SMALL):,} such rows, is shown."
     )
     report.table(["", "line, ns of CPU a row", "step", "ratio, wall", "ratio, CPU", "allowed"], rows)
     bounds = "\n".join([*(f"{name} = [-1, 1]" for name in NAMES), "", "[levels]", "event = [0, 1]"])

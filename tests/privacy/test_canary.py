@@ -346,19 +346,14 @@ def test_outcomes_in_databases_show_no_canary(watch: Watch, family: str) -> None
     connection.register("given", given)
     connection.execute("create table t as select * from given")
     outcome, exposure = ("visits", "years") if family == "poisson" else ("died", None)
-    for column in ("x", "cast(note as double)"):
-        relation = connection.sql(f"select * replace ({column} as x) from t")
-        done = watch.call(
-            lambda: dpl.fit(
-                relation, f"{outcome} ~ x + C(g)", family=family, exposure=exposure, bounds={"x": (0, 1), "visits": (0, 9), "years": (0.5, 2)},  # noqa: B023, F821
-                levels={"g": ["a", "b"], "died": ["no", "yes"]}, linkage=dpl.ELE(0.9, block="k"), epsilon=1.0, delta=1e-5,
-            )
-        )  # fmt: skip
-        if column == "x":
-            watch.seen += [done.to_json(), done.summary(), done.to_markdown(), str(done.conf_int())]
-        else:
-            assert isinstance(done, dpl.DplinkedError)
-    del done, relation
+    settings: dict[str, Any] = {
+        "family": family, "exposure": exposure, "bounds": {"x": (0, 1), "visits": (0, 9), "years": (0.5, 2)},
+        "levels": {"g": ["a", "b"], "died": ["no", "yes"]}, "linkage": dpl.ELE(0.9, block="k"), "epsilon": 1.0, "delta": 1e-5,
+    }  # fmt: skip
+    done = watch.call(lambda: dpl.fit(connection.table("t"), f"{outcome} ~ x + C(g)", **settings))
+    watch.seen += [done.to_json(), done.summary(), done.to_markdown(), str(done.conf_int())]
+    broken = connection.sql("select * replace (cast(note as double) as x) from t")
+    assert isinstance(watch.call(lambda: dpl.fit(broken, f"{outcome} ~ x + C(g)", **settings)), dpl.DplinkedError)
     assert not connection.execute("select * from duckdb_tables() where table_name like 'dplinked%'").fetchall()
 
 

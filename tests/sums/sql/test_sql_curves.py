@@ -69,7 +69,7 @@ def find_linkage(name: str) -> tuple[Any, dpl.PrivacyUnit]:
 
 def clip_of(rows: LinkedRows, limit: float = 0.5, size: float = 1.0, *, exposed: bool = True) -> ResidualClip:
     beta = size * np.linspace(-0.7, 1.1, len(rows.design.names))
-    return ResidualClip(beta, limit, 0.4 * rows.design.intercept, 1.0, rows.design.curve, exposed)
+    return ResidualClip(beta, limit, 0.4 * rows.design.intercept, 1.0, curve=rows.design.curve, exposed=exposed)
 
 
 def assert_near(found: Any, expected: Any, near: float = 1e-10) -> None:
