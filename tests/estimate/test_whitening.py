@@ -174,7 +174,9 @@ def test_gradients_know_of_the_coordinates() -> None:
 def test_slopes_stay_where_nothing_is_told_of_them() -> None:
     """A direction whose square is noise does not move, however large its entry of the vector is."""
     gram = np.diag([1e4, 1e4, 50.0])
-    sums = ReleasedSums(gram, np.array([0.0, 2e3, 400.0]), unpack_symmetric(80.0, 3), np.full(3, 20.0), True, np.zeros(3))
+    sums = ReleasedSums(
+        gram, np.array([0.0, 2e3, 400.0]), unpack_symmetric(80.0, 3), np.full(3, 20.0), True, np.zeros(3)
+    )
     turned = np.diag([0.5, 0.05])
     found = solve_sums(sums, intercept=True, prior_scale=0.5, turned=turned)
     assert found.beta[1] == pytest.approx(0.2, rel=0.05)

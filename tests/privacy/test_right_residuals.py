@@ -494,7 +494,9 @@ def test_rows_reach_the_bound(monkeypatch: pytest.MonkeyPatch, gamma: float, m: 
     assert check(monkeypatch, "equation", pair, clip, "y ~ x") > 0.8
 
 
-TURNING = Whitening(np.array([[0.1, 0.0], [0.05, 2.0]]), 1.0)  # rows at both ends are nearly opposite, and longer than the norm
+TURNING = Whitening(
+    np.array([[0.1, 0.0], [0.05, 2.0]]), 1.0
+)  # rows at both ends are nearly opposite, and longer than the norm
 
 
 @pytest.mark.parametrize(("gamma", "m"), [(0.5, 40), (0.95, 17)])

@@ -37,9 +37,7 @@ def fit_seeded(formula: str, accuracy: float, linkage: Any) -> dpl.Release:
         patch.setattr(
             noise, "add_gaussian", lambda values, scale: np.asarray(values) + scale * rng.normal(size=np.shape(values))
         )
-        return dpl.fit(
-            linked_rows(20_000, accuracy), formula, bounds=bounds, linkage=linkage, epsilon=2.0, delta=1e-6
-        )
+        return dpl.fit(linked_rows(20_000, accuracy), formula, bounds=bounds, linkage=linkage, epsilon=2.0, delta=1e-6)
 
 
 @pytest.fixture(scope="module")
@@ -98,7 +96,9 @@ def test_other_accuracies_follow(release: dpl.Release) -> None:
         assert low <= release.conf_int()[name][0] < release.conf_int()[name][1] <= high
     sums, beta = release.released.sums, np.array([0.0, 1.0, 0.0, 0.0])
     moved = other._inference.sums
-    before, after = (noise_covariance(replace(s, vector_scale=0.0 * s.vector_scale), s.centre + beta) for s in (sums, moved))
+    before, after = (
+        noise_covariance(replace(s, vector_scale=0.0 * s.vector_scale), s.centre + beta) for s in (sums, moved)
+    )
     factor = 0.8 / 0.9
     np.testing.assert_allclose(after[1:, 1:], factor**2 * before[1:, 1:], rtol=0.3)
 

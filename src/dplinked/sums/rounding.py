@@ -59,6 +59,9 @@ def rounding_bound(count: int, largest: float) -> float:
         apart. So ``uu'`` is off by at most 2N times what u is off by. Over all rows, or blocks, the latter adds up to ``2D·u·nℓ`` by steps 4, 5
         and 10, ℓ a bound on the length of a row's contribution. The sum of squares adds ``D·u·nN²``. With ``L = N·max(N, ℓ)`` that is
         ``5D·u·nL``.
+    12. *Along a curve.* Its mean and slope at a row are functions of the row's regressors, so that their own rounding is the same for neighbours that share
+        these, as in step 10. A term ``w a s m'(1, h)(1, x)'`` or ``w a s (1, h)(m - level)`` takes fewer than 30 further roundings. With steps 1 to 3 that is less
+        than ``2D·u·nL``.
 
     For steps 10 and 11 `largest` follows from the clip: residuals of a row are at most ``K/√(ι² + ‖h‖²)``, and the weights of the responses that
     it meets add up to at most 2, or to t under an explicit matrix (:func:`~dplinked.sums.partners.unlinking_terms`). So a term of the equation is at
