@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 import re
 import subprocess
@@ -91,7 +92,7 @@ def test_small_control(benchmark: str, found: str, tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_small_engines(tmp_path: Path) -> None:
     sections, out = (
-        ["contract", "parquet", "fit", "blocks", "wide", "matching", "rivals", "sql", "cli"],
+        ["contract", "parquet", "fit", "blocks", "wide", "matching", "rivals", "sql", "curves", "cli"],
         tmp_path / "engines.md",
     )
     done = subprocess.run(
@@ -111,6 +112,7 @@ def test_small_engines(tmp_path: Path) -> None:
         "| 20 columns |",
         "| ours, Parquet |",
         "| one large block | steps of the second stage (",
+        "| Parquet, counts up to 60, an exposure |",
         "| `dplinked fit` |",
     ):
         assert line in report
@@ -126,6 +128,21 @@ def test_times_of_passes_by_duckdb_are_judged(tmp_path: Path) -> None:
     )  # fmt: skip
     assert "MISSED: blocks of 25: sums take" in done.stdout, done.stdout[-3000:] + done.stderr[-3000:]
     assert done.returncode == 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("allowed", "missed"), [(1e9, False), (0.0, True)], ids=["enough", "too-little"])
+def test_times_of_steps_are_judged(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, allowed: float, missed: bool
+) -> None:
+    """A step of no matter what cost meets a bound that is far away, and misses one that nothing meets; the command line is left out."""
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    engines = importlib.import_module("engines")
+    monkeypatch.setattr(engines, "MOST_TIME_STEP", allowed)
+    monkeypatch.setattr(engines, "run_study", lambda *_: (None, ""))
+    report = engines.measure_curves(engines.Run(500, 1, tmp_path, engines.Console(quiet=True), strict=True))
+    assert bool(report.missed) == missed
+    assert len(report.missed) in (0, len(engines.CURVES))
 
 
 @pytest.mark.slow
