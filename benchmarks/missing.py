@@ -38,17 +38,19 @@ WHERE = {
     "households": Situation("households", "households", links="states"),
     "households, exact": Situation("households, exact", "households", links="exact"),
     "central": Situation("central", "d = 1"),
+    "central, exact": Situation("central, exact", "d = 1", links="exact"),
 }
 HOLES = [
     replace(WHERE[where], name=f"{where}: {holes}", holes=holes)
     for where, listed in {
         "households": ("x", "x by x", "y", "y by x"),
-        "households, exact": ("x",),
+        "households, exact": ("x", "y by x"),
         "central": ("y by x",),
+        "central, exact": ("y",),
     }.items()
     for holes in listed
 ]
-CLEAN = ("households, 1x", "lognormal", "d = 1, blocks of 25", "d = 5, exact", "d = 5, blocks of 25")
+CLEAN = ("households, 1x", "lognormal", "d = 1, blocks of 25", "d = 5, exact", "d = 5, blocks of 25", "d = 20, exact")
 
 
 def list_cells(quick: bool) -> list[Situation]:
