@@ -65,6 +65,8 @@ _PLAUSIBLE = (
 )
 _NEARLY_ALL = 0.99  # of the counts lie below the one that is looked for, or fewer where noise asks for it
 _BEYOND = 0.995  # how far counts are clipped beyond it, as a normal deviate relates to that of the level
+_LITTLE = 0.35  # noise, relative to the sampling error, up to which counts are clipped further out
+_DEVIATIONS = 4.5  # of counts, as which the one that nearly all lie below is taken
 _WORTH_A_SEARCH = 4  # largest counts from which on a smaller one is looked for
 _ROOM = 1.3  # times its root mean square: norm of a row's shortened instruments
 
@@ -167,8 +169,18 @@ def clip_counts(rows: LinkedRows, spending: Spending) -> LinkedRows:
     flat = Predictor(np.zeros(len(design.names)), np.zeros(len(design.columns)), 1.0)
     counts = rows.residual_counts(flat, residual_edges(curve.largest / 2.0))
     size, level = release_residual_size(counts, spending, CLIPPING, _NEARLY_ALL)
-    further = NormalDist().inv_cdf(_BEYOND) / NormalDist().inv_cdf(level)
-    return rows.with_design(design.with_largest(min(curve.largest, math.ceil(size * max(1.0, further)))))
+    further = max(1.0, NormalDist().inv_cdf(_BEYOND) / NormalDist().inv_cdf(level), _room_for_counts(rows, spending))
+    return rows.with_design(design.with_largest(math.ceil(min(curve.largest, size * further))))
+
+
+def _room_for_counts(rows: LinkedRows, spending: Spending) -> float:
+    """How many times as far out as nearly all counts lie they can be clipped, if noise is to stay small beside the sampling error.
+
+    Counts that vary more than by Poisson's law bend the slopes where they are clipped, so that they are clipped as far out as costs little.
+    """
+    noise = _noise_per_length(rows) / spending.rest(MEAT + LEVEL_SLOPE + 2.0 * NEARER + CURVE_SLOPE[0])
+    length = math.sqrt(len(rows.design.columns) + INTERCEPT_WEIGHT**2)
+    return _LITTLE * math.sqrt(rows.count) / (_DEVIATIONS * noise * length)
 
 
 def write_equation(rows: LinkedRows, groups: Groups, spending: Spending) -> Equation:

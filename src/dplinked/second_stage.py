@@ -42,6 +42,7 @@ from dplinked.estimate.variance import (
     split_errors,
 )
 from dplinked.estimate.whitening import (
+    Geometry,
     choose_norm,
     coefficient_sums,
     estimate_coefficients,
@@ -153,41 +154,6 @@ class SecondStage:
     errors: Floats
 
 
-@dataclass(frozen=True, eq=False)
-class Geometry:
-    """How the instruments of the second stage are scaled.
-
-    Attributes
-    ----------
-    ratios
-        Root mean square of each instrument (d).
-    sizes
-        Root mean square of each column (d).
-    whitening
-        What whitens rows, if they are whitened.
-    rounds
-        How often whitened rows are squared.
-    """
-
-    ratios: Floats
-    sizes: Floats
-    whitening: Whitening | None = None
-    rounds: int = 1
-
-    def way(self, covariance: Floats) -> Floats:
-        """Covariance (d×d) of what errors of the slopes of this `covariance` do to the line, along columns or whitened directions of mean square one."""
-        turned = self.turned
-        return np.asarray(turned @ covariance @ turned.T, np.float64)
-
-    @property
-    def turned(self) -> Floats:
-        """What gives these directions' slopes from those of the columns (d×d)."""
-        if self.whitening is None:
-            return np.diag(self.sizes)
-        first = len(self.whitening.matrix) - self.sizes.size
-        return np.asarray(np.linalg.inv(self.whitening.matrix[first:, first:]).T, np.float64)
-
-
 def may_take_second_stage(study: Study, rows: LinkedRows, groups: Groups, spending: Spending) -> bool:
     """Whether the data, the linkage and the budget allow a second stage, from public values."""
     if study.ridge is not None or rows.read_once or not rows.design.columns:
@@ -267,16 +233,14 @@ class _Expectation:
         """A second stage whose instruments are whitened rows."""
         rows = self.rows.with_design(replace(self.rows.design, half_widths=None))
         weight, p = self.groups.total * self.groups.contrast, len(matrix)
-        farthest = float(np.linalg.norm(matrix, 2)) * math.hypot(rows.design.radius, float(rows.design.intercept))
         share = GRAM[0]
         while True:
-            unit = whitened_gram_sensitivity(1.0) / self.spending.share(share)
-            norm = min(choose_norm(p, unit, weight), farthest)
-            scale = unit * norm**2
+            whitening = cut_whitened(matrix, rows.design, self.spending.share(share), weight)
+            scale = whitened_gram_sensitivity(whitening.norm) / self.spending.share(share)
             if share >= WHITENED or spectral_noise(p, scale, weight) <= _CALM_ENOUGH:
                 break
             share = min(WHITENED, share + 0.05)
-        geometry = Geometry(np.ones(sizes.size), sizes, Whitening(matrix, norm), rounds)
+        geometry = Geometry(np.ones(sizes.size), sizes, whitening, rounds)
         left = float(np.trace(geometry.way(self._left)))
         gram = share + sum(ROUNDS[: rounds - 1])
         stage = self._stage(rows, geometry, gram, False, scale**2 / 2.0 * left)
@@ -459,17 +423,23 @@ def release_slope(
             return gram, geometry
         told = told_gram(start, groups.accuracy, groups.contrast, rows.design.intercept)
         return pool_by_precision(gram, told), geometry
-    whitening, weight = geometry.whitening, groups.total * groups.contrast
+    matrix, weight = geometry.whitening.matrix, groups.total * groups.contrast
     for share in ROUNDS[: geometry.rounds - 1]:
-        unit = whitened_gram_sensitivity(1.0) / spending.share(share)
-        rough = Whitening(whitening.matrix, choose_norm(len(whitening.matrix), unit, weight))
+        rough = cut_whitened(matrix, wide.design, spending.share(share), weight)
         gram = _times(release_whitened_gram(wide.whitened_gram(rough), spending, share), factor / weight)
         turned, strengths = whiten(gram.matrix, gram.matrix_scale, INTERCEPT_WEIGHT * rows.design.intercept)
-        whitening = replace(whitening, matrix=turned @ whitening.matrix)
+        matrix = turned @ matrix
         if rounds_needed(strengths) == 1:
             break
+    whitening = cut_whitened(matrix, wide.design, spending.share(stage.gram), weight)
     gram = _times(release_whitened_gram(wide.whitened_gram(whitening), spending, stage.gram), factor)
     return gram, replace(geometry, whitening=whitening)
+
+
+def cut_whitened(matrix: Floats, design: Design, mu: float, weight: float) -> Whitening:
+    """Whitened rows of a design with the norm that they are cut to, if their squares are released for μ: no larger than the longest of them can be."""
+    longest = float(np.linalg.norm(matrix, 2)) * math.hypot(design.radius, float(design.intercept))
+    return Whitening(matrix, min(longest, choose_norm(len(matrix), whitened_gram_sensitivity(1.0) / mu, weight)))
 
 
 def _times(gram: ReleasedSums, factor: float) -> ReleasedSums:

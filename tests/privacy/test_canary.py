@@ -512,7 +512,7 @@ def positions() -> dict[str, tuple[Callable[..., Any], dict[str, Any]]]:
             dpl.link,
             {
                 "left": files.left, "right": files.right, "fields": ["surname"], "id": "id", "block": None, "method": "rules", "threshold": None,
-                "assignment": "greedy", "pairs": None, "settings": None, "engine": "duckdb", "memory": 1e9, "seed": 0,
+                "assignment": "greedy", "pairs": None, "settings": None, "engine": "duckdb", "memory": 1e9, "seed": 0, "overlap": None, "duplicates": True,
             },
         ),
         "release_accuracy": (dpl.release_accuracy, {"linked": linked, **budget, "unit": dpl.PrivacyUnit(), "guess": None, "ledger": None, "population": None, "release_id": None}),
@@ -520,7 +520,7 @@ def positions() -> dict[str, tuple[Callable[..., Any], dict[str, Any]]]:
         "audited": (linked.audited, {"answers": linked.audit_sample(50), "least_checked": 5, "key": None, "size": None}),
         "ELE": (
             made(dpl.ELE),
-            {"accuracy": 0.9, "block": "k", "other": 0.5, "checked": None, "accuracy_error": None, "source": None, "accuracy_min": None, "paid": None, "displaced_links": None},
+            {"accuracy": 0.9, "block": "k", "other": 0.5, "checked": None, "accuracy_error": None, "other_error": None, "shared_error": None, "source": None, "accuracy_min": None, "paid": None, "displaced_links": None},
         ),
         "Matching": (made(dpl.Matching), {"pairs": sp.eye_array(5).tocsr(), "id": None, "column_sum": 1.0, "accuracy_min": 0.0, "carriers": 1}),
         "PrivacyUnit": (made(dpl.PrivacyUnit), {"moves_block": False, "displaced_links": 0, "linkage_change": 0.0}),
@@ -901,7 +901,7 @@ def test_releases_draw_random_numbers_at_the_door_only() -> None:
         "SecretAudit",
         "SecretSample",
         "known_accuracies",
-        "LAST",
+        "LATE",
         "UNLINKED",
         "BLOCK",
         "Linked",

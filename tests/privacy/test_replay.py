@@ -129,6 +129,8 @@ def check(
         )
         staged = path.startswith("second stage") and can_be_unlinked(pair)
         assert count_steps(release) == (0 if not staged else 1 if "one step" in path else 2)
+        whitened = any(part.name == "whitened matrix" for part in release.released.parts)
+        assert whitened == (staged and "whitened" in path)
         # What is declared may differ between the two (a changed Q); everything else may not.
         hidden = getattr(linkage, "source", "") == "estimated"
         return release if hidden else dataclasses.replace(release, linkage={})
@@ -163,6 +165,7 @@ def take_path(patch: pytest.MonkeyPatch, path: str) -> None:
     patch.setattr(second_stage, "_pays", lambda *public: path != "fall-back")
     patch.setattr(second_stage, "_is_near", lambda *public: "one step" in path)
     patch.setattr(second_stage, "_hang_together", lambda inverse, sizes: "whitened" in path)
+    patch.setattr(second_stage, "has_rare_levels", lambda *public: False)
     patch.setattr(second_stage, "_choose", lambda by_columns, whitened: whitened if "whitened" in path else by_columns)
     if "weighed" in path:
         patch.setattr(

@@ -7,7 +7,7 @@ one size in all directions, however closely columns hang together. Nothing here 
 from __future__ import annotations
 
 import math
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +17,7 @@ from dplinked.estimate.coefficients import Estimate
 from dplinked.privacy.quantities.instrument import ReleasedSums
 from dplinked.study.design import Design
 from dplinked.study.instrument import column_spread, instrument_signal
+from dplinked.sums.types import Whitening
 
 Floats = NDArray[np.float64]
 
@@ -26,6 +27,41 @@ _CALM = 0.05  # spectral noise of the slope, relative to it, up to which rows fu
 _RARE = 0.5  # strength of a level's column, of one that is whitened, below which its rows are too few
 # Strengths of the weakest direction from which whitening is followed by the slope itself, or by one whitening more.
 _CLEAR, _SEEN = 0.75, 0.4
+
+
+@dataclass(frozen=True, eq=False)
+class Geometry:
+    """How the instruments of the second stage are scaled.
+
+    Attributes
+    ----------
+    ratios
+        Root mean square of each instrument (d).
+    sizes
+        Root mean square of each column (d).
+    whitening
+        What whitens rows, if they are whitened.
+    rounds
+        How often whitened rows are squared.
+    """
+
+    ratios: Floats
+    sizes: Floats
+    whitening: Whitening | None = None
+    rounds: int = 1
+
+    def way(self, covariance: Floats) -> Floats:
+        """Covariance (d×d) of what errors of the slopes of this `covariance` do to the line, along columns or whitened directions of mean square one."""
+        turned = self.turned
+        return np.asarray(turned @ covariance @ turned.T, np.float64)
+
+    @property
+    def turned(self) -> Floats:
+        """What gives these directions' slopes from those of the columns (d×d)."""
+        if self.whitening is None:
+            return np.diag(self.sizes)
+        first = len(self.whitening.matrix) - self.sizes.size
+        return np.asarray(np.linalg.inv(self.whitening.matrix[first:, first:]).T, np.float64)
 
 
 def whiten(moments: Floats, scale: Floats, intercept: float) -> tuple[Floats, Floats]:

@@ -18,8 +18,8 @@ from dplinked.ledger.ledger import Ledger
 from dplinked.linkage import ELE, PrivacyUnit
 from dplinked.linkage.secret_sample import SecretSample
 from dplinked.linker.linked import BLOCK, Linked
-from dplinked.linker.quality import SecretAudit, known_accuracies
-from dplinked.linker.rules import LAST, UNLINKED
+from dplinked.linker.quality import known_accuracies
+from dplinked.linker.rules import LATE, UNLINKED
 from dplinked.privacy.calibration import privacy_mu, round_up
 from dplinked.privacy.quantities.right_links import (
     changed_answers,
@@ -129,7 +129,7 @@ def release_accuracy(
     unit
         What one individual can change. It must be the same as in the fit.
     guess
-        For links that were drawn in secret: a public guess of the accuracy within blocks, 0.9 by default; links across blocks have one half. Choose it before anybody
+        For links that were drawn in secret: a public guess of the accuracy within blocks, 0.9 by default; links below the threshold or across blocks have one half. Choose it before anybody
         looks; it affects precision, never privacy. If it is off by .1, standard errors of an accuracy of .9 grow by a twentieth.
     ledger, population, ledger_key, release_id, again
         As in :func:`dplinked.fit`. Both files must be registered, and must not have changed since they were linked.
@@ -166,13 +166,14 @@ def release_accuracy(
     if linked.audit.secret is None and not (linked.audit.checked > 0).any():
         raise StudyError("No links were checked.")
     price = _price(linked, epsilon, delta, unit, guess)
-    _check_first(linked.audit.secret, ledger)
+    tag, rows = _told_apart(linked)
+    _check_first(tag, ledger)
     if ledger is None:
-        _remember(linked.audit.secret, ledger)
+        _remember(tag, ledger)
         return _release(linked, price, epsilon, delta, unit)
     book = Ledger(ledger, population, key=ledger_key)
     _check_unchanged(linked)
-    links = book.know_links(*_told_apart(linked))
+    links = book.know_links(tag, rows)
     # The ledger knows a request again by its fingerprint, so the key "right" stays as it was in version 0.1. A secret sample is told apart by its
     # key: were one taken for another that found the same, its release would tell that they agree.
     answers = {"checked": linked.audit.checked.tolist(), "right": linked.audit.correct.tolist()}
@@ -183,7 +184,7 @@ def release_accuracy(
     }  # fmt: skip
     _check_unchanged(linked)  # checked again: they must not have changed while they were fingerprinted either
     charge = book.reserve(release_id, request, price, again=again, links=links)
-    _remember(linked.audit.secret, ledger)
+    _remember(tag, ledger)
     if charge.stored is not None:
         charge.tell_if_seen(release_id)
         return ReleasedAccuracy.from_json(charge.stored)
@@ -194,9 +195,9 @@ def release_accuracy(
     return released
 
 
-def _check_first(secret: SecretAudit | None, ledger: str | Path | None) -> None:
+def _check_first(tag: str | None, ledger: str | Path | None) -> None:
     """Refuse a second release from a secret sample, as far as this process knows of the first; of its own, a ledger knows more."""
-    if secret is None or secret.tag not in _RELEASED or (ledger is not None and _RELEASED[secret.tag] == str(ledger)):
+    if tag is None or tag not in _RELEASED or (ledger is not None and _RELEASED[tag] == str(ledger)):
         return
     raise StudyError(
         "A release was made from this secret sample before, and a second one would tell who is in it. Use the first one. A ledger stores releases, and gives the same "
@@ -204,10 +205,10 @@ def _check_first(secret: SecretAudit | None, ledger: str | Path | None) -> None:
     )
 
 
-def _remember(secret: SecretAudit | None, ledger: str | Path | None) -> None:
+def _remember(tag: str | None, ledger: str | Path | None) -> None:
     """Remember that a secret sample is used, before anything is drawn."""
-    if secret is not None:
-        _RELEASED[secret.tag] = None if ledger is None else str(ledger)
+    if tag is not None:
+        _RELEASED[tag] = None if ledger is None else str(ledger)
 
 
 def _told_apart(linked: Linked) -> tuple[str | None, list[int] | None]:
@@ -239,15 +240,11 @@ def _release(
     secret = isinstance(price, SecretSample)
     drawn = _draw_in_secret(linked, price) if isinstance(price, SecretSample) else _draw(linked, price, unit)
     names, groups = linked.strata.names, drawn.groups
-    table, other, spread = known_accuracies(
-        linked.strata, drawn.correct, drawn.checked.astype(np.float64), drawn.scale, drawn.guess
-    )
+    known = known_accuracies(linked.strata, drawn.correct, drawn.checked.astype(np.float64), drawn.scale, drawn.guess)
     return ReleasedAccuracy(
         linkage=ELE(
-            table,
-            BLOCK,
-            other=other,
-            accuracy_error=spread,
+            block=BLOCK,
+            **known,
             source="released",
             paid=price,
             displaced_links=unit.displaced_links or 0,
@@ -299,7 +296,7 @@ def _draw_in_secret(linked: Linked, sample: SecretSample) -> _Drawn:
     correct, checked = _counts(linked)
     names, n = np.array(linked.strata.names), linked.left.num_rows
     groups, noisy = np.flatnonzero(names != UNLINKED), np.zeros(names.size)
-    guess = np.where(names == LAST, 0.5, sample.guess)  # one half moves the counts less than any other guess
+    guess = np.where(np.isin(names, LATE), 0.5, sample.guess)  # one half moves the counts less than any other guess
     expected = np.where(names == UNLINKED, 0.0, sample.rate * linked.strata.rows)
     noisy[groups] = release_secret_links(SecretLinks(correct[groups], checked[groups], n), sample, guess[groups])
     scale = plan_secret_links(groups.size, sample, n).parts[0].scale

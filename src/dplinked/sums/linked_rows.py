@@ -401,6 +401,7 @@ class LinkedRows:
             return 1.0
         assert clip.widest == 1.0
         assert self.design.response.interval == (0.0, float(clip.curve.largest)), "another outcome than the curve's"
+        assert self.design.fill.get(self.design.response.plain or "", 0.0) <= clip.curve.largest, "fills lie beyond it"
         first = int(self.design.intercept)
         if clip.beta[first:].any() or (clip.exposed and self.design.exposure is not None):
             return float(clip.curve.largest)

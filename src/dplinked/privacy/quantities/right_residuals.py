@@ -1,7 +1,8 @@
 """The clipped residual equation of right links, and the squares of its contributions: sensitivities with their proofs, plans and draws.
 
 :mod:`dplinked.sums.partners` says why linked rows tell it. Throughout, ``g_il`` is what row i makes of the response on row l, ``(ι, h_i)`` times a clipped
-residual, of norm at most K. A row's own response weighs ``1-o`` and those of its c partners ``(1-γ)/c`` each, so that rows and columns of weights add up to
+residual, of norm at most K; or ``c_i u_i`` times one, the instruments of a whitened row times what it counts. What these are does not enter, but that they are
+functions of public values and of row i's own regressors, and that terms are at most K long, which their clips ``K/‖c_i u_i‖`` see to. A row's own response weighs ``1-o`` and those of its c partners ``(1-γ)/c`` each, so that rows and columns of weights add up to
 ``2-γ-o``, and to ``1-γ`` without the row's own.
 """
 
