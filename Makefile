@@ -139,6 +139,7 @@ bench-ledger: $(READY)
 bench-linking: $(READY) $(FEBRL)/.ready
 	$(FEBRL)/bin/python benchmarks/linking.py febrl
 	$(FEBRL)/bin/python benchmarks/linking.py accuracy
+	$(BIN)/python benchmarks/linking.py quality
 	$(BIN)/python benchmarks/linking.py million
 	$(BIN)/python benchmarks/linking.py fit
 

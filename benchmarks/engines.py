@@ -1,4 +1,4 @@
-"""Engines, measured: Parquet against decoding alone, blocks of all kinds, wide tables, what users would write, Spark, DuckDB, the command line.
+"""Engines, measured: Parquet against decoding alone, blocks of all kinds, wide tables, what users would write, Spark, DuckDB, events and counts, the command line.
 
     python benchmarks/engines.py all                     # 100 million rows, some 8 GB of files
     python benchmarks/engines.py all --rows 10000000     # at most ten million
@@ -53,8 +53,9 @@ from dplinked.study.design import Design
 from dplinked.study.study import Study
 from dplinked.sums import files
 from dplinked.sums.engine import Source, open_source
+from dplinked.sums.linked_rows import LinkedRows
 from dplinked.sums.numpy.reduce import WORKERS
-from dplinked.sums.types import PrivateSums
+from dplinked.sums.types import PrivateSums, ResidualClip
 from machine import describe_machine
 from sections import Report, write_section
 
@@ -70,6 +71,7 @@ TITLES = {
     "rivals": "Against what users would write",
     "spark": "Spark against its own group-by",
     "sql": "Passes of a default fit by DuckDB against its own group-by",
+    "curves": "Steps of events and counts against passes of a line",
     "cli": "The command line, from file to release",
 }
 RESULTS = Path(__file__).parent / "results" / "engines.md"
@@ -95,6 +97,7 @@ MOST_TIME_STAGE, MOST_TIME_PASS = (
     15.0,
     3.0,
 )  # of DuckDB's own group-by: steps of the second stage together, any other pass
+MOST_TIME_STEP = 1.5  # of the pass that sums a line, in which responses and links are summed too
 MOST_SLOPE_ERROR = 1e-2
 
 
@@ -152,6 +155,8 @@ KEYS: dict[str, Callable[[NDArray[np.int64], int], Any]] = {
     "apart": lambda i, rows: i // BLOCK * 10**9,
     "id": lambda i, rows: i,
 }
+OUTCOMES = "outcomes"  # in the place of a key: the columns event, visits and years
+LEVEL = -0.5  # of the line that events and rates follow
 
 
 def make_file(folder: Path, rows: int, columns: int, keys: Sequence[str], console: Console) -> Path:
@@ -182,10 +187,23 @@ def _make_rows(start: int, stop: int, rows: int, columns: int, keys: Sequence[st
         z += SLOPE * x
     z = np.clip(z, -2.0, 2.0)
     first = -start % BLOCK  # a block that two row groups share keeps its links: one in some 40,000
-    whole = z[first : first + (i.size - first) // BLOCK * BLOCK].reshape(-1, BLOCK)
-    moved = np.where(rng.random(len(whole)) < ACCURACY, 0, rng.integers(1, BLOCK, len(whole)))
-    whole[:] = np.take_along_axis(whole, (np.arange(BLOCK) + moved[:, None]) % BLOCK, axis=1)
-    return pa.table({**data, "z": z, **{key: KEYS[key](i, rows) for key in keys}})
+    last = first + (i.size - first) // BLOCK * BLOCK
+    moved = np.where(rng.random((last - first) // BLOCK) < ACCURACY, 0, rng.integers(1, BLOCK, (last - first) // BLOCK))
+    source = i - start
+    source[first:last] = (
+        source[first:last].reshape(-1, BLOCK)[:, :1] + (np.arange(BLOCK) + moved[:, None]) % BLOCK
+    ).ravel()
+    outcomes = _make_outcomes(rng, data, source) if OUTCOMES in keys else {}
+    return pa.table(
+        {**data, "z": z[source], **outcomes, **{key: KEYS[key](i, rows) for key in keys if key != OUTCOMES}}
+    )
+
+
+def _make_outcomes(rng: np.random.Generator, data: dict[str, Any], source: NDArray[np.int64]) -> dict[str, Any]:
+    """Events and counts of slope .2 each, by a logistic and a Poisson model, linked as z is; and years, the exposure of counts, which rows have themselves."""
+    line, years = LEVEL + SLOPE * sum(data.values()), rng.uniform(0.5, 4.0, source.size)
+    event, visits = rng.random(source.size) < 1.0 / (1.0 + np.exp(-line)), rng.poisson(years * np.exp(line))
+    return {"event": event[source].astype(np.int8), "visits": visits[source].astype(np.int8), "years": years}
 
 
 def declare_study(columns: int = COLUMNS, key: str = "block", typical: bool = False) -> Study:
@@ -1018,7 +1036,7 @@ STUDY = """\
 path = {path}
 
 [model]
-formula = "{formula}"
+{model}
 
 [bounds]
 {bounds}
@@ -1081,55 +1099,169 @@ def run_command(arguments: Sequence[str], folder: Path) -> Done:
     return Done(code, seconds, peak, shown.decode(errors="replace"))
 
 
-def measure_cli(run: Run) -> Report:
-    report, path = Report(), run.file(LARGE)
-    count = run.at_most(LARGE)
-    bounds = "\n".join([*(f"{name} = [-1, 1]" for name in NAMES), "z = [-2, 2]"])
-    formula = f"z ~ {' + '.join(NAMES)}"
-    commands = [
-        ["budget", "init", "study.toml", "--epsilon", "2", "--delta", "1e-9"],
-        ["fit", "study.toml", "--out", "release.json"],
-        ["report", "release.json", "--out", "report.md"],
-    ]
+COMMANDS = (
+    ("budget", "init", "study.toml", "--epsilon", "2", "--delta", "1e-9"),
+    ("fit", "study.toml", "--out", "release.json"),
+    ("report", "release.json", "--out", "report.md"),
+)
+
+
+def run_study(path: Path, model: str, bounds: str, run: Run, report: Report) -> tuple[Any, str]:
+    """Run a study of a file by the command line, with a ledger, and add a table of time and memory; its release, and what `fit` drew."""
     rows, done = [], {}
     with tempfile.TemporaryDirectory(dir=run.folder) as name:
         folder = Path(name)
-        study = STUDY.format(path=json.dumps(str(path.resolve())), formula=formula, bounds=bounds, accuracy=ACCURACY)
+        study = STUDY.format(path=json.dumps(str(path.resolve())), model=model, bounds=bounds, accuracy=ACCURACY)
         (folder / "study.toml").write_text(study, encoding="utf-8")
-        for command in track(commands, "The command line", console=run.console):
+        for command in track(COMMANDS, "The command line", console=run.console):
             title = " ".join(command[:2]) if command[0] == "budget" else command[0]
             done[title] = ended = run_command(command, folder)
             rows.append([f"`dplinked {title}`", f"{ended.seconds:.1f}", f"{ended.peak:.2f}", ended.code])
             report.require(not ended.code, f"dplinked {title} ended with {ended.code}: {ended.shown[-300:]!r}")
         release = dpl.Release.load(folder / "release.json") if not done["fit"].code else None
     report.add(
-        f"A study of {count:,} rows with a ledger, ε = 1, the Parquet file of {path.stat().st_size / 1e9:.2f} GB; progress is drawn on a "
+        f"A study of {pq.read_metadata(path).num_rows:,} rows with a ledger, ε = 1, the Parquet file of {path.stat().st_size / 1e9:.2f} GB; progress is drawn on a "
         "pseudo-terminal. Memory is the largest of the whole process."
     )
     report.table(["", "seconds", "GB at most", "exit code"], rows)
-    drawn = [bar for bar in BARS if bar in done["fit"].shown]
+    report.require(
+        not done["fit"].peak > MOST_MEMORY_FIT,
+        f"dplinked fit takes {done['fit'].peak:.2f} GB, at most {MOST_MEMORY_FIT:g} allowed",
+    )
+    return release, done["fit"].shown
+
+
+def judge_slopes(release: Any, report: Report) -> None:
+    """Compare slopes of a release with the truth."""
+    error = max(abs(release.coef[name] - SLOPE) for name in NAMES)
+    allowed = max(MOST_SLOPE_ERROR, 5.0 * max(release.std_err[name] for name in NAMES))
+    report.add(
+        f"Slopes: {', '.join(f'{release.coef[name]:.4f}' for name in NAMES)}; the truth is {SLOPE:g}. Largest error {error:.1e} "
+        f"(at most {allowed:.1e} allowed: {MOST_SLOPE_ERROR:g}, or five standard errors of few rows)."
+    )
+    report.require(error <= allowed, f"a slope is off by {error:.1e}, at most {allowed:.1e} allowed")
+
+
+def measure_cli(run: Run) -> Report:
+    report, path = Report(), run.file(LARGE)
+    bounds = "\n".join([*(f"{name} = [-1, 1]" for name in NAMES), "z = [-2, 2]"])
+    release, shown = run_study(path, f'formula = "z ~ {" + ".join(NAMES)}"', bounds, run, report)
+    drawn = [bar for bar in BARS if bar in shown]
     report.add(f"Bars that `fit` drew: {', '.join(drawn) or 'none of a pass'}.")
-    if count >= MIDDLE:  # smaller files are read whole, and passes end before they are drawn
+    if run.at_most(LARGE) >= MIDDLE:  # smaller files are read whole, and passes end before they are drawn
         missing = [bar for bar in BARS if bar not in drawn]
         report.require(not missing, f"no bar was drawn of {', '.join(missing)}")
     else:
-        report.require("━" in done["fit"].shown, "no bar was drawn at all")
+        report.require("━" in shown, "no bar was drawn at all")
     if release is not None:
-        error = max(abs(release.coef[name] - SLOPE) for name in NAMES)
-        allowed = max(MOST_SLOPE_ERROR, 5.0 * max(release.std_err[name] for name in NAMES))
-        report.add(
-            f"Slopes: {', '.join(f'{release.coef[name]:.4f}' for name in NAMES)}; the truth is {SLOPE:g}. Largest error {error:.1e} "
-            f"(at most {allowed:.1e} allowed: {MOST_SLOPE_ERROR:g}, or five standard errors of few rows)."
-        )
-        report.require(error <= allowed, f"a slope is off by {error:.1e}, at most {allowed:.1e} allowed")
+        judge_slopes(release, report)
     return report
+
+
+# --- events and counts ------------------------------------------------------------------------------
+
+CURVES = {"events": 1, "counts up to 10, an exposure": 10, "counts up to 60, an exposure": 60}  # the largest outcome
+
+
+def declare_outcome(largest: int) -> Study:
+    """A logistic study, or a Poisson one with an exposure."""
+    line = declare_study()
+    bounds = {name: line.bounds[name] for name in NAMES}
+    if largest == 1:
+        return replace(
+            line, formula=f"event ~ {' + '.join(NAMES)}", bounds=bounds, levels={"event": [0, 1]}, family="logistic"
+        )
+    bounds |= {"visits": (0, largest), "years": (0.5, 4.0)}
+    return replace(line, formula=f"visits ~ {' + '.join(NAMES)}", bounds=bounds, family="poisson", exposure="years")
+
+
+def find_passes(data: Callable[[], Any]) -> dict[str, Callable[[], Any]]:
+    """The pass that sums a line, and a step along each curve; blocks are found beforehand."""
+
+    def opened(study: Study) -> LinkedRows:
+        design, _ = study.prepare()
+        rows = open_source(data(), read_columns(study)).linked_rows(design, study.linkage, study.unit)
+        return rows.with_design(design.with_instrument([0.5] * COLUMNS))
+
+    def step(largest: int) -> Callable[[], Any]:
+        rows = opened(declare_outcome(largest))
+        beta = np.array([LEVEL, *[SLOPE] * COLUMNS])
+        clip = ResidualClip(beta, 1.0, 0.5, 1.0, curve=rows.design.curve)
+        return lambda: rows.curve_sums(clip, 0.5 * largest)
+
+    return {"line": opened(declare_study()).instrument_sums, **{name: step(most) for name, most in CURVES.items()}}
+
+
+def race_steps(passes: dict[str, Callable[[], Any]], run: Run) -> dict[str, Floats]:
+    """Costs of each pass (rounds×2), all of them in turn in every round after one to warm up."""
+    taken: dict[str, list[Floats]] = {name: [] for name in passes}
+    for round in track(range(run.rounds + 1), "Steps against a line's pass", console=run.console):
+        for name, work in passes.items():
+            gc.collect()
+            start = clock()
+            work()
+            if round:
+                taken[name].append(clock() - start)
+    return {name: np.array(costs) for name, costs in taken.items()}
+
+
+def measure_curves(run: Run) -> Report:
+    report, rows = Report(), []
+    small, path, command_path = (run.file(each, keys=("block", OUTCOMES)) for each in (SMALL, MIDDLE, LARGE))
+    engines: dict[str, tuple[int, Callable[[], Any]]] = {"Parquet": (MIDDLE, lambda: path)}
+    if reason := missing_duckdb():
+        report.add(f"DuckDB skipped: {reason}.")
+    else:
+        engines["DuckDB"] = SMALL, lambda: duckdb_relation(small)
+    for engine, (most, data) in engines.items():
+        with streaming():
+            found = race_steps(find_passes(data), run)
+        for name in CURVES:
+            wall, cpu = np.median(found[name] / found["line"], axis=0)
+            line, step = (np.median(found[each][:, 1]) / run.at_most(most) * 1e9 for each in ("line", name))
+            judged = engine == "Parquet"
+            rows.append(
+                [
+                    f"{engine}, {name}",
+                    f"{line:.1f}",
+                    f"{step:.1f}",
+                    f"{wall:.2f}",
+                    f"{cpu:.2f}",
+                    f"{MOST_TIME_STEP:g}" if judged else "",
+                ]
+            )
+            if judged and run.judged:
+                report.require(
+                    cpu <= MOST_TIME_STEP,
+                    f"a step of {name} takes {cpu:.2f} passes of a line, at most {MOST_TIME_STEP:g} allowed",
+                )
+    report.add(
+        f"{run.at_most(MIDDLE):,} rows, {COLUMNS} columns, blocks of {BLOCK}, never whole in memory. A step sums the curve's means and slopes times instruments and regressors; a line's pass sums "
+        f"instruments times linked regressors and responses. Medians over {run.rounds} interleaved rounds, ratios side by side, by wall time and by CPU time, which is judged since it does "
+        "not count what else the machine does. DuckDB, over "
+        f"{run.at_most(SMALL):,} such rows, is shown."
+    )
+    report.table(["", "line, ns of CPU a row", "step", "ratio, wall", "ratio, CPU", "allowed"], rows)
+    bounds = "\n".join([*(f"{name} = [-1, 1]" for name in NAMES), "", "[levels]", "event = [0, 1]"])
+    model = f'formula = "event ~ {" + ".join(NAMES)}"\nfamily = "logistic"'
+    release, _ = run_study(command_path, model, bounds, run, report)
+    if release is not None:
+        judge_slopes(release, report)
+    return report
+
+
+def duckdb_relation(path: Path) -> Any:
+    """A file as a relation of a connection of its own."""
+    import duckdb
+
+    return duckdb.connect().read_parquet(str(path))
 
 
 # --- the report -------------------------------------------------------------------------------------
 
 MEASURES: dict[str, Callable[[Run], Report]] = {
     "contract": measure_contract, "parquet": measure_parquet, "fit": measure_fits, "blocks": measure_blocks, "wide": measure_wide,
-    "matching": measure_matching, "rivals": measure_rivals, "spark": measure_spark, "sql": measure_sql, "cli": measure_cli,
+    "matching": measure_matching, "rivals": measure_rivals, "spark": measure_spark, "sql": measure_sql, "curves": measure_curves, "cli": measure_cli,
 }  # fmt: skip
 
 

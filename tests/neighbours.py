@@ -269,6 +269,16 @@ KINDS = ("exact", "ele", "ele-one", "table", "displaced", "mover", "paper-m", "e
 FURTHER_KINDS = ("carriers", "regrouped")
 
 
+def by_id(data: dict[str, Any], linkage: Any) -> tuple[dict[str, Any], Any]:
+    """Rows whose matching matrix, if they have one, is given as pairs of ids: rows of a database have no positions."""
+    if not isinstance(linkage, dpl.Matching):
+        return data, linkage
+    n, entries = linkage.matrix.shape[0], sp.coo_array(linkage.matrix)
+    pairs = pa.table({"row": entries.row, "match": entries.col, "probability": entries.data})
+    declared = {name: getattr(linkage, name) for name in ("column_sum", "accuracy_min", "carriers")}
+    return {**data, "id": np.arange(n)}, dpl.Matching(pairs, id="id", **declared)
+
+
 def group_matrix(groups: np.ndarray, accuracy: dict[int, float], other: float) -> np.ndarray:
     """The matching matrix of exchangeable linkage errors for the group of each row; groups that are not listed form one, `other`."""
     known = np.array([key if key in accuracy else -1 for key in groups.tolist()])

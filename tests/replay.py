@@ -61,6 +61,21 @@ def feed(monkeypatch: pytest.MonkeyPatch, run: Callable[[], Any], recorded: list
         return run(), calls
 
 
+def draw_alike(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let DuckDB draw the same random numbers for both neighbours, row by row."""
+    pytest.importorskip("duckdb")
+    from dplinked.sums.sql.duckdb_engine import DuckDBEngine
+
+    run = DuckDBEngine.run
+
+    def seeded(engine: Any, statement: str) -> Any:
+        for setting in ("set threads = 1", "select setseed(0.5)"):
+            run(engine, setting)
+        return run(engine, statement)
+
+    monkeypatch.setattr(DuckDBEngine, "run", seeded)
+
+
 def replay(
     monkeypatch: pytest.MonkeyPatch,
     first: Callable[[], Any],

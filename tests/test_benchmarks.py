@@ -39,6 +39,7 @@ NEEDS_HISTORY = pytest.mark.skipif(
         ["symmetric.py", "--quick"],
         ["audits.py", "--quick"],
         ["linking.py", "accuracy", "--quick"],
+        ["linking.py", "quality", "--quick"],
         ["linking.py", "million", "--quick"],
         ["linking.py", "fit", "--quick"],
         ["planning.py", "--runs", "60", "--room", "0.3", "--jobs", "1", "--cells", "d = 3"],

@@ -96,6 +96,19 @@ def test_files_give_the_release_of_memory(
         assert one.coef[name] == pytest.approx(two.coef[name], abs=1e-6)
 
 
+@pytest.mark.parametrize("family", BOTH)
+def test_databases_give_the_release_of_memory(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, family: str) -> None:
+    """In blocks so small that all others of a block are partners, whichever engine sums."""
+    pytest.importorskip("duckdb")
+    monkeypatch.setattr(noise, "add_gaussian", lambda values, scale: np.asarray(values, float))
+    rows = draw_rows(8_000, block=16)
+    pq.write_table(pa.table(rows), tmp_path / "rows.parquet")
+    one, two = fit(rows, family), fit(dpl.Query("select * from 'rows.parquet'", folder=tmp_path), family)
+    for name in TRUTH:
+        assert one.coef[name] == pytest.approx(two.coef[name], abs=1e-6)
+        assert one.std_err[name] == pytest.approx(two.std_err[name], rel=1e-5)
+
+
 def test_releases_say_ratios(rows: dict[str, Any]) -> None:
     release = fit(rows, "logistic")
     ratio, low, high = release.ratios()["age"]

@@ -60,11 +60,7 @@ _ROOM = 1.3  # times its root mean square: norm of a row's shortened instruments
 
 
 def check_outcome(study: Study, rows: LinkedRows) -> None:
-    """Refuse engines that know lines only, and linkage that cannot be undone pair by pair, from public values."""
-    if not rows.follows_curves:
-        raise StudyError(
-            f"family={study.family!r} is fitted to tables in memory and to files. Write the rows to a Parquet file, and fit that."
-        )
+    """Refuse linkage that cannot be undone pair by pair, from public values."""
     if not rows.exposure.symmetric and unlinking_terms(rows.exposure.accuracy_min) is None:
         raise StudyError(
             f"family={study.family!r} needs a matching matrix whose own links are more certain: declare an accuracy_min of about .77 or more, or fit a line."

@@ -101,7 +101,7 @@ def test_accuracies_are_drawn_towards_those_of_the_same_band() -> None:
     rows = np.concatenate([np.arange(80), [100, 101], np.arange(200, 280), [300, 301]])
     answers = np.concatenate([np.arange(80) % 2 == 0, [True, False], np.ones(82, bool)])
     found = quality.estimate_from_audit(strata, rows, answers)
-    shown = quality.known_accuracies(strata, *quality.pool_small_strata(strata, found), scale=0.0)[0]
+    shown = quality.known_accuracies(strata, *quality.pool_small_strata(strata, found), scale=0.0)["accuracy"]
     assert isinstance(shown, dict)
     for accuracy in (dict(zip(strata.names, found.accuracy, strict=True)), shown):
         assert accuracy["b low"] == pytest.approx(0.5, abs=0.1)

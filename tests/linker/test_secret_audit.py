@@ -313,7 +313,7 @@ def link_partly(*, last: bool) -> dpl.Linked:
 @pytest.mark.parametrize("secret", [True, False])
 def test_rows_without_partners_do_not_stop_a_release(last: bool, secret: bool) -> None:
     linked = link_partly(last=last)
-    assert ("(last)" in linked.strata.names, "(unlinked)" in linked.strata.names) == (last, True)
+    assert ("(further)" in linked.strata.names, "(unlinked)" in linked.strata.names) == (last, True)
     key = {"key": KEY} if secret else {}
     sample = answer(linked.audit_sample(900, **key))
     checked = linked.audited(sample, **key, **({"size": 900} if secret else {}))
@@ -337,7 +337,7 @@ def test_an_empty_sample_is_released_like_any_other(tmp_path: Path) -> None:
         paid = dpl.release_accuracy(
             checked, epsilon=0.2, delta=1e-6, unit=dpl.PrivacyUnit(), ledger=tmp_path / "budget.db"
         )
-        assert set(paid.correct) == {"u", "(last)"}
+        assert set(paid.correct) == {"u", "(further)"}
     with pytest.raises(dpl.StudyError, match="no answers"):
         linked.audited(linked.audit_sample(10).slice(0, 0))
 
@@ -350,7 +350,7 @@ def test_links_across_blocks_have_a_guess_of_one_half(monkeypatch: pytest.Monkey
     left = {"id": ids, "name": names, "place": ["u"] * count}
     right = {**left, "place": ["v" if k % 3 == 0 else "u" for k in range(count)]}
     linked = dpl.link(left, right, fields=["name"], id="id", block="place")
-    assert dict(zip(linked.strata.names, linked.strata.rows.tolist(), strict=True)) == {"(last)": 100, "u": 200}
+    assert dict(zip(linked.strata.names, linked.strata.rows.tolist(), strict=True)) == {"(further)": 100, "u": 200}
     found, guesses = [], []
 
     def noted(private: SecretLinks, sample: SecretSample, guess: np.ndarray) -> np.ndarray:
@@ -363,7 +363,7 @@ def test_links_across_blocks_have_a_guess_of_one_half(monkeypatch: pytest.Monkey
         right_ones = ["yes" if int(one) % 3 or int(one) % 2 else "no" for one in sample["left_id"].to_pylist()]
         sample = sample.set_column(sample.column_names.index("correct"), "correct", pa.array(right_ones))
         paid = dpl.release_accuracy(linked.audited(sample, key=key_number(k), size=60), **BUDGET)
-        found.append(paid.correct["(last)"] / paid.checked["(last)"])
+        found.append(paid.correct["(further)"] / paid.checked["(further)"])
     assert guesses == [[0.5, release_accuracy.GUESS]] * 30
     error = math.sqrt(20 * 0.25 + paid.scale**2) / 20
     assert abs(np.mean(found) - 0.5) < 5 * error / math.sqrt(30)

@@ -174,3 +174,21 @@ def test_patients_follow_their_curves() -> None:
     ]
     assert np.log(rates[0] / rates[1]) == pytest.approx(0.4, abs=0.06)
     assert (rows["stays"][rows["age"] > 70].mean() / rows["stays"][rows["age"] < 50].mean()) > 1.4
+
+
+def test_some_people_have_two_records_in_the_right_file() -> None:
+    """The second ones are further rows with errors of their own, links to either are right, and the first ones' people are the same as without."""
+    files, plain = two_files(500, 3, duplicates=0.2), two_files(500, 3)
+    assert files.right.num_rows == 600
+    assert files.left.equals(plain.left)
+    assert files.owner is not None
+    counts = np.bincount(files.owner, minlength=500)
+    assert np.bincount(counts).tolist() == [0, 400, 100]
+    assert plain.owner is None
+    twice = np.flatnonzero(counts == 2)
+    for place in (0, 1):
+        links = np.full(500, -1)
+        links[twice] = [np.flatnonzero(files.owner == person)[place] for person in twice]
+        assert files.are_right(links).sum() == 100
+    with pytest.raises(StudyError, match="duplicates"):
+        two_files(10, 1, duplicates=1.5)

@@ -332,6 +332,31 @@ def test_tables_show_no_canary(watch: Watch) -> None:
                 watch.seen += [done.to_json(), done.summary(), done.to_markdown(), str(done.conf_int())]
 
 
+@pytest.mark.parametrize("family", ["logistic", "poisson"])
+def test_outcomes_in_databases_show_no_canary(watch: Watch, family: str) -> None:
+    """Fits of a relation with canaries in all columns, and of one with a cast that fails, whose error quotes the cell."""
+    duckdb = pytest.importorskip("duckdb")
+    connection, n = duckdb.connect(), 60
+    given = pa.table(
+        {
+            "x": [0.5] * (n - 1) + [NUMBER], "years": [1.0] * (n - 1) + [NUMBER], "visits": [1.0] * (n - 1) + [NUMBER],
+            "died": ["no", "yes", TOKEN] * 20, "g": ["a", TOKEN] * 30, "k": ["p", TOKEN, "q"] * 20, "note": ["1"] * (n - 1) + [TOKEN],
+        }
+    )  # fmt: skip
+    connection.register("given", given)
+    connection.execute("create table t as select * from given")
+    outcome, exposure = ("visits", "years") if family == "poisson" else ("died", None)
+    settings: dict[str, Any] = {
+        "family": family, "exposure": exposure, "bounds": {"x": (0, 1), "visits": (0, 9), "years": (0.5, 2)},
+        "levels": {"g": ["a", "b"], "died": ["no", "yes"]}, "linkage": dpl.ELE(0.9, block="k"), "epsilon": 1.0, "delta": 1e-5,
+    }  # fmt: skip
+    done = watch.call(lambda: dpl.fit(connection.table("t"), f"{outcome} ~ x + C(g)", **settings))
+    watch.seen += [done.to_json(), done.summary(), done.to_markdown(), str(done.conf_int())]
+    broken = connection.sql("select * replace (cast(note as double) as x) from t")
+    assert isinstance(watch.call(lambda: dpl.fit(broken, f"{outcome} ~ x + C(g)", **settings)), dpl.DplinkedError)
+    assert not connection.execute("select * from duckdb_tables() where table_name like 'dplinked%'").fetchall()
+
+
 def test_the_estimator_shows_no_canary(watch: Watch) -> None:
     """`fit` of LinkedRegression; `predict` is for rows that may be seen."""
     y = np.linspace(0, 1, 40)
@@ -491,7 +516,7 @@ def positions() -> dict[str, tuple[Callable[..., Any], dict[str, Any]]]:
             dpl.link,
             {
                 "left": files.left, "right": files.right, "fields": ["surname"], "id": "id", "block": None, "method": "rules", "threshold": None,
-                "assignment": "greedy", "pairs": None, "settings": None, "engine": "duckdb", "memory": 1e9, "seed": 0,
+                "assignment": "greedy", "pairs": None, "settings": None, "engine": "duckdb", "memory": 1e9, "seed": 0, "overlap": None, "duplicates": True,
             },
         ),
         "release_accuracy": (dpl.release_accuracy, {"linked": linked, **budget, "unit": dpl.PrivacyUnit(), "guess": None, "ledger": None, "population": None, "release_id": None}),
@@ -499,7 +524,7 @@ def positions() -> dict[str, tuple[Callable[..., Any], dict[str, Any]]]:
         "audited": (linked.audited, {"answers": linked.audit_sample(50), "least_checked": 5, "key": None, "size": None}),
         "ELE": (
             made(dpl.ELE),
-            {"accuracy": 0.9, "block": "k", "other": 0.5, "checked": None, "accuracy_error": None, "source": None, "accuracy_min": None, "paid": None, "displaced_links": None},
+            {"accuracy": 0.9, "block": "k", "other": 0.5, "checked": None, "accuracy_error": None, "other_error": None, "shared_error": None, "source": None, "accuracy_min": None, "paid": None, "displaced_links": None},
         ),
         "Matching": (made(dpl.Matching), {"pairs": sp.eye_array(5).tocsr(), "id": None, "column_sum": 1.0, "accuracy_min": 0.0, "carriers": 1}),
         "PrivacyUnit": (made(dpl.PrivacyUnit), {"moves_block": False, "displaced_links": 0, "linkage_change": 0.0}),
@@ -882,7 +907,7 @@ def test_releases_draw_random_numbers_at_the_door_only() -> None:
         "SecretAudit",
         "SecretSample",
         "known_accuracies",
-        "LAST",
+        "LATE",
         "UNLINKED",
         "BLOCK",
         "Linked",

@@ -24,8 +24,8 @@ from dplinked.sums.linked_rows import LinkedRows
 from dplinked.sums.numpy import kernel
 from dplinked.sums.partners import unlinking_terms
 from dplinked.sums.types import ResidualClip
-from neighbours import BOUNDS, FURTHER_KINDS, KINDS, LEVELS, Pair, make_pair
-from replay import Leak, replay
+from neighbours import BOUNDS, FURTHER_KINDS, KINDS, LEVELS, Pair, by_id, make_pair
+from replay import Leak, draw_alike, replay
 
 EPSILON, DELTA = 1.0, 1e-5
 EVENTS = {**LEVELS, "y": ["no", "yes"]}
@@ -110,8 +110,9 @@ def check(patch: pytest.MonkeyPatch, pair: Pair, formula: str, path: str, seed: 
     events = options["family"] == "logistic"
 
     def run(data: Any, linkage: Any) -> Any:
+        data, linkage = (data, linkage) if engine is None else engine(data, linkage)
         release = dpl.fit(
-            data if engine is None else engine(data), formula, bounds=REGRESSORS if events else COUNTS,
+            data, formula, bounds=REGRESSORS if events else COUNTS,
             levels=EVENTS if events else LEVELS, linkage=linkage, unit=pair.unit, epsilon=EPSILON, delta=DELTA, **options,
         )  # fmt: skip
         hidden = getattr(linkage, "source", "") == "estimated"
@@ -150,24 +151,61 @@ def test_outcomes_replay_at_length(monkeypatch: pytest.MonkeyPatch, kind: str, p
 # --- engines --------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("path", ["events, row meat", "counts, exposure"])
-@pytest.mark.parametrize("kind", ["exact", "ele", "mover", "matching"])
-@pytest.mark.parametrize("engine", ["NumPy", "parquet"])
-def test_outcomes_replay_by_engine(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, engine: str, kind: str, path: str
-) -> None:
-    def parquet(data: dict[str, Any]) -> Path:
-        pq.write_table(pa.table(data), tmp_path / "rows.parquet", row_group_size=3)
-        return tmp_path / "rows.parquet"
+@pytest.fixture
+def engine(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Data and linkage as another engine gets them."""
 
-    if engine == "NumPy":
+    def parquet(data: dict[str, Any], linkage: Any) -> tuple[Any, Any]:
+        pq.write_table(pa.table(data), tmp_path / "rows.parquet", row_group_size=3)
+        return tmp_path / "rows.parquet", linkage
+
+    def duckdb(data: dict[str, Any], linkage: Any) -> tuple[Any, Any]:
+        path, linkage = parquet(*by_id(data, linkage))
+        return dpl.Query(f"select * from '{path}'"), linkage
+
+    if request.param == "NumPy":
         monkeypatch.setattr(kernel, "KERNEL", None)
+        return None
+    if request.param == "duckdb":
+        draw_alike(monkeypatch)
+        return duckdb
     monkeypatch.setattr(file_engine, "IN_MEMORY", 0)
     monkeypatch.setattr(importlib.import_module("dplinked.data.parquet"), "PART", 4)
-    rng = np.random.default_rng(len(kind))
-    for seed in range(3):
-        if can_be_unlinked(pair := make_pair(rng, kind)):
-            check(monkeypatch, pair, FORMULAS[seed], path, seed, parquet if engine == "parquet" else None)
+    return parquet
+
+
+def check_engine(monkeypatch: pytest.MonkeyPatch, engine: Any, kind: str, path: str, count: int) -> None:
+    """So many pairs of a kind that the path is possible for."""
+    rng, done = np.random.default_rng([len(kind), len(path)]), 0
+    while done < count:
+        pair = make_pair(rng, kind)
+        if can_be_unlinked(pair) and ("block" not in path or pair.unit.fixes_blocks):
+            check(monkeypatch, pair, FORMULAS[done % (4 if "middles" in path else 5)], path, done, engine)
+            done += 1
+
+
+@pytest.mark.parametrize("path", ["events, row meat", "counts, exposure"])
+@pytest.mark.parametrize("kind", ["exact", "ele", "mover", "matching"])
+@pytest.mark.parametrize("engine", ["NumPy", "parquet"], indirect=True)
+def test_outcomes_replay_by_engine(monkeypatch: pytest.MonkeyPatch, engine: Any, kind: str, path: str) -> None:
+    check_engine(monkeypatch, engine, kind, path, 3)
+
+
+TURNS = [next((kind, path) for kind in (*KINDS[i:], *KINDS) if is_possible(kind, path)) for i, path in enumerate(PATHS)]
+
+
+@pytest.mark.parametrize(("kind", "path"), [*TURNS, ("matching", "counts, exposure")])
+@pytest.mark.parametrize("engine", ["duckdb"], indirect=True)
+def test_outcomes_replay_by_sql(monkeypatch: pytest.MonkeyPatch, engine: Any, kind: str, path: str) -> None:
+    """Every path with neighbours of one kind each; all by all paths below."""
+    check_engine(monkeypatch, engine, kind, path, 2)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("kind", "path"), CELLS)
+@pytest.mark.parametrize("engine", ["duckdb"], indirect=True)
+def test_outcomes_replay_by_sql_at_length(monkeypatch: pytest.MonkeyPatch, engine: Any, kind: str, path: str) -> None:
+    check_engine(monkeypatch, engine, kind, path, 5)
 
 
 # --- each quantity by itself, and faults ----------------------------------------------------------------

@@ -16,7 +16,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-import scipy.sparse as sp
 
 import dplinked as dpl
 from dplinked import methods, second_stage
@@ -40,6 +39,7 @@ from neighbours import (
     UNREADABLE,
     WILD_CELLS,
     Pair,
+    by_id,
     make_pair,
     wild_pair,
 )
@@ -221,14 +221,6 @@ def test_further_neighbours_replay_by_engine(monkeypatch: pytest.MonkeyPatch, ki
 @pytest.fixture
 def engine(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     """Data as another engine gets it; a matching matrix as pairs of ids where rows have no positions."""
-
-    def by_id(data: dict[str, Any], linkage: Any) -> tuple[Any, Any]:
-        if not isinstance(linkage, dpl.Matching):
-            return data, linkage
-        n, entries = linkage.matrix.shape[0], sp.coo_array(linkage.matrix)
-        pairs = pa.table({"row": entries.row, "match": entries.col, "probability": entries.data})
-        declared = {name: getattr(linkage, name) for name in ("column_sum", "accuracy_min", "carriers")}
-        return {**data, "id": np.arange(n)}, dpl.Matching(pairs, id="id", **declared)
 
     def parquet(data: dict[str, Any], linkage: Any) -> tuple[Any, Any]:
         pq.write_table(pa.table(data), tmp_path / "rows.parquet", row_group_size=3)

@@ -41,7 +41,7 @@ from dplinked.sums.numpy.circle import order_by_position, to_whole
 from dplinked.sums.partners import NEAR, PARTNERS, unlinking_terms
 from dplinked.sums.types import MeatClip, ResidualClip, Whitening
 from neighbours import BOUNDS, FURTHER_KINDS, KINDS, LEVELS, Pair, group_matrix, make_pair
-from replay import Leak, replay
+from replay import Leak, draw_alike, replay
 
 Floats = np.ndarray
 LINE = {"y": (-1.0, 1.0), "x": (-1.0, 1.0)}  # scaled cells are the cells
@@ -398,7 +398,7 @@ def test_no_neighbour_moves_a_release_further(monkeypatch: pytest.MonkeyPatch, w
 
 @pytest.fixture(params=["NumPy", "parquet", "duckdb"])
 def store(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[Any], Any]:
-    """Data as another engine gets it. DuckDB draws the same random numbers for both neighbours, row by row."""
+    """Data as another engine gets it."""
     if request.param == "NumPy":
         monkeypatch.setattr(kernel, "KERNEL", None)
         return lambda data: data
@@ -411,16 +411,7 @@ def store(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mo
         monkeypatch.setattr(file_engine, "IN_MEMORY", 0)
         monkeypatch.setattr(importlib.import_module("dplinked.data.parquet"), "PART", 8)
         return save
-    pytest.importorskip("duckdb")
-    engine = importlib.import_module("dplinked.sums.sql.duckdb_engine").DuckDBEngine
-    run = engine.run
-
-    def seeded(self: Any, statement: str) -> Any:
-        for setting in ("set threads = 1", "select setseed(0.5)"):
-            run(self, setting)
-        return run(self, statement)
-
-    monkeypatch.setattr(engine, "run", seeded)
+    draw_alike(monkeypatch)
     return lambda data: dpl.Query(f"select * from '{save(data)}'")
 
 

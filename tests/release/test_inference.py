@@ -243,6 +243,70 @@ def test_accuracy_variance_weighs_blocks_by_their_rows() -> None:
         dpl.ELE(0.9, checked=0)
 
 
+def test_errors_of_the_other_block_and_errors_that_blocks_share() -> None:
+    """Own parts add up as squares, shared ones as they are; and a study file, a release and the ledger's request keep both."""
+    errors = {"a": 0.05, "b": 0.04}
+    known = {"accuracy_error": errors, "other": 0.5, "other_error": 0.2, "source": "public"}
+    apart = dpl.ELE({"a": 0.8, "b": 0.6}, block="k", **known)
+    shared = dpl.ELE({"a": 0.8, "b": 0.6}, block="k", **known, shared_error=[{"a": 0.03, "b": 0.04}])
+    shares = {"a": 0.5, "b": 0.4, None: 0.1}
+    mean = 0.5 * 0.8 + 0.4 * 0.6 + 0.1 * 0.5
+    own = (0.5 * 0.05) ** 2 + (0.4 * 0.04) ** 2 + (0.1 * 0.2) ** 2
+    assert apart.accuracy_variance(shares) == pytest.approx(own / mean**2)
+    own = (0.5 * 0.04) ** 2 + (0.1 * 0.2) ** 2 + (0.5 * 0.03 + 0.4 * 0.04) ** 2
+    assert shared.accuracy_variance(shares) == pytest.approx(own / mean**2)
+    whole = shared.describe_whole()
+    whole.pop("model")
+    assert dpl.ELE(**whole) == shared
+    assert "other_error" not in dpl.ELE(0.9, accuracy_error=0.01, source="public").describe_whole()
+    one = dpl.ELE(0.9, block="k", other=0.5, accuracy_error=0.01, other_error=0.3, source="public")
+    assert one.accuracy_variance({"": 0.9, None: 0.1}) == pytest.approx((0.009**2 + 0.03**2) / 0.86**2)
+    assert one.accuracy_variance({"a": 1.0}) == pytest.approx((0.01 / 0.9) ** 2)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"other_error": 0.1}, "give all three"),
+        ({"other": 0.5, "other_error": {"a": 0.1}, "accuracy_error": 0.1}, "one number"),
+        ({"other": 0.5, "other_error": 0.7, "accuracy_error": 0.1}, "other_error must be"),
+        ({"shared_error": [{"a": 0.1}], "accuracy_error": 0.1}, "needs accuracy_error={block"),
+        ({"shared_error": [{"c": 0.1}], "accuracy_error": {"a": 0.1, "b": 0.1}}, "names no other blocks"),
+        ({"shared_error": [{"a": 0.2}], "accuracy_error": {"a": 0.1, "b": 0.1}}, "no block's may be larger"),
+        ({"shared_error": {"a": 0.1}, "accuracy_error": {"a": 0.1, "b": 0.1}}, "list of mappings"),
+    ],
+)
+def test_refuses_errors_that_belong_to_nothing(wrong: dict, message: str) -> None:
+    with pytest.raises(dpl.StudyError, match=message):
+        dpl.ELE({"a": 0.8, "b": 0.5}, block="k", source="public", **wrong)
+
+
+def test_rows_without_a_block_count_with_their_own_error() -> None:
+    """A single accuracy, 60 blocks and 2 % of rows without one: the accuracy's share of the error is that of both by their rows, by both engines."""
+    import duckdb
+
+    rng = np.random.default_rng(0)
+    keys = [None if k % 50 == 0 else f"{k % 60}" for k in range(6_000)]
+    data = {"k": keys, "x": rng.uniform(0, 1, 6_000), "y": rng.uniform(0, 1, 6_000)}
+    linkage = dpl.ELE(0.9, "k", other=0.5, accuracy_error=0.01, other_error=0.4, source="public")
+    import pyarrow as pa
+
+    table = pa.table(data)
+    for rows in (table, duckdb.from_arrow(table)):
+        release = dpl.fit(
+            rows,
+            "y ~ x",
+            bounds={"x": (0, 1), "y": (0, 1)},
+            linkage=linkage,
+            unit=dpl.PrivacyUnit(),
+            epsilon=1.0,
+            delta=1e-6,
+        )
+        expected = (0.98**2 * 0.01**2 + 0.02**2 * 0.4**2) / (0.98 * 0.9 + 0.02 * 0.5) ** 2
+        assert release.released.variance.accuracy == pytest.approx(expected)
+        assert "that of rows without a block 0.4" in release.to_html()
+
+
 def test_what_happens_if_the_accuracy_is_off(release: dpl.Release) -> None:
     """Slopes move as γ/γ' does, by the share that clipping leaves of wrong links; the fitted mean stays where it was."""
     lower = release.with_accuracy(-0.02)

@@ -82,6 +82,9 @@ def link(
     engine: Annotated[str, typer.Option(help="Where Splink runs: duckdb or spark.")] = "duckdb",
     memory: Annotated[float, typer.Option(help="Gigabytes that the pairs of one block may take.")] = 2.0,
     seed: Annotated[int, typer.Option(help="Of ties, random links and samples.")] = 0,
+    overlap: Annotated[
+        float | None, typer.Option(help="Share of the smaller file's people who are in the other file, if known.")
+    ] = None,
     bands: Annotated[
         int | None, typer.Option(help="Divide groups into so many bands of like probabilities; fits hold links fixed.")
     ] = None,
@@ -141,7 +144,7 @@ def link(
         linked = dpl.link(
             left, right, fields=[parse_field(text) for text in field] if field else None,
             id=None if id is None else (id, right_id or id), block=block or None, method=method, threshold=threshold,
-            assignment=assignment, pairs=pairs, settings=settings, engine=engine, memory=memory * 1e9, seed=seed,
+            assignment=assignment, pairs=pairs, settings=settings, engine=engine, memory=memory * 1e9, seed=seed, overlap=overlap,
         )  # fmt: skip
         linked = linked if bands is None else linked.banded(bands)
         linked = linked if audited is None else linked.audited(audited, key=audit_key, size=size)

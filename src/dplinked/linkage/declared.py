@@ -19,7 +19,7 @@ class DeclaredLinkage(ReadableByKey):
         ``"ELE"``, ``"Exact"`` or ``"Matching"``.
     accuracy, other, block, source
         Of an ELE: see :class:`~dplinked.ELE`. Accuracies that are data are None.
-    checked, accuracy_error, accuracy_min, paid, displaced_links
+    checked, accuracy_error, other_error, shared_error, accuracy_min, paid, displaced_links
         What is known about those accuracies; `accuracy_min` also of a matching matrix.
     column_sum
         Of a matching matrix: see :class:`~dplinked.Matching`.
@@ -36,6 +36,8 @@ class DeclaredLinkage(ReadableByKey):
     source: str | None = None
     checked: float | dict[str, float] | None = None
     accuracy_error: float | dict[str, float] | None = None
+    other_error: float | None = None
+    shared_error: tuple[dict[str, float], ...] | None = None
     accuracy_min: float | None = None
     paid: float | dict[str, Any] | None = None
     displaced_links: int | None = None

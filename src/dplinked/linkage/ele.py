@@ -78,6 +78,8 @@ def _as_plain(value: Any) -> Any:
     """A setting of the model as JSON and TOML write it."""
     if isinstance(value, SecretSample):
         return asdict(value)
+    if isinstance(value, tuple) and isinstance(value[0], Mapping):
+        return tuple(dict(part) for part in value)
     return dict(value) if isinstance(value, Mapping) else value
 
 
@@ -123,6 +125,11 @@ class ELE:
         include the accuracy's own error. It asks for `source`, and so does `accuracy_error`: links of these very files do not make a public accuracy.
     accuracy_error
         Instead of `checked`, the accuracy's standard error, in the same form; not with ``source="estimated"``.
+    other_error
+        With `accuracy_error`, the standard error of `other`. By default it is that of the block least well known, or that of the single accuracy.
+    shared_error
+        With `accuracy_error` per block, the parts of these errors that blocks have in common, as one mapping ``{block: error}`` for each thing that moves
+        several accuracies at once, such as a mean that they were drawn towards. Whatever is not shared is taken as independent.
     source
         Where the accuracies come from. ``"public"`` declares that they are known without these people's data. It is the
         default where nothing is said about checked links, except for the groups found by linking (``link_block``). ``"released"``: they
@@ -148,6 +155,8 @@ class ELE:
     other: float | None
     checked: float | Mapping[str, float] | None
     accuracy_error: float | Mapping[str, float] | None
+    other_error: float | None
+    shared_error: tuple[Mapping[str, float], ...] | None
     source: str
     accuracy_min: float | None
     paid: float | SecretSample | None
@@ -164,6 +173,8 @@ class ELE:
         other: float | None = None,
         checked: float | Mapping[Hashable, float] | None = None,
         accuracy_error: float | Mapping[Hashable, float] | None = None,
+        other_error: float | None = None,
+        shared_error: Sequence[Mapping[Hashable, float]] | None = None,
         source: str | None = None,
         accuracy_min: float | None = None,
         paid: float | SecretSample | Mapping[str, Any] | None = None,
@@ -178,6 +189,8 @@ class ELE:
         object.__setattr__(self, "block", block)
         object.__setattr__(self, "other", other)
         self._set_errors(checked, accuracy_error)
+        self._set_other_error(other_error)
+        self._set_shared_error(shared_error)
         self._set_source(source, accuracy_min)
         self._set_payment(paid, displaced_links)
         object.__setattr__(self, "carriers", checked_carriers(carriers))
@@ -193,6 +206,31 @@ class ELE:
         for known in (self.checked, self.accuracy_error):
             if isinstance(known, Mapping) and set(known) != blocks:
                 raise StudyError("checked and accuracy_error per block must name the same blocks as the accuracy.")
+
+    def _set_other_error(self, other_error: Any) -> None:
+        """Set how well the accuracy of the other block is known, where that differs from the rest."""
+        if other_error is not None and (self.other is None or self.accuracy_error is None):
+            raise StudyError("other_error is the error of other=…, and goes with accuracy_error=…: give all three.")
+        if isinstance(other_error, Mapping):
+            raise StudyError("other_error must be one number: other=… is the accuracy of one block.")
+        object.__setattr__(self, "other_error", _checked_per_block(other_error, "other_error", 0.0, 0.5))
+
+    def _set_shared_error(self, shared_error: Any) -> None:
+        """Set what errors of blocks have in common: no more than all of any block's error."""
+        if not shared_error:
+            object.__setattr__(self, "shared_error", None)
+            return
+        if not isinstance(shared_error, (list, tuple)) or not all(isinstance(part, Mapping) for part in shared_error):
+            raise StudyError(
+                "shared_error must be a list of mappings {block: error}, one for each thing that blocks share."
+            )
+        parts = tuple(_checked_per_block(part, "shared_error", 0.0, 0.5) for part in shared_error)
+        object.__setattr__(self, "shared_error", parts)
+        errors = self.accuracy_error if isinstance(self.accuracy_error, Mapping) else {}
+        if not {key for part in self.shared_error or () for key in part} <= set(errors):
+            raise StudyError("shared_error needs accuracy_error={block: error}, and names no other blocks than it.")
+        if any(self._shared_variance(key) > error**2 * (1.0 + 1e-9) for key, error in errors.items()):
+            raise StudyError("shared_error is a part of accuracy_error, so no block's may be larger.")
 
     def _set_source(self, source: str | None, accuracy_min: float | None) -> None:
         """Set where the accuracies come from, and the lower limit that estimated ones need."""
@@ -320,25 +358,46 @@ class ELE:
     def accuracy_variance(self, shares: Mapping[str | None, float] | None) -> float | None:
         """Relative variance of the mean accuracy over the rows, ``Var(γ̂)/γ²``; None if nothing was declared about it.
 
-        `shares` gives each block's share of the rows, where these are public. Otherwise all blocks have the same weight.
+        `shares` gives each block's share of the rows, where these are public; of a single accuracy, that of the `other` block under None. Otherwise all
+        blocks have the same weight, and of a single accuracy and `other` the larger error counts.
         """
         if not self.knows_error:
             return None
-        if not isinstance(self.accuracy, Mapping):
-            return self._variance(None, self.accuracy) / self.accuracy**2
-        blocks: dict[str | None, float] = {key: accuracy for key, accuracy in self.accuracy.items()}  # noqa: C416
-        if self.other is not None:
-            blocks[None] = self.other
-        weights = shares or dict.fromkeys(blocks, 1.0 / len(blocks))
+        if isinstance(self.accuracy, Mapping):
+            blocks: dict[str | None, float] = dict(self.accuracy.items())
+            if self.other is not None:
+                blocks[None] = self.other
+            return self._mean_variance(blocks, shares or dict.fromkeys(blocks, 1.0 / len(blocks)))
+        if self.other is None or self.other_error is None:
+            return self._variance("", self.accuracy) / self.accuracy**2
+        if shares is None:
+            return max(self._variance(key, self.accuracy) for key in ("", None)) / self.accuracy**2
+        apart = shares.get(None, 0.0)
+        return self._mean_variance({"": self.accuracy, None: self.other}, {"": 1.0 - apart, None: apart})
+
+    def _mean_variance(self, blocks: Mapping[str | None, float], weights: Mapping[str | None, float]) -> float:
+        """Relative variance of a weighted mean of accuracies, whose errors have parts in common."""
         mean = sum(weights.get(key, 0.0) * accuracy for key, accuracy in blocks.items())
-        total = sum(weights.get(key, 0.0) ** 2 * self._variance(key, accuracy) for key, accuracy in blocks.items())
-        return total / mean**2 if mean else 0.0
+        own = sum(
+            weights.get(key, 0.0) ** 2 * max(0.0, self._variance(key, accuracy) - self._shared_variance(key))
+            for key, accuracy in blocks.items()
+        )
+        shared = (
+            sum(weights.get(key, 0.0) * error for key, error in part.items()) ** 2 for part in self.shared_error or ()
+        )
+        return (own + sum(shared)) / mean**2 if mean else 0.0
+
+    def _shared_variance(self, key: str | None) -> float:
+        """The part of the variance of one block's accuracy that it shares with others."""
+        return sum(part.get(key, 0.0) ** 2 for part in self.shared_error or () if key is not None)
 
     def _variance(self, key: str | None, accuracy: float) -> float:
-        """Variance of one block's accuracy. The `other` block gets the largest error that was declared for any block."""
+        """Variance of one block's accuracy. Without an error of its own, the `other` block gets the largest that was declared for any block."""
         if self.accuracy_error is not None:
-            error = self.accuracy_error
-            if isinstance(error, Mapping):
+            error: float | Mapping[str, float] = self.accuracy_error
+            if key is None and self.other_error is not None:
+                error = self.other_error
+            elif isinstance(error, Mapping):
                 error = max(error.values()) if key is None else error[key]
             return error**2
         checked = self.checked
@@ -451,7 +510,16 @@ class ELE:
             "other": self.other,
             "source": self.source,
         }
-        for name in ("checked", "accuracy_error", "accuracy_min", "paid", "displaced_links", "fields"):
+        for name in (
+            "checked",
+            "accuracy_error",
+            "other_error",
+            "shared_error",
+            "accuracy_min",
+            "paid",
+            "displaced_links",
+            "fields",
+        ):
             value = getattr(self, name)
             if value is not None:
                 declared[name] = _as_plain(value)

@@ -1,8 +1,6 @@
-"""One-to-one links from scored pairs: the best assignment, and how probable each of its links is.
+"""One-to-one links from scored pairs: the best assignment, and the matching matrix of its rows.
 
-A linker scores pairs one at a time. But everybody has at most one record in each file, and that ties the pairs together:
-a pair with weak evidence is probably correct if nobody else is left for either record. The functions here
-account for that. They take sparse pairs: a row of the left file, a row of the right file, and the evidence that they belong together.
+Pairs are sparse: a row of the left file, a row of the right file, and the evidence that they belong together.
 """
 
 from __future__ import annotations
@@ -17,10 +15,6 @@ from dplinked.errors import StudyError
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
-
-_LARGEST_EVIDENCE = 1e12  # larger likelihood ratios add nothing, and are cut off here
-_STEPS = 150
-_TOLERANCE = 1e-5
 
 
 @dataclass(frozen=True)
@@ -88,83 +82,6 @@ def _occurs_once(codes: Integers) -> NDArray[np.bool_]:
     if codes.size == 0:
         return np.zeros(0, dtype=bool)
     return np.asarray(np.bincount(codes)[codes] == 1)
-
-
-def match_probabilities(candidates: Candidates) -> Floats:
-    """Probability that each candidate pair is the same person, given that matches are one to one (N).
-
-    Notes
-    -----
-    A matching with k pairs has prior weight θᵏ, and a pair multiplies it by its likelihood ratio. The marginals are those of
-    the Bethe approximation, found by passing messages between records; they are exact where pairs form trees.
-    (Sinkhorn scaling takes geometric means instead, which turns .99 into .91 for two records that compete.) θ follows from the
-    expected number of matches, ``k = θ(n-k)(n'-k)``, which is iterated to its fixed point.
-    """
-    if candidates.left.size == 0:
-        return np.zeros(0)
-    graph = _Graph(candidates)
-    smaller = min(candidates.left_count, candidates.right_count)
-    evidence = np.minimum(candidates.evidence, _LARGEST_EVIDENCE)
-    probability, messages = evidence, np.ones(evidence.size)
-
-    def surplus(share: float) -> float:
-        nonlocal probability, messages
-        matches = share * smaller
-        prior = matches / ((candidates.left_count - matches) * (candidates.right_count - matches))
-        probability, messages = graph.marginals(prior * evidence, messages)
-        return float(probability.sum()) / smaller - share
-
-    low, high = 0.0, 1.0 - 0.5 / max(smaller, 1)
-    if surplus(high) >= 0.0:
-        return probability
-    for _ in range(20):
-        middle = 0.5 * (low + high)
-        low, high = (middle, high) if surplus(middle) > 0.0 else (low, middle)
-        if high - low < 5e-4:
-            break
-    return probability
-
-
-class _Graph:
-    """Candidate pairs, sorted by left and by right record, so that sums over the pairs of each record are fast."""
-
-    def __init__(self, candidates: Candidates) -> None:
-        self.by_left = np.argsort(candidates.left, kind="stable")
-        self.left_starts = _starts(candidates.left[self.by_left])
-        self.by_right = np.argsort(candidates.right, kind="stable")
-        self.right_starts = _starts(candidates.right[self.by_right])
-
-    def marginals(self, weight: Floats, messages: Floats) -> tuple[Floats, Floats]:
-        """Bethe marginals for given pair weights. Starts from the given messages and also returns the final ones."""
-        probability = np.zeros(weight.size)
-        for _ in range(_STEPS):
-            to_right = weight / (1.0 + _sum_of_others(weight * messages, self.by_left, self.left_starts))
-            to_left = 1.0 / (1.0 + _sum_of_others(to_right, self.by_right, self.right_starts))
-            messages = np.sqrt(messages * to_left)  # half a step: undamped messages may oscillate
-            odds = to_right * to_left
-            before, probability = probability, odds / (1.0 + odds)
-            if np.abs(probability - before).max() < _TOLERANCE:
-                break
-        return probability, messages
-
-
-def _starts(codes: Integers) -> Integers:
-    """Where each run of equal codes starts."""
-    return np.flatnonzero(np.concatenate([[True], codes[1:] != codes[:-1]]))
-
-
-def _sum_of_others(values: Floats, order: Integers, starts: Integers) -> Floats:
-    """For each pair, the sum over the other pairs of its record. The largest value is never subtracted from a total, to avoid cancellation."""
-    ordered = values[order]
-    lengths = np.diff(np.append(starts, ordered.size))
-    total = np.repeat(np.add.reduceat(ordered, starts), lengths)
-    largest = np.repeat(np.maximum.reduceat(ordered, starts), lengths)
-    is_largest = ordered == largest
-    small = np.repeat(np.add.reduceat(np.where(is_largest, 0.0, ordered), starts), lengths)
-    ties = np.repeat(np.add.reduceat(is_largest.astype(np.float64), starts), lengths)
-    result = np.empty(values.size)
-    result[order] = np.where(is_largest, small + (ties - 1.0) * largest, total - ordered)
-    return result
 
 
 def holders(links: Integers, candidates: Candidates) -> Integers:

@@ -15,9 +15,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dplinked.linker.fields import Field
+from dplinked.linker.leftovers import BYTES_PER_PAIR
 from dplinked.linker.quality import AccuracyEstimate, Strata
 from dplinked.linker.resemblance import Resemblance
-from dplinked.linker.rules import LAST, UNLINKED, Links
+from dplinked.linker.rules import FURTHER, LAST, LATE, MEMORY, UNLINKED, WEAK, Links
 from dplinked.report import charts
 from dplinked.report.document import Chart, Document, Facts, Part, Section, Steps, Table
 
@@ -30,11 +31,12 @@ _BAR = 22
 _ALL = "overall"
 _QUANTILES = (0.0, 0.05, 0.5, 0.95, 1.0)
 _METHODS = {
-    "rules": "rules: sums of field scores, one to one within blocks, then across them",
+    "rules": "rules: sums of field scores, one to one within blocks, then by evidence across them",
     "splink": "splink: match weights from Splink, one to one",
     "pairs": "pairs: links made elsewhere, one to one",
 }
 _NOT_SHOWN = "Links were drawn in secret and checked. What was found stands in no report: it tells of who was drawn, and whether to release it must not depend on it."
+_LATE_STAGES = {WEAK: "linked below the threshold", FURTHER: "linked by further passes", LAST: "linked last, at random"}
 _LINKED, _OTHER = "(linked)", "(other)"  # groups that are no blocks
 
 
@@ -52,6 +54,8 @@ class LinkageFacts:
         How alike wrong links are to their rows, in columns of the left file.
     secret
         Whether links that were drawn in secret were checked.
+    readable
+        For each field, the share of the left and of the right records whose value could be compared.
     """
 
     rows: tuple[int, int]
@@ -62,12 +66,14 @@ class LinkageFacts:
     estimates: Sequence[AccuracyEstimate]
     resemblance: Sequence[Resemblance] = ()
     secret: bool = False
+    readable: Sequence[tuple[float, float]] = ()
 
 
 def quality_document(linked: LinkageFacts) -> Document:
     """The quality report."""
     sections = [
         Section("What was linked", _describe_files(linked)),
+        *([Section("What was compared", _describe_passes(linked))] if linked.links.passes else []),
         Section("Links per group", _describe_groups(linked)),
         Section("Scores", _describe_scores(linked)),
         Section("Accuracy per group", _describe_accuracy(linked)),
@@ -85,30 +91,58 @@ def quality_document(linked: LinkageFacts) -> Document:
 
 def _describe_files(linked: LinkageFacts) -> list[Part]:
     n, m = linked.rows
-    last, without = _is_last(linked), linked.links.right < 0
-    first = n - int(last.sum()) - int(without.sum())
-    at_random = int((np.isnan(linked.links.score) & ~without).sum())
-    names = _stages(linked)
+    without = int((linked.links.right < 0).sum())
     facts = [
         ("Left file", f"{_count(n)}, every one kept"),
-        ("Right file", f"{_count(m)}, {m - n + int(without.sum()):,} of them left over"),
+        ("Right file", f"{_count(m)}, {m - n + without:,} of them left over"),
         ("Method", _METHODS.get(linked.method, linked.method)),
-        (names[0].capitalize(), f"{first:,} ({_percent(first, n)})"),
-        (names[1].capitalize(), f"{int(last.sum()):,} ({_percent(int(last.sum()), n)})"),
-        (
-            "Unlinked",
-            f"{int(without.sum()):,} ({_percent(int(without.sum()), n)}); keep their place with the public response",
-        ),
     ]
-    if at_random:
-        facts.append(("Linked without a score", f"{at_random:,} of the above: at random, no pair was compared"))
+    for name, chosen in _stages(linked):
+        facts.append((name.capitalize(), f"{int(chosen.sum()):,} ({_percent(int(chosen.sum()), n)})"))
+    facts.append(("Unlinked", f"{without:,} ({_percent(without, n)}); keep their place with the public response"))
     parts: list[Part] = [Facts(facts, "Files and links")]
     if linked.fields:
-        rows = [(_field_name(field), str(field.kind), _comparison(field, linked.method)) for field in linked.fields]
-        parts.append(Table(("field", "kind", "comparison"), rows, "Fields compared"))
+        shares = [tuple(f"{100 * share:.1f} %" for share in both) for both in linked.readable]
+        rows = [
+            (_field_name(field), str(field.kind), _comparison(field, linked.method), *read)
+            for field, read in zip(linked.fields, shares or [()] * len(linked.fields), strict=True)
+        ]
+        header = ("field", "kind", "comparison", *(("read, left", "read, right") if shares else ()))
+        parts.append(Table(header, rows, "Fields compared"))
+        parts += _describe_unreadable(linked)
     else:
         parts.append("No fields were compared here.")
     return parts
+
+
+def _describe_unreadable(linked: LinkageFacts) -> list[Part]:
+    """The fields that told nothing, since no value could be read as their kind says."""
+    parts: list[Part] = []
+    for field, shares in zip(linked.fields, linked.readable, strict=False):
+        files = [name for name, share in zip(("left", "right"), shares, strict=True) if share == 0.0]
+        if files:
+            parts.append(
+                f"{_field_name(field)} is compared as a {field.compare}, and in the {' and the '.join(files)} file no value can be read as one: the field told nothing. "
+                f"Declare what it holds, dpl.Field({field.name!r}, kind='text'), or leave it out."
+            )
+    return parts
+
+
+def _describe_passes(linked: LinkageFacts) -> list[Part]:
+    """What each pass compared, and what it found."""
+    rows = [
+        (
+            str(k),
+            *("-" if count is None else f"{count:,}" for count in (one.pairs, one.found, one.linked)),
+            one.name if one.found is not None else f"not run: {one.name}",
+        )
+        for k, one in enumerate(linked.links.passes, 1)
+    ]
+    text = (
+        "A pass compares the pairs that agree on what it is named after. A pair that no pass compares cannot be found. Might be links: pairs with enough evidence to compete that no earlier "
+        "pass found. A pass that was not run would cost about so many pairs more."
+    )
+    return [Table(("no.", "pairs compared", "might be links", "linked", "pass"), rows, "Passes"), text]
 
 
 def _field_name(field: Field) -> str:
@@ -125,17 +159,16 @@ def _comparison(field: Field, method: str) -> str:
         shown += ", similarity itself" if field.threshold is None else f" from {field.threshold:g}"
     if field.compare == "number" and field.tolerance:
         shown += f" within {field.tolerance:g}"
+    if field.compare in ("number", "date"):
+        shown += f" (½ within {field.near:g}{' days' * (field.compare == 'date')})"
     return shown if field.weight == 1.0 else f"{shown}, weight {field.weight:g}"
 
 
-def _stages(linked: LinkageFacts) -> tuple[str, str]:
-    if linked.method == "rules":
-        return "linked within blocks", "linked last, across blocks"
-    return "linked over the threshold", "linked last, under the threshold"
-
-
-def _is_last(linked: LinkageFacts) -> NDArray[np.bool_]:
-    return np.asarray((linked.links.block == LAST) & (linked.links.right >= 0), dtype=bool)
+def _stages(linked: LinkageFacts) -> list[tuple[str, NDArray[np.bool_]]]:
+    """How links were made, the surest first: in words, and which rows were linked so."""
+    block, has = linked.links.block.astype(str), linked.links.right >= 0
+    first = "linked within blocks" if linked.method == "rules" else "linked over the threshold"
+    return [(first, has & ~np.isin(block, LATE)), *((_LATE_STAGES[name], has & (block == name)) for name in LATE[:-1])]
 
 
 # --- groups and scores -------------------------------------------------------------------------------
@@ -153,9 +186,14 @@ def _describe_groups(linked: LinkageFacts) -> list[Part]:
     meaning = {
         _LINKED: "all blocks together, being too many for an accuracy each",
         _OTHER: "blocks that are missing, rare or in one file only",
-        LAST: _stages(linked)[1],
+        **_LATE_STAGES,
         UNLINKED: "no partner left",
     }
+    if linked.method == "rules":
+        meaning |= {
+            name: f"{meaning[name]}, {where}"
+            for name, where in ((WEAK, "within their block"), (FURTHER, "across blocks"))
+        }
     said = "; ".join(f"{name}: {text}" for name, text in meaning.items() if name in strata.names)
     return [
         Chart(lambda: charts.links_per_block(names, counts)),
@@ -166,7 +204,7 @@ def _describe_groups(linked: LinkageFacts) -> list[Part]:
 
 def _order(linked: LinkageFacts) -> list[int]:
     """Groups by name, those that are no blocks at the end."""
-    names, late = linked.strata.names, ("", _OTHER, LAST, UNLINKED)
+    names, late = linked.strata.names, ("", _OTHER, *LATE)
     return sorted(range(len(names)), key=lambda k: (late.index(names[k]) if names[k] in late else 0, names[k]))
 
 
@@ -180,24 +218,26 @@ def _has_scores(linked: LinkageFacts) -> bool:
 
 
 def _describe_scores(linked: LinkageFacts) -> list[Part]:
-    score, last, has = linked.links.score, _is_last(linked), linked.links.right >= 0
+    score, has = linked.links.score, linked.links.right >= 0
     if not (_has_scores(linked) and np.isfinite(score[has]).any()):
         return ["The links have no scores."]
-    names = _stages(linked)
+    stages = _stages(linked)
+    first = stages[0][1]
+    names = stages[0][0], "linked later"
     axis = "score (sum of the fields')" if linked.method == "rules" else "match weight (log2 of the odds)"
     shown = np.where(has, score, np.nan)
 
     def draw() -> str:
-        return charts.score_histogram(shown, last, names=names, axis=axis)
+        return charts.score_histogram(shown, ~first, names=names, axis=axis)
 
     rows = []
-    for name, chosen in zip(names, (has & ~last, last), strict=True):
+    for name, chosen in stages:
         known = score[chosen & np.isfinite(score)]
         cells = [f"{value:.3g}" for value in np.quantile(known, _QUANTILES)] if known.size else ["-"] * len(_QUANTILES)
         rows.append((name, f"{int(chosen.sum()):,}", *cells, f"{int(chosen.sum()) - known.size:,}"))
     header = ("stage", "links", "lowest", "5 %", "median", "95 %", "highest", "no score")
     return [
-        Chart(draw, lines=[f"Links by {axis}", "", *_histogram_lines(shown, last, names)]),
+        Chart(draw, lines=[f"Links by {axis}", "", *_histogram_lines(shown, ~first, names)]),
         Table(header, rows, "Scores"),
     ]
 
@@ -254,6 +294,12 @@ def _describe_accuracy(linked: LinkageFacts) -> list[Part]:
     parts.append(f"The linkage model of these links takes the figures of the method {found[0].method}.")
     parts += hidden
     parts += [f"{one.method} assumes {one.assumes}." for one in found]
+    parts += [sentence for one in found for sentence in one.says]
+    parts += [
+        f"DOUBTFUL: {one.method} does not tell the accuracy to .02. Have links checked."
+        for one in found
+        if one.doubtful and one.checked is None
+    ]
     return [*parts, *_describe_difference(linked, drawn)]
 
 
@@ -359,7 +405,10 @@ def _next_steps(linked: LinkageFacts) -> list[str]:
             "records side by side; linked.audited(…), or --audited, reads the answers back. The other methods cannot "
             "see their own mistakes."
         )
+    fits = linked.method == "splink" and linked.rows[0] * linked.rows[1] * BYTES_PER_PAIR <= MEMORY
+    rules = "All pairs of these files fit into memory: method='rules' compares every one of them, so that no match is lost by blocking. Compare what both find."
     return [
+        *([rules] if fits else []),
         checked,
         "Accuracies that come from the files or an audit are data. Release them with noise (release_accuracy, or "
         "--release-accuracy), or declare public ones in [linkage].",

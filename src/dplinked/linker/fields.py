@@ -19,23 +19,30 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 Levels = NDArray[np.int8]
-Texts = NDArray[np.object_]
+Codes = NDArray[np.int32]
 
 KINDS = ("name", "date", "postcode", "id", "text", "number")
 COMPARISONS = ("jaro-winkler", "exact", "date", "number")
 MISSING = -1  # level of agreement if one value is missing, which is evidence neither for nor against a match
 
 _COMPARISON = {"name": "jaro-winkler", "text": "jaro-winkler", "date": "date", "number": "number"}
-_HINTS = {
-    "date": ("date", "dob", "birth"),
-    "postcode": ("postcode", "zip", "postal"),
-    "id": ("ssn", "nhs", "national", "insurance", "passport"),
-    "name": ("name", "surname", "forename"),
+# Words of a column's name that tell its kind, the first that occurs in this order.
+_WORDS = {
+    "id": ("id", "ssn", "nhs", "national", "insurance", "passport"),
+    "name": ("name", "surname", "forename", "firstname", "lastname", "fullname"),
+    "text": ("place", "city", "town", "country", "state", "region", "birthplace"),
+    "number": ("age", "year", "amount"),
+    "date": ("date", "dob", "birth", "birthdate", "birthday", "dateofbirth"),
+    "postcode": ("postcode", "zip", "zipcode", "postal"),
 }
+_NEAR_DAYS, _NEAR_NUMBER = 7.0, 1.0  # differences that still count half, unless a field says otherwise
 MOST_NAMES = 50  # columns that may be named at once; longer lists are taken for rows, and not shown
 _CLOSE = 0.85  # two words with at least this Jaro-Winkler similarity count as the same
 # If the similarity itself is the score, it is cut into these grades to estimate its evidence.
 _GRADES = (0.75, 0.85, 0.92, 1.0)
+_DAY_FIRST = re.compile(
+    r"(\d{1,2})[./-](\d{1,2})[./-](\d{4})"
+)  # which of the two is the month does not matter, as long as both files agree
 
 
 @dataclass(frozen=True, repr=False)
@@ -50,12 +57,15 @@ class Field(PlainlyShown):
         ``name``, ``date``, ``postcode``, ``id``, ``text`` or ``number``. By default it is guessed from the column's name, never from its cells.
     compare
         ``jaro-winkler``, ``exact``, ``date`` or ``number``; by default the one that suits the kind. ``date`` scores 1 for the same
-        day, and ½ if only the year, month or day differs or day and month are swapped.
+        day, and ½ if only the year, month or day differs, day and month are swapped, or they are few days apart (`near`).
     threshold
         For ``jaro-winkler``: a pair scores 1 if its similarity is at least this large (default .85), otherwise 0. With None, the
         similarity itself is the score.
     tolerance
         For ``number``: the largest difference that still scores 1.
+    near
+        For ``number`` and ``date``: the largest difference, of dates in days, that still scores ½. By default a week; for numbers 1, or ten times the
+        tolerance if there is one.
     weight
         Factor that multiplies the field's score.
     right
@@ -69,6 +79,7 @@ class Field(PlainlyShown):
     tolerance: float = 0.0
     weight: float = 1.0
     right: str | None = None
+    near: float | None = None
 
     @plain_faults
     def __post_init__(self) -> None:
@@ -90,6 +101,12 @@ class Field(PlainlyShown):
             raise StudyError(
                 f"Field {shown(self.name)}: weight must be above 0 and tolerance not below 0, both finite."
             )
+        near = {"date": _NEAR_DAYS, "number": 10.0 * self.tolerance or _NEAR_NUMBER}.get(compare, 0.0)
+        if self.near is not None and not 0.0 <= plain_number(self.near) < math.inf:
+            raise StudyError(
+                f"Field {shown(self.name)}: near must be a difference of 0 or more, not {shown(self.near)}."
+            )
+        object.__setattr__(self, "near", near if self.near is None else float(self.near))
         object.__setattr__(self, "kind", kind)
         object.__setattr__(self, "compare", compare)
         object.__setattr__(self, "right", self.right or self.name)
@@ -97,7 +114,7 @@ class Field(PlainlyShown):
     @property
     def grades(self) -> tuple[float, ...]:
         """Score of each level of agreement, before the weight; level 0 is disagreement."""
-        if self.compare == "date":
+        if self.compare in ("date", "number"):
             return (0.0, 0.5, 1.0)
         if self.compare == "jaro-winkler" and self.threshold is None:
             return (0.0, *_GRADES)
@@ -105,11 +122,9 @@ class Field(PlainlyShown):
 
 
 def guess_kind(name: str) -> str:
-    """Guess the kind of a field from its column's name."""
-    lowered = name.lower()
-    if "id" in re.split(r"[^a-z]+", lowered):
-        return "id"
-    return next((kind for kind, hints in _HINTS.items() if any(hint in lowered for hint in hints)), "text")
+    """Guess the kind of a field from the whole words of its column's name: ``birth_date`` is a date, ``birth_place`` and ``candidate`` are texts."""
+    words = set(re.split(r"[^a-z]+", re.sub(r"(?<=[a-z])(?=[A-Z])", " ", name).lower()))
+    return next((kind for kind, telling in _WORDS.items() if words & set(telling)), "text")
 
 
 def read_fields(declared: Any) -> tuple[Field, ...]:
@@ -155,31 +170,40 @@ class Comparer:
     left, right
         Code of each record's value in the left and in the right file, -1 if it is missing.
     values
-        The distinct values in the order of their codes: texts, numbers, or rows of (year, month, day).
+        The distinct values in the order of their codes: texts, numbers, or rows of (year, month, day, number of the day).
     """
 
     field: Field
-    left: NDArray[np.int32]
-    right: NDArray[np.int32]
+    left: Codes
+    right: Codes
     values: Any
 
-    def levels(self, left: NDArray[np.int32], right: NDArray[np.int32]) -> tuple[Levels, NDArray[np.float32]]:
-        """Level of agreement and score of every pair of two lists of codes (len(left) × len(right)). A missing value scores 0."""
-        compare = {"exact": _same, "jaro-winkler": _similar, "date": _same_date, "number": _near}[
-            self.field.compare or ""
-        ]
-        levels, score = compare(self, left, right)
-        absent = (left < 0)[:, None] | (right < 0)[None, :]
+    def block(self, left: NDArray[np.int64], right: NDArray[np.int64]) -> tuple[Levels, NDArray[np.float32]]:
+        """Level of agreement and score of every pair of records, given by position (len(left) × len(right)). Each distinct pair of values is compared once."""
+        a, i = np.unique(self.left[left], return_inverse=True)
+        b, j = np.unique(self.right[right], return_inverse=True)
+        levels, score = self._compare(a[:, None], b[None, :])
+        place = np.ix_(i, j)
+        return levels[place], score[place]
+
+    def pairs(self, left: NDArray[np.int64], right: NDArray[np.int64]) -> tuple[Levels, NDArray[np.float32]]:
+        """Level of agreement and score of single pairs of records, given by position (N each)."""
+        span = int(self.right.max(initial=0)) + 2
+        codes, at = np.unique((self.left[left] + 1) * np.int64(span) + self.right[right] + 1, return_inverse=True)
+        levels, score = self._compare((codes // span - 1).astype(np.int32), (codes % span - 1).astype(np.int32))
+        return levels[at], score[at]
+
+    def _compare(self, left: Codes, right: Codes) -> tuple[Levels, NDArray[np.float32]]:
+        """Level of agreement and score of pairs of codes, of shapes that go together. A missing value scores 0."""
+        compare = {"exact": _same, "jaro-winkler": _similar, "date": _same_date, "number": _near}
+        levels, score = compare[self.field.compare or ""](self, left, right)
+        absent = (left < 0) | (right < 0)
         levels[absent], score[absent] = MISSING, 0.0
         return levels, score * np.float32(self.field.weight)
 
-    def block(self, left: NDArray[np.int64], right: NDArray[np.int64]) -> tuple[Levels, NDArray[np.float32]]:
-        """Level of agreement and score of every pair of records, given by position. Each distinct pair of values is compared once."""
-        a, i = np.unique(self.left[left], return_inverse=True)
-        b, j = np.unique(self.right[right], return_inverse=True)
-        levels, score = self.levels(a, b)
-        place = np.ix_(i, j)
-        return levels[place], score[place]
+    def readable(self) -> tuple[float, float]:
+        """Share of the left and of the right records whose value can be compared."""
+        return float((self.left >= 0).mean()), float((self.right >= 0).mean())
 
 
 def make_comparer(field: Field, left: pa.ChunkedArray, right: pa.ChunkedArray) -> Comparer:
@@ -197,27 +221,27 @@ def make_comparer(field: Field, left: pa.ChunkedArray, right: pa.ChunkedArray) -
         values = np.array([number(text) for text in texts], dtype=np.float64)
         missing = ~np.isfinite(values)
     elif field.compare == "date":
-        values = np.array([_date(text) for text in texts], dtype=np.int32).reshape(-1, 3)
+        values = _with_days(np.array([_date(text) for text in texts], dtype=np.int32).reshape(-1, 3))
         missing = values[:, 0] == 0
     kept = np.where(np.append(missing, True)[codes], -1, codes).astype(np.int32)
     return Comparer(field, kept[: len(left)], kept[len(left) :], values)
 
 
-def _same(comparer: Comparer, left: Any, right: Any) -> tuple[Levels, NDArray[np.float32]]:
+def _same(comparer: Comparer, left: Codes, right: Codes) -> tuple[Levels, NDArray[np.float32]]:
     """Whether values are equal."""
-    equal = left[:, None] == right[None, :]
+    equal = left == right
     return equal.astype(np.int8), equal.astype(np.float32)
 
 
-def _similar(comparer: Comparer, left: Any, right: Any) -> tuple[Levels, NDArray[np.float32]]:
+def _similar(comparer: Comparer, left: Codes, right: Codes) -> tuple[Levels, NDArray[np.float32]]:
     """Jaro-Winkler similarity, in grades, or whether it reaches the field's threshold."""
     from rapidfuzz import process
     from rapidfuzz.distance import JaroWinkler
 
-    threshold = comparer.field.threshold
-    similarity = process.cdist(
-        comparer.values[left], comparer.values[right], scorer=JaroWinkler.similarity, dtype=np.float32,
-        score_cutoff=threshold, workers=-1 if left.size * right.size > 100_000 else 1,
+    threshold, each_with_each = comparer.field.threshold, left.ndim == 2
+    similarity = (process.cdist if each_with_each else process.cpdist)(
+        comparer.values[left.ravel()], comparer.values[right.ravel()], scorer=JaroWinkler.similarity, dtype=np.float32,
+        score_cutoff=threshold, workers=-1 if left.size * (right.size if each_with_each else 1) > 100_000 else 1,
     )  # fmt: skip
     if threshold is None:
         return np.searchsorted(np.array(_GRADES, np.float32), similarity, side="right").astype(np.int8), similarity
@@ -225,25 +249,37 @@ def _similar(comparer: Comparer, left: Any, right: Any) -> tuple[Levels, NDArray
     return equal.astype(np.int8), equal.astype(np.float32)
 
 
-def _near(comparer: Comparer, left: Any, right: Any) -> tuple[Levels, NDArray[np.float32]]:
-    """Whether numbers differ by no more than the field's tolerance."""
-    equal = np.abs(comparer.values[left][:, None] - comparer.values[right][None, :]) <= comparer.field.tolerance
-    return equal.astype(np.int8), equal.astype(np.float32)
+def _near(comparer: Comparer, left: Codes, right: Codes) -> tuple[Levels, NDArray[np.float32]]:
+    """Level 2 if numbers differ by no more than the field's tolerance, level 1 if they are near."""
+    apart, field = np.abs(comparer.values[left] - comparer.values[right]), comparer.field
+    same = apart <= field.tolerance
+    levels = same.astype(np.int8) + (same | (apart <= (field.near or 0.0)))
+    return levels, levels.astype(np.float32) / np.float32(2.0)
 
 
-def _same_date(comparer: Comparer, left: Any, right: Any) -> tuple[Levels, NDArray[np.float32]]:
-    """Level 2 for the same day, level 1 if one part differs or day and month are swapped."""
+def _same_date(comparer: Comparer, left: Codes, right: Codes) -> tuple[Levels, NDArray[np.float32]]:
+    """Level 2 for the same day, level 1 if one part differs, day and month are swapped, or the days are near."""
     a, b = comparer.values[left], comparer.values[right]
-    parts = [a[:, None, part] == b[None, :, part] for part in range(3)]
+    parts = [a[..., part] == b[..., part] for part in range(3)]
     same = parts[0].astype(np.int8) + parts[1] + parts[2]
-    swapped = parts[0] & (a[:, None, 1] == b[None, :, 2]) & (a[:, None, 2] == b[None, :, 1])
-    levels = np.where(same == 3, 2, (same == 2) | swapped).astype(np.int8)
+    swapped = parts[0] & (a[..., 1] == b[..., 2]) & (a[..., 2] == b[..., 1])
+    near = np.abs(a[..., 3] - b[..., 3]) <= (comparer.field.near or 0.0)
+    levels = np.where(same == 3, 2, (same == 2) | swapped | near).astype(np.int8)
     return levels, levels.astype(np.float32) / np.float32(2.0)
 
 
 def _date(text: str) -> tuple[int, int, int]:
-    """Year, month and day of an ISO date or YYYYMMDD; zeros if the text is none. Days that do not exist are taken as written."""
+    """Year, month and day of an ISO date, of YYYYMMDD or of day/month/year; zeros if the text is none. Days that do not exist are taken as written."""
+    if found := _DAY_FIRST.match(text):
+        return int(found[3]), int(found[2]), int(found[1])
     digits = text[:10].replace("-", "").replace("/", "")
-    if len(digits) < 8 or not digits[:8].isdigit():
+    if len(digits) < 8 or not digits[:8].isdecimal():
         return 0, 0, 0
     return int(digits[:4]), int(digits[4:6]), int(digits[6:8])
+
+
+def _with_days(dates: NDArray[np.int32]) -> NDArray[np.int32]:
+    """Dates with the number of the day in a fourth column, by which days apart are counted."""
+    months = ((dates[:, 0] - 1970) * 12 + dates[:, 1] - 1).astype("datetime64[M]")
+    days = months.astype("datetime64[D]").astype(np.int64) + dates[:, 2]
+    return np.column_stack([dates, days]).astype(np.int32)

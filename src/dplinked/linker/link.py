@@ -16,10 +16,11 @@ from dplinked.data.fingerprint import source_state
 from dplinked.data.keys import number
 from dplinked.errors import StudyError, plain_faults, plain_number, shown, suggest
 from dplinked.linker.assignment import Candidates
-from dplinked.linker.fields import MOST_NAMES, Field, make_comparer, read_fields
+from dplinked.linker.fields import MOST_NAMES, Comparer, Field, make_comparer, read_fields
 from dplinked.linker.linked import BLOCK, PROBABILITY, SCORE, Linked, id_column
-from dplinked.linker.rules import LAST, NO_KEY, UNLINKED, Links, link_by_rules
-from dplinked.linker.splink import link_candidates, score_pairs
+from dplinked.linker.passes import BlockingPass
+from dplinked.linker.rules import LATE, MEMORY, NO_KEY, Links, link_by_rules
+from dplinked.linker.splink import Scored, link_by_splink, link_scored, score_by_settings
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -28,9 +29,9 @@ METHODS = ("rules", "splink", "pairs")
 ALL, OTHER = "(all)", "(other)"  # names of groups that are not blocks of the files
 _ASSIGNMENTS = ("optimal", "greedy")
 _THRESHOLD_SHARE = 0.6  # the default threshold as a share of the largest possible score; with 6 fields, 4 must agree
-_MEMORY = 2e9
+_FEW = 20  # fewer than one record in twenty with a candidate is too few to be true
 _RARE = 500  # a block key that fewer than one row in 500 has is taken for a typing error
-_RESERVED = {ALL, OTHER, LAST, UNLINKED, NO_KEY, "(linked)"}
+_RESERVED = {ALL, OTHER, NO_KEY, "(linked)", *LATE}
 
 
 @plain_faults
@@ -47,8 +48,10 @@ def link(
     pairs: Any = None,
     settings: Any = None,
     engine: Any = "duckdb",
-    memory: float = _MEMORY,
+    memory: float = MEMORY,
     seed: int = 0,
+    overlap: float | None = None,
+    duplicates: bool = True,
 ) -> Linked:
     """Link two files about the same people one to one.
 
@@ -62,15 +65,15 @@ def link(
     id
         Column that identifies a record, if it has the same name in both files; otherwise the two columns. By default row numbers.
     block
-        Column whose values divide the records into blocks; several columns together do so too. ``rules`` compares records only
-        within blocks. With every method, each of up to fifty blocks gets its own accuracy.
+        Column whose values divide the records into blocks; several columns together do so too. ``rules`` compares records within blocks first, and
+        across blocks only those that are left over. With every method, each of up to fifty blocks gets its own accuracy.
     method
         ``"rules"``: a pair's score is the sum of its fields' scores, as in the application of [LPK24], and the best assignment is chosen.
-        ``"splink"``: probabilistic linkage with Splink. ``"pairs"``: the links were made elsewhere, and are given in `pairs`.
+        ``"splink"``: probabilistic linkage with Splink, for files whose pairs are too many to compare them all; where they fit, rules lose less. ``"pairs"``: the links were made elsewhere, and are given in `pairs`.
     threshold
         With ``rules``, the least score of a link within a block (by default 60 % of the largest possible score). Otherwise the
-        least match probability (by default .5). Records that stay below are linked last, across blocks. They form the group ``(last)``,
-        which has its own accuracy.
+        least match probability (by default .5). Records that stay below are linked by what evidence there is: ``(weak)`` within their block, or among the pairs that Splink
+        compared; ``(further)`` across blocks, by further passes. The rest is linked at random, ``(last)``. Each of these groups has its own accuracy.
     assignment
         With ``rules`` only: ``"optimal"``, or ``"greedy"``, which takes the best scores first and links the rest at random within
         blocks, as in [LPK24].
@@ -78,11 +81,16 @@ def link(
         A table or file of pairs. It has a column for each file's ids (``left`` and ``right``, or Splink's ``…_l`` and ``…_r``) and, if
         known, a column ``match_probability``, ``probability`` or ``match_weight``.
     settings, engine
-        With ``splink``: Splink's own settings, and where it runs (``"duckdb"``, ``"spark"`` or a Spark session).
+        With ``splink``: Splink's own settings, which get fields and block columns in the types they have, and where it runs (``"duckdb"``, ``"spark"`` or a Spark session).
     memory
         With ``rules``: how many bytes the pairs of one block may take.
     seed
         Seed of everything that is random: ties between equal scores, and random links.
+    overlap
+        Share of the smaller file's people who are in the other file too, if that is known: 1 if all of them are. By default it is estimated, which asks more of the
+        evidence. It affects the links' probabilities and the accuracy estimated from them, not the links.
+    duplicates
+        False declares that nobody has two records in one file. By default that is estimated, too.
 
     Returns
     -------
@@ -90,7 +98,7 @@ def link(
 
     Privacy
     -------
-    None. Everything is read without noise, for the steward. How many links one changed record may move does not follow from
+    None. Everything is read without noise, for the steward; so are refusals of files that hardly have records in common. How many links one changed record may move does not follow from
     the linkage, so `fit` asks for the privacy unit.
     """
     if not isinstance(method, str) or method not in METHODS:
@@ -103,58 +111,135 @@ def link(
         raise StudyError(f"seed must be a whole number, 0 or more, not {shown(seed)}.")
     if not plain_number(memory) > 0.0:
         raise StudyError(f"memory must be a number of bytes above 0, not {shown(memory)}.")
+    if overlap is not None and not 0.0 < plain_number(overlap) <= 1.0:
+        raise StudyError(
+            f"overlap must be the share of people who are in both files, above 0 and up to 1, not {shown(overlap)}."
+        )
+    if not isinstance(duplicates, bool):
+        raise StudyError(f"duplicates must be True or False, not {shown(duplicates)}.")
     paths = _resolve_file(left), _resolve_file(right)
     states = source_state(paths[0]), source_state(paths[1])  # taken before anything is read
     a, b = to_arrow(left, "left"), to_arrow(right, "right")
     ids = (id, id) if id is None or isinstance(id, str) else _two_names(id)
     for table, name, where in ((a, ids[0], "left"), (b, ids[1], "right")):
         _check_file(table, name, where)
+    if method != "pairs" and a.equals(b):
+        raise StudyError(
+            "The left and the right file are the same: every record would be linked to itself. Give two files."
+        )
     listed = _block_names(block)
     if fields is None:
         fields = () if method == "pairs" else _common_fields(a, b, ids, listed)
     chosen = read_fields(fields) if method != "pairs" or fields else ()
-    texts = [_field_texts(table, chosen, where) for table, where in ((a, "left"), (b, "right"))]
+    for table, where in ((a, "left"), (b, "right")):
+        _check_fields(table, chosen, where, typed=settings is not None)
+    if settings is not None and method != "splink":
+        raise StudyError("settings=… are Splink's: give them with method='splink'.")
+    comparers = [] if method == "pairs" or settings is not None else _make_comparers(a, b, chosen)
     if method == "rules":
-        links = _link_rules(a, b, texts, chosen, listed, threshold, assignment, memory, seed)
+        links = _link_rules(a, b, comparers, listed, threshold, assignment, memory, seed)
     elif method == "splink":
-        candidates = score_pairs(texts[0], texts[1], chosen, settings=settings, engine=engine)
-        links = _link_probable(a, b, candidates, listed, threshold, seed)
+        links = _link_splink(a, b, chosen, comparers, listed, threshold, settings, engine, seed)
     else:
-        links = _link_probable(a, b, _read_pairs(pairs, a, b, ids), listed, threshold, seed)
-    return Linked(a, b, links, chosen, method, ids, (paths[0] or a, paths[1] or b), states, tuple(listed))
+        links = _link_pairs(a, b, _read_pairs(pairs, a, b, ids), listed, threshold, seed)
+    if method != "pairs":
+        _check_found(links, least=1 if settings is not None else None)
+    read = tuple(comparer.readable() for comparer in comparers)
+    return Linked(
+        a, b, links, chosen, method, ids, (paths[0] or a, paths[1] or b), states, tuple(listed), overlap=overlap, duplicates=duplicates,
+        readable=read,
+    )  # fmt: skip
+
+
+def _make_comparers(a: pa.Table, b: pa.Table, fields: Sequence[Field]) -> list[Comparer]:
+    """Read the values of fields from both files."""
+    return [
+        make_comparer(field, column_texts(a, field.name, "left"), column_texts(b, str(field.right), "right"))
+        for field in fields
+    ]
 
 
 def _link_rules(
-    a: pa.Table, b: pa.Table, texts: list[pa.Table], fields: tuple[Field, ...], block: list[str], threshold: float | None,
-    assignment: str, memory: float, seed: int,
+    a: pa.Table, b: pa.Table, comparers: list[Comparer], block: list[str], threshold: float | None, assignment: str,
+    memory: float, seed: int,
 ) -> Links:  # fmt: skip
-    """Check the threshold, encode the fields and the block keys, and link by rule."""
-    largest = sum(field.weight for field in fields)
+    """Check the threshold, read the block keys, and link by rule."""
+    largest = sum(comparer.field.weight for comparer in comparers)
     limit = _THRESHOLD_SHARE * largest if threshold is None else threshold
     if not 0.0 < plain_number(limit) <= largest:
         raise StudyError(f"threshold must lie between 0 and the largest score {largest:g}, not {shown(limit)}.")
     try:
-        comparers = [make_comparer(field, texts[0].column(field.name), texts[1].column(field.name)) for field in fields]
-        left, right = (
-            _block_keys(table, block, where) if block else np.full(table.num_rows, ALL, dtype=object)
-            for table, where in ((a, "left"), (b, "right"))
-        )
-        return link_by_rules(comparers, left, right, limit, assignment=assignment, memory=memory, seed=seed)
+        left, right = _both_block_keys(a, b, block)
+        apart = set(block) - {comparer.field.name for comparer in comparers}
+        return link_by_rules(
+            comparers, left, right, limit, assignment=assignment, memory=memory, seed=seed,
+            block_comparers=_make_comparers(a, b, [Field(name) for name in block if name in apart]),
+        )  # fmt: skip
     except ImportError:
         raise StudyError("Linking needs rapidfuzz: pip install 'dplinked[linkage]'.") from None
 
 
-def _link_probable(
+def _link_splink(
+    a: pa.Table, b: pa.Table, fields: Sequence[Field], comparers: list[Comparer], block: list[str], threshold: float | None,
+    settings: Any, engine: Any, seed: int,
+) -> Links:  # fmt: skip
+    """Link with Splink: by a model that follows from the fields, or by the settings given, which take columns in their own types."""
+    limit, blocks = _least_probability(threshold), _model_blocks(a, b, block)
+    if settings is not None:
+        tables = [_own_columns(table, fields, block, where) for table, where in ((a, "left"), (b, "right"))]
+        scored = score_by_settings(tables[0], tables[1], settings, engine)
+        return link_scored(scored, None, limit, blocks, seed)
+    return link_by_splink(comparers, engine=engine, threshold=limit, blocks=blocks, seed=seed)
+
+
+def _own_columns(table: pa.Table, fields: Sequence[Field], block: Sequence[str], where: str) -> pa.Table:
+    """Fields and block columns of one file as they are, under the names they have in the left file. Splink gets no others: what links were made by is on record."""
+    import pyarrow as pa
+
+    columns = {name: table.column(name) for name in block}
+    columns |= {field.name: table.column(field.name if where == "left" else str(field.right)) for field in fields}
+    return pa.table(
+        {
+            name: column.cast(column.type.value_type) if pa.types.is_dictionary(column.type) else column
+            for name, column in columns.items()
+        }
+    )
+
+
+def _check_found(links: Links, *, least: int | None) -> None:
+    """Refuse a linkage that found too few candidates to be true. That is read from the files, like the report: it is for the steward, who links them."""
+    candidates = links.candidates
+    smaller = min(candidates.left_count, candidates.right_count)
+    if smaller < _FEW:
+        return
+    alike = candidates.evidence > 1.0
+    found = min(np.unique(side[alike]).size for side in (candidates.left, candidates.right))
+    if found < (smaller / _FEW if least is None else least):
+        raise StudyError(
+            "Hardly any records of the two files look like the same person, so the links would be random. Check that the fields hold the same things in both files, written "
+            "the same way: their names (dpl.Field(…, right=…)), their kinds (kind=…), the block columns. If really so few people are in both files, say how to find them: "
+            "method='splink' with settings=…, or links made elsewhere (pairs=…)."
+        )
+
+
+def _link_pairs(
     a: pa.Table, b: pa.Table, candidates: Candidates, block: list[str], threshold: float | None, seed: int
 ) -> Links:
-    """Check the threshold, and link candidates that have probabilities, or that were linked elsewhere."""
-    limit = 0.5 if threshold is None else threshold
-    if not 0.0 < plain_number(limit) < 1.0:
-        raise StudyError(f"threshold must be a probability between 0 and 1, not {shown(threshold)}.")
-    links = link_candidates(candidates, limit, _model_blocks(a, b, block), seed)
+    """Link candidates that were scored, or linked, elsewhere."""
+    made_by = np.zeros(candidates.left.size, dtype=np.int64)
+    made = Scored(candidates, made_by, (BlockingPass("the pairs given", None, candidates.left.size),), None)
+    links = link_scored(made, None, _least_probability(threshold), _model_blocks(a, b, block), seed)
     if not np.isfinite(candidates.evidence).all():  # the pairs came without probabilities
         links = replace(links, candidates=_no_candidates(a.num_rows, b.num_rows))
     return links
+
+
+def _least_probability(threshold: float | None) -> float:
+    """The least match probability of a link that counts as one within its block."""
+    limit = 0.5 if threshold is None else threshold
+    if not 0.0 < plain_number(limit) < 1.0:
+        raise StudyError(f"threshold must be a probability between 0 and 1, not {shown(threshold)}.")
+    return limit
 
 
 def _resolve_file(data: Any) -> Path | None:
@@ -190,7 +275,8 @@ def _check_file(table: pa.Table, id: str | None, where: str) -> None:
     texts = column_texts(table, id, where)
     if texts.null_count or len(texts.unique()) != len(texts):
         raise StudyError(
-            f"The ids in column {id!r} of the {where} file must be there and differ. Remove duplicates first, or leave id out."
+            f"The ids in column {id!r} of the {where} file must be there and differ. Keep one record for each person and id, or leave id out if records of the same id are "
+            "different people."
         )
 
 
@@ -209,19 +295,20 @@ def _common_fields(a: pa.Table, b: pa.Table, ids: tuple[str | None, str | None],
     return common
 
 
-def _field_texts(table: pa.Table, fields: Sequence[Field], where: str) -> pa.Table:
-    """The fields of one file as a table of texts, under the names they have in the left file."""
+def _check_fields(table: pa.Table, fields: Sequence[Field], where: str, *, typed: bool) -> None:
+    """Refuse fields that a file does not have, that are empty everywhere or, unless they are taken in their own types, that cannot be compared as texts."""
     import pyarrow as pa
+    import pyarrow.compute as pc
 
-    columns = {}
     for field in fields:
         name = field.name if where == "left" else str(field.right)
         _require(table, name, where)
-        texts = column_texts(table, name, where)
-        if texts.null_count == len(texts):
+        column = table.column(name)
+        if not typed or pa.types.is_string(column.type):
+            texts = column_texts(table, name, where)
+            column = pc.if_else(pc.equal(pc.utf8_trim_whitespace(texts), ""), None, texts)
+        if column.null_count == len(column):
             raise StudyError(f"Field {name!r} has no values in the {where} file. Leave it out.")
-        columns[field.name] = texts
-    return pa.table(columns)
 
 
 def _block_keys(table: pa.Table, names: Sequence[str], where: str) -> NDArray[np.object_]:
@@ -236,16 +323,31 @@ def _block_keys(table: pa.Table, names: Sequence[str], where: str) -> NDArray[np
     return keys
 
 
+def _both_block_keys(a: pa.Table, b: pa.Table, names: Sequence[str]) -> tuple[NDArray[np.object_], NDArray[np.object_]]:
+    """The block keys of both files. Refuses keys that divide nothing: missing in all of a file, or never the same in both."""
+    if not names:
+        return np.full(a.num_rows, ALL, dtype=object), np.full(b.num_rows, ALL, dtype=object)
+    left, right = _block_keys(a, names, "left"), _block_keys(b, names, "right")
+    known = set(left.tolist()) - {None}, set(right.tolist()) - {None}
+    for keys, where in zip(known, ("left", "right"), strict=True):
+        if not keys:
+            raise StudyError(
+                f"All block keys ({', '.join(names)}) are missing in the {where} file. Leave block out, or name another column."
+            )
+    if not known[0] & known[1]:
+        raise StudyError(
+            f"No block key ({', '.join(names)}) is in both files, so no records would be compared. Write the keys alike in both, or leave block out."
+        )
+    return left, right
+
+
 def _model_blocks(a: pa.Table, b: pa.Table, names: Sequence[str]) -> NDArray[np.object_]:
     """The block of each left record, for methods that also compare records of different blocks.
 
     Such blocks serve only to estimate accuracies. Keys that are missing, rare or not in both files share one block.
     """
-    if not names:
-        return np.full(a.num_rows, ALL, dtype=object)
-    keys = _block_keys(a, names, "left")
-    common = set(_block_keys(b, names, "right").tolist())
-    counts = Counter(keys.tolist())
+    keys, others = _both_block_keys(a, b, names)
+    common, counts = set(others.tolist()), Counter(keys.tolist())
     blocks = np.empty(keys.size, dtype=object)
     blocks[:] = [
         OTHER if key is None or key not in common or counts[key] * _RARE < keys.size else key for key in keys.tolist()

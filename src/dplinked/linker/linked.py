@@ -20,12 +20,14 @@ from dplinked.ledger.key import audit_key
 from dplinked.linkage import ELE, Matching
 from dplinked.linkage.ele import RESULTS_OF_LINKING
 from dplinked.linker import quality
-from dplinked.linker.assignment import match_probabilities, matching_matrix
+from dplinked.linker.assignment import matching_matrix
 from dplinked.linker.document import LinkageFacts, quality_document
 from dplinked.linker.fields import Field
 from dplinked.linker.files import check_kept, linkage_section, save_linked
+from dplinked.linker.matches import Matches, find_matches
+from dplinked.linker.passes import BlockingPass
 from dplinked.linker.resemblance import Resemblance, is_comparable, measure_resemblance
-from dplinked.linker.rules import LAST, UNLINKED, Links, encode_names
+from dplinked.linker.rules import LATE, Links, encode_names
 from dplinked.report.document import Document
 from dplinked.report.files import HTML, check_ending
 from dplinked.report.html import write_page
@@ -36,6 +38,9 @@ if TYPE_CHECKING:
 
 FileState = tuple[int, ...]
 BLOCK, SCORE, PROBABILITY = RESULTS_OF_LINKING
+# How far evidence may be off: that of rules is fitted to all pairs, that of a linker to the candidates it made, or nobody knows to what.
+_MISJUDGED = {"rules": 10.0, "splink": 30.0, "pairs": 30.0}
+_OF_FILES = ("pairs", "rows", "_own_probability", "_tried", "matches", "_resemblance")  # what an audit does not change
 _MOST_COMPARED = 20  # columns that the report compares between rows and their wrong partners
 
 
@@ -59,6 +64,10 @@ class Linked:
         The accuracies that a clerical audit found, if one was read back.
     least_checked
         A public number of links that count as checked in every group, for accuracies that stay hidden; see :meth:`audited`.
+    overlap, duplicates
+        What was declared about the files: see :func:`dplinked.link`.
+    readable
+        For each field, the share of the left and of the right records whose value could be compared.
     """
 
     left: pa.Table
@@ -72,6 +81,9 @@ class Linked:
     blocks: tuple[str, ...] = ()
     audit: quality.AccuracyEstimate | None = None
     least_checked: int = quality.LEAST_CHECKED
+    overlap: float | None = None
+    duplicates: bool = True
+    readable: tuple[tuple[float, float], ...] = ()
 
     def __repr__(self) -> str:
         return f"Linked({self.left.num_rows:,} rows, method={self.method!r}, {len(self.strata.names)} groups of links)"
@@ -83,15 +95,41 @@ class Linked:
         """Groups of rows that share an accuracy."""
         return quality.make_strata(self.links.block, self.links.band)
 
+    @property
+    def passes(self) -> tuple[BlockingPass, ...]:
+        """What was compared, pass by pass: how many pairs that took, how many might be links, and how many are. FOR THE STEWARD, not for publication."""
+        return self.links.passes
+
     @cached_property
+    def matches(self) -> Matches:
+        """How probable candidate pairs are, how many people both files have, and how many further records of them. FOR THE STEWARD, not for publication."""
+        return find_matches(self.links.candidates, overlap=self.overlap, duplicates=self.duplicates)
+
+    @property
     def _pair_probability(self) -> NDArray[np.float64]:
         """One-to-one probability of each candidate pair."""
-        return match_probabilities(self.links.candidates)
+        return self.matches.probability
 
     @cached_property
     def _own_probability(self) -> NDArray[np.float64]:
         """One-to-one probability of the link of each row."""
         return quality.link_probabilities(self.links, self._pair_probability)
+
+    @cached_property
+    def _tried(self) -> list[NDArray[np.float64]]:
+        """The same if all evidence were stronger or weaker, the overlap being estimated."""
+        factor = _MISJUDGED[self.method]
+        return [
+            quality.link_probabilities(self.links, found.probability)
+            for strength in (factor, 1.0 / factor)
+            for found in [find_matches(self.links.candidates, duplicates=self.duplicates, strength=strength)]
+        ]
+
+    def _changed(self, kept: Sequence[str], **changes: Any) -> Linked:
+        """The same linkage with some attributes changed; what was computed and is `kept` need not be computed again."""
+        changed = replace(self, **changes)
+        changed.__dict__.update({name: self.__dict__[name] for name in kept if name in self.__dict__})
+        return changed
 
     @cached_property
     def pairs(self) -> pa.Table:
@@ -141,7 +179,7 @@ class Linked:
         block = self.links.block
         if not self.strata.per_block:  # all blocks share one accuracy; a null key gets the accuracy `other`
             block = block.copy()
-            block[np.isin(block.astype(str), [LAST, UNLINKED])] = None
+            block[np.isin(block.astype(str), LATE)] = None
         score = self.links.score
         return {
             BLOCK: pa.array(block.tolist(), pa.string()),
@@ -155,10 +193,19 @@ class Linked:
     def estimates(self) -> tuple[quality.AccuracyEstimate, ...]:
         """Accuracy per group, by every method that applies. `linkage` uses the first one."""
         found = [] if self.audit is None else [self.audit]
-        if self.links.candidates.left.size:
-            found.append(quality.estimate_from_probabilities(self.strata, self._own_probability))
-            found.append(quality.estimate_by_simulation(self.strata, self.links, self._pair_probability))
-        return tuple(found)
+        return (*found, *self._modelled)
+
+    @cached_property
+    def _modelled(self) -> tuple[quality.AccuracyEstimate, ...]:
+        """The estimates that follow from the evidence of pairs."""
+        count = self.links.candidates.left.size
+        if not count:
+            return ()
+        said = quality.describe_matches(self.matches, self.overlap)
+        one = quality.estimate_from_probabilities(self.strata, self._own_probability, self._tried, said)
+        if count > quality.MOST_SIMULATED:
+            return (one,)
+        return one, quality.estimate_by_simulation(self.strata, self.links, self._pair_probability)
 
     @property
     def _open_estimates(self) -> list[quality.AccuracyEstimate]:
@@ -204,17 +251,15 @@ class Linked:
         counts = quality.pool_small_strata(self.strata, self.audit)
         if not counts[1].any():
             raise StudyError(f"Too few links were checked to show an accuracy: check {quality.LEAST_SHOWN} or more.")
-        accuracy, other, error = quality.known_accuracies(self.strata, *counts, scale=0.0)
+        known = quality.known_accuracies(self.strata, *counts, scale=0.0)
         if self.method == "pairs" and not fields:
             raise StudyError(
                 "These links were made elsewhere: say by which columns, linkage_by_identifiers(fields=[…])."
             )
         compared = [name for field in self.fields for name in (field.name, field.right or field.name)]
         return ELE(
-            accuracy,
-            BLOCK,
-            other=other,
-            accuracy_error=error,
+            block=BLOCK,
+            **known,
             source="identifiers",
             fields=list(dict.fromkeys([*compared, *self.blocks, *(fields or ())])),
         )
@@ -227,10 +272,9 @@ class Linked:
         """
         if not self.links.candidates.left.size:
             raise StudyError("These links came without probabilities, so there is no matching matrix.")
+        single = find_matches(self.links.candidates, overlap=self.overlap, duplicates=False).probability
         return Matching(
-            matching_matrix(
-                self.links.right, self.links.candidates, self._pair_probability, seed=seed, tolerance=tolerance
-            )
+            matching_matrix(self.links.right, self.links.candidates, single, seed=seed, tolerance=tolerance)
         )
 
     @plain_faults
@@ -253,10 +297,12 @@ class Linked:
                 "Divide links into bands once, and before the answers of an audit are read back: linked.banded(…).audited(…)."
             )
         _check_bands(bands)
-        own, divided = self._own_probability, ~np.isin(self.links.block.astype(str), [LAST, UNLINKED])
+        own, divided = self._own_probability, ~np.isin(self.links.block.astype(str), LATE)
         cuts = quality.choose_cuts(own[divided], bands) if isinstance(bands, int) else list(bands)
         block, band = quality.band_links(self.links.block, own, cuts)
-        banded = replace(self, links=replace(self.links, block=block, band=band))
+        banded = self._changed(
+            ("matches", "_own_probability", "_tried"), links=replace(self.links, block=block, band=band)
+        )
         if not banded.strata.per_block:
             raise StudyError(
                 f"These are more than {quality.MOST_STRATA} groups, too many for an accuracy each. Ask for fewer bands, or link within fewer blocks."
@@ -333,9 +379,8 @@ class Linked:
         correct = quality.read_answers(table.column(answered).to_pylist(), answered)
         checked = np.array(rows, dtype=np.int64)
         found = quality.estimate_from_audit(self.strata, checked, correct)
-        return replace(
-            self, audit=replace(found, secret=self._secret_audit(checked, key, size)), least_checked=least_checked
-        )
+        audit = replace(found, secret=self._secret_audit(checked, key, size))
+        return self._changed((*_OF_FILES, "strata", "_modelled"), audit=audit, least_checked=least_checked)
 
     def _secret_audit(
         self, checked: NDArray[np.int64], key: str | Path | bytes | None, size: int | None
@@ -377,11 +422,16 @@ class Linked:
         evidence = self.links, groups, self._pair_probability, self._own_probability
         return {name: measure_resemblance(self.left.column(name), name, *evidence) for name in columns}
 
+    @cached_property
+    def _resemblance(self) -> dict[str, Resemblance]:
+        """What the report says of resemblance."""
+        return self.resemblance()
+
     def overall(self, linkage: ELE) -> float:
         """The mean accuracy of all rows under a linkage model."""
 
         def of(name: str) -> float:
-            found = linkage.accuracy_of(None if name in (LAST, UNLINKED) and not self.strata.per_block else name)
+            found = linkage.accuracy_of(None if name in LATE and not self.strata.per_block else name)
             return found if found is not None else linkage.other_accuracy or 0.0
 
         return float(np.average([of(name) for name in self.strata.names], weights=self.strata.rows))
@@ -402,10 +452,20 @@ class Linked:
 
     def _document(self) -> Document:
         rows = self.left.num_rows, self.right.num_rows
-        found = list(self.resemblance().values()) if self.links.candidates.left.size else []
+        found = list(self._resemblance.values()) if self.links.candidates.left.size else []
         secret = self.audit is not None and self.audit.secret is not None
         return quality_document(
-            LinkageFacts(rows, self.links, self.fields, self.method, self.strata, self._open_estimates, found, secret)
+            LinkageFacts(
+                rows,
+                self.links,
+                self.fields,
+                self.method,
+                self.strata,
+                self._open_estimates,
+                found,
+                secret,
+                self.readable,
+            )
         )
 
     def linkage_toml(self) -> str:

@@ -16,7 +16,8 @@ from numpy.typing import NDArray
 
 from dplinked.errors import StudyError
 from dplinked.linker.assignment import assign_sparse
-from dplinked.linker.rules import LAST, UNLINKED, Links, encode_names
+from dplinked.linker.matches import Matches
+from dplinked.linker.rules import LATE, UNLINKED, Links, encode_names
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
@@ -29,6 +30,11 @@ MOST_STRATA = 50  # if there are more blocks than this, they share one accuracy
 LEAST_CHECKED = 5  # an audit asks for at least this many links per stratum, or for all links
 LEAST_SHOWN = 10  # strata with fewer checked links are not shown by themselves
 _LEAST_BANDED = 50  # rows of a band; wrong links of fewer would hardly fall within it
+_LARGEST_ERROR = 0.49  # of an accuracy, which no interval reaches beyond
+DOUBT = 0.02  # an error of the accuracy that moves slopes by as much as users can live with
+MOST_SIMULATED = 30_000  # candidate pairs; more of them take longer to simulate than to link
+_REPETITIONS = 8
+_FEW_FURTHER = 0.01  # further records per person that may be chance
 _REGULAR = "(linked)"  # the stratum of all blocks together, if there are many
 
 
@@ -39,7 +45,7 @@ class Strata:
     Attributes
     ----------
     names
-        Their names. The rows of ``(last)`` were linked across blocks; those of ``(unlinked)`` have no partner.
+        Their names. The rows of ``(weak)`` and ``(further)`` were linked below the threshold or across blocks, those of ``(last)`` at random; those of ``(unlinked)`` have no partner.
     of_row
         The stratum of each row, as a position in `names` (n).
     rows
@@ -48,7 +54,7 @@ class Strata:
         Whether each block is a stratum of its own.
     kinds
         The population that each stratum is drawn from, whose strata have like accuracies: its band of probabilities, if there are any, and -1 for
-        rows that were linked across blocks.
+        rows that were not linked over the threshold within their block.
     """
 
     names: tuple[str, ...]
@@ -94,6 +100,8 @@ class AccuracyEstimate:
         For an audit of links that were drawn in secret: how they were.
     rows
         For an audit only: the rows that were checked, in ascending order.
+    says
+        What else the method found, in sentences.
     """
 
     method: str
@@ -106,6 +114,12 @@ class AccuracyEstimate:
     correct: Integers | None = None
     secret: SecretAudit | None = None
     rows: Integers | None = None
+    says: tuple[str, ...] = ()
+
+    @property
+    def doubtful(self) -> bool:
+        """Whether the accuracy over all rows is not known to two percentage points by this method; never of one without intervals."""
+        return self.overall[2] - self.overall[1] > 2.0 * DOUBT
 
     def __repr__(self) -> str:
         return f"AccuracyEstimate(method={self.method!r}, {self.accuracy.size} groups)"
@@ -117,13 +131,13 @@ def make_strata(blocks: NDArray[np.object_], bands: Integers | None = None) -> S
     shown = [str(name) for name in found]
     per_block = len(shown) <= MOST_STRATA
     if not per_block:
-        shown = [name if name in (LAST, UNLINKED) else _REGULAR for name in shown]
+        shown = [name if name in LATE else _REGULAR for name in shown]
     names = sorted(set(shown))
     codes = np.array([names.index(name) for name in shown], dtype=np.int64)[codes]
     kinds = np.zeros(len(names), dtype=np.int64)
     if bands is not None:
         kinds[codes] = bands
-    kinds[np.isin(names, [LAST, UNLINKED])] = -1
+    kinds[np.isin(names, LATE)] = -1
     return Strata(tuple(names), codes, np.bincount(codes, minlength=len(names)), per_block, kinds)
 
 
@@ -147,7 +161,7 @@ def band_links(
     edges, names, bands = [0.0, *cuts, 1.0], blocks.copy(), np.full(blocks.size, -1)
     found, codes = encode_names(blocks)
     for code, name in enumerate(found):
-        if name in (LAST, UNLINKED):
+        if name in LATE:
             continue
         rows = np.flatnonzero(codes == code)
         own = np.searchsorted(cuts, probability[rows], side="right")
@@ -226,7 +240,8 @@ def estimate_from_audit(strata: Strata, rows: Integers, answers: NDArray[np.bool
     for kind in set(strata.kinds[ordinary].tolist()):
         alike = strata.kinds == kind
         mean[alike], weight[alike] = _beta_prior(good[alike], checked[alike])
-    unknown = (np.array(strata.names) == LAST) & (checked == 0)  # it is drawn towards no other group
+    unknown = np.isin(strata.names, LATE) & (checked == 0)  # these groups are drawn towards no other
+    unknown &= np.array(strata.names) != UNLINKED
     apart = np.where(unknown, 0.5, good / np.maximum(checked, 1))
     accuracy = np.where(ordinary, (good + weight * mean) / np.maximum(checked + weight, 1e-12), apart)
     low, high = _exact_interval(good, checked)
@@ -276,21 +291,54 @@ def link_probabilities(links: Links, probability: Floats) -> Floats:
     return own
 
 
-def estimate_from_probabilities(strata: Strata, own: Floats) -> AccuracyEstimate:
-    """Estimate each stratum's accuracy by the mean one-to-one probability of its links."""
-    accuracy = np.bincount(strata.of_row, own, minlength=len(strata.names)) / strata.rows
-    none = np.full(len(strata.names), math.nan)
+def estimate_from_probabilities(
+    strata: Strata, own: Floats, tried: Sequence[Floats] = (), says: Sequence[str] = ()
+) -> AccuracyEstimate:
+    """Estimate each stratum's accuracy by the mean one-to-one probability of its links.
+
+    `tried` are these probabilities under other strengths of the evidence, and with the overlap estimated if it was declared. Intervals reach over all of them, and by chance further: links are right or wrong,
+    and those of three rows may be so against all evidence.
+    """
+
+    def sums(values: Floats) -> Floats:  # of each stratum, and of all rows
+        return np.append(np.bincount(strata.of_row, values, len(strata.names)), values.sum())
+
+    rows = np.maximum(np.append(strata.rows, own.size), 1)
+    means = np.array([sums(each) / rows for each in (own, *tried)])
+    chance = (1.96 * np.sqrt(sums(own * (1.0 - own))) + 3.0) / rows
+    low, high = np.clip([means.min(axis=0) - chance, means.max(axis=0) + chance], 0.0, 1.0)
+    if not tried:
+        low[:], high[:] = math.nan, math.nan
     return AccuracyEstimate(
-        "one-to-one", _within(accuracy, strata), none, none, (float(own.mean()), math.nan, math.nan),
-        "that the evidence of the fields is calibrated (fields agree independently given a match or none) and links are one to one",
+        "one-to-one", _within(means[0, :-1], strata), low[:-1], high[:-1], (float(means[0, -1]), float(low[-1]), float(high[-1])),
+        "that the evidence of the fields is calibrated (fields agree independently given a match or none); its interval is no confidence interval, but reaches over the accuracies that "
+        "follow if all evidence is several times stronger or weaker", says=tuple(says),
     )  # fmt: skip
+
+
+def describe_matches(matches: Matches, declared: float | None) -> list[str]:
+    """What the model of one-to-one probabilities found about the two files, for the steward."""
+    told = (
+        f"{100 * matches.overlap:.0f} % of the smaller file's people have a record among their candidates in the other file, as far as the evidence tells."
+        if declared is None
+        else f"{100 * declared:g} % of the smaller file's people are in the other file too: this was declared."
+    )
+    said = [told]
+    for side, further in zip(("left", "right"), matches.further, strict=True):
+        if further > _FEW_FURTHER:
+            said.append(
+                f"The {side} file seems to hold further records of the same people, {100 * further:.0f} for every hundred who are in both files. "
+                + ("A link to any of them counts as right here. " if side == "right" else "")
+                + "One person's response may then be on several rows: remove duplicates before linking, or declare how many with carriers=…."
+            )
+    return said
 
 
 # --- (3) simulation ----------------------------------------------------------------------------------
 
 
 def estimate_by_simulation(
-    strata: Strata, links: Links, probability: Floats, *, repetitions: int = 20, seed: int = 0
+    strata: Strata, links: Links, probability: Floats, *, repetitions: int = _REPETITIONS, seed: int = 0
 ) -> AccuracyEstimate:
     """Estimate the accuracies by simulating the linkage from its own model (after Chipperfield).
 
@@ -315,11 +363,11 @@ def estimate_by_simulation(
     else:
         found = [np.zeros(len(strata.names))] * 2
     each = np.array(found)
-    share = strata.rows / strata.rows.sum()
-    low, high = np.quantile(each, [(1 - LEVEL) / 2, (1 + LEVEL) / 2], axis=0)
-    ends = np.quantile(each @ share, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
+    each = np.column_stack([each, each @ (strata.rows / strata.rows.sum())])
+    mean, spread = each.mean(axis=0), 1.96 * each.std(axis=0, ddof=1)
+    low, high = np.clip([mean - spread, mean + spread], 0.0, 1.0)
     return AccuracyEstimate(
-        "simulation", _within(each.mean(axis=0), strata), low, high, (float((each @ share).mean()), float(ends[0]), float(ends[1])),
+        "simulation", _within(mean[:-1], strata), low[:-1], high[:-1], (float(mean[-1]), float(low[-1]), float(high[-1])),
         "the same, and that comparisons of different pairs are independent; rows keep their group whatever is drawn, and the interval is "
         "the simulation's own spread",
     )  # fmt: skip
@@ -383,32 +431,38 @@ def accuracy_table(strata: Strata, accuracy: Sequence[float] | Floats) -> tuple[
     table = {name: float(value) for name, value in zip(strata.names, accuracy, strict=True)}
     if strata.per_block:
         return table, None
-    last = [name for name in (LAST, UNLINKED) if name in table]
-    if not last:
+    rows = {name: count for name, count in zip(strata.names, strata.rows.tolist(), strict=True) if name != _REGULAR}
+    if not rows:
         return table[_REGULAR], None
-    rows = dict(zip(strata.names, strata.rows.tolist(), strict=True))
-    other = sum(table[name] * rows[name] for name in last) / sum(rows[name] for name in last)
+    other = sum(table[name] * count for name, count in rows.items()) / sum(rows.values())
     return table.get(_REGULAR, other), other
 
 
 def known_accuracies(
     strata: Strata, correct: Floats, checked: Floats, scale: float, guess: Floats | None = None
-) -> tuple[float | dict[str, float], float | None, Any]:
-    """Return the arguments ``accuracy``, ``other`` and ``accuracy_error`` of :class:`~dplinked.ELE`, from counts that may be shown.
+) -> dict[str, Any]:
+    """Return the arguments of :class:`~dplinked.ELE` that tell accuracies and their errors, from counts that may be shown.
 
     `correct` of the `checked` links of each stratum are right, with noise of a standard deviation `scale`. Of a secret sample, `checked` is the expected number of
-    links, and `guess` the accuracy of each stratum that was subtracted from each answer. Rows without a partner have the accuracy of random links.
+    links, and `guess` the accuracy of each stratum that was subtracted from each answer. Rows without a partner have the accuracy of random links. Strata of one kind are drawn
+    towards their mean, and share its error.
     """
     linkable = np.array(strata.names) != UNLINKED
     accuracy, errors = 1.0 / np.maximum(strata.rows, 1), np.zeros(len(strata.names))
-    for kind in set(strata.kinds.tolist()):
+    shared = []
+    for kind in sorted(set(strata.kinds.tolist())):
         alike = np.flatnonzero(linkable & (strata.kinds == kind))
         own = None if guess is None else guess[alike]
-        found, error = shrink_accuracies(correct[alike], checked[alike], scale, [kind < 0] * alike.size, own)
-        accuracy[alike], errors[alike] = np.clip(found, accuracy[alike], 1.0), np.minimum(error, 0.49)
+        found = shrink_accuracies(correct[alike], checked[alike], scale, [kind < 0] * alike.size, own)
+        accuracy[alike] = np.clip(found.accuracy, accuracy[alike], 1.0)
+        errors[alike] = np.minimum(found.error, _LARGEST_ERROR)
+        common = np.minimum(found.shared, errors[alike])
+        if alike.size > 1 and common.any():
+            shared.append({strata.names[k]: float(error) for k, error in zip(alike, common, strict=True)})
     table, other = accuracy_table(strata, accuracy)
-    listed = {name: float(value) for name, value in zip(strata.names, errors, strict=True)}
-    return table, other, listed if strata.per_block else max(listed.values())
+    error, other_error = accuracy_table(strata, errors)
+    known = {"accuracy": table, "other": other, "accuracy_error": error, "other_error": other_error}
+    return {**known, "shared_error": shared} if strata.per_block else known
 
 
 def pool_small_strata(strata: Strata, estimate: AccuracyEstimate) -> tuple[Floats, Floats]:
@@ -428,15 +482,27 @@ def pool_small_strata(strata: Strata, estimate: AccuracyEstimate) -> tuple[Float
     return correct, checked
 
 
+@dataclass(frozen=True)
+class Shrunk:
+    """Accuracies of groups, their standard errors, and the parts of these that groups have in common (all as many as there are groups)."""
+
+    accuracy: Floats
+    error: Floats
+    shared: Floats
+
+
 def shrink_accuracies(
     correct: Floats, checked: Floats, scale: float, apart: list[bool], guess: Floats | None = None
-) -> tuple[Floats, Floats]:
+) -> Shrunk:
     """Estimate accuracies and their standard errors from the noisy counts alone, shrunk towards their common mean.
 
     The model is ``γ̃_b ~ N(γ_b, v_b)`` and ``γ_b ~ N(mean, τ²)``, where v_b comes from sampling and noise and is infinite for a group
     without checked links. Ordinary groups share a mean and a τ², which are estimated from them. The groups marked in `apart`, which were
     linked across blocks, have the mean and variance of a uniform distribution instead. Where the number of links that were drawn is secret, the number that is
     expected stands for it, and each drawn link adds its answer less the guess: a variance of ``γ(1-γ) + (γ - guess)²`` per link.
+
+    The error of a group has two parts, ``(1-k_b)τ²`` of its own and ``(1-k_b)²Var(mean)``, with k_b = τ²/(τ² + v_b). The second comes from the mean alone, so groups have it in common:
+    if τ² = 0 they have all of it, and many groups are no better known together than one.
     """
     ordinary, seen = ~np.array(apart, dtype=bool), checked > 0
     told, most = ordinary & seen, np.where(seen, checked, 1.0)
@@ -447,14 +513,16 @@ def shrink_accuracies(
     v = np.where(seen, of_one / most + (scale / most) ** 2, np.inf)
     mean, spread, doubt = np.full(y.size, 0.5), np.full(y.size, 1.0 / 12.0), np.zeros(y.size)
     if told.any():
-        weight = 1.0 / v[told]
+        first = np.average(y[told], weights=1.0 / v[told])
+        found = np.average((y[told] - first) ** 2 - v[told], weights=1.0 / v[told])
+        spread[ordinary] = max(0.0, float(found))
+        weight = 1.0 / (v[told] + spread[told])
         mean[ordinary] = np.average(y[told], weights=weight)
         doubt[ordinary] = 1.0 / weight.sum()
-        found = np.average((y[told] - mean[told]) ** 2 - v[told], weights=weight)
-        spread[ordinary] = max(0.0, float(found))
     keep = spread / (spread + v)
     accuracy = np.clip(keep * y + (1.0 - keep) * mean, 0.0, 1.0)
-    return accuracy, np.sqrt((1.0 - keep) * spread + (1.0 - keep) ** 2 * doubt)
+    shared = (1.0 - keep) * np.sqrt(doubt)
+    return Shrunk(accuracy, np.sqrt((1.0 - keep) * spread + shared**2), shared)
 
 
 def answer_column(columns: Sequence[str]) -> str | None:

@@ -19,7 +19,7 @@ from dplinked.linkage import ELE, PrivacyUnit
 from dplinked.linkage.secret_sample import SecretSample
 from dplinked.linker.linked import BLOCK, Linked
 from dplinked.linker.quality import known_accuracies
-from dplinked.linker.rules import LAST, UNLINKED
+from dplinked.linker.rules import LATE, UNLINKED
 from dplinked.privacy.calibration import privacy_mu, round_up
 from dplinked.privacy.quantities.right_links import (
     changed_answers,
@@ -129,7 +129,7 @@ def release_accuracy(
     unit
         What one individual can change. It must be the same as in the fit.
     guess
-        For links that were drawn in secret: a public guess of the accuracy within blocks, 0.9 by default; links across blocks have one half. Choose it before anybody
+        For links that were drawn in secret: a public guess of the accuracy within blocks, 0.9 by default; links below the threshold or across blocks have one half. Choose it before anybody
         looks; it affects precision, never privacy. If it is off by .1, standard errors of an accuracy of .9 grow by a twentieth.
     ledger, population, ledger_key, release_id, again
         As in :func:`dplinked.fit`. Both files must be registered, and must not have changed since they were linked.
@@ -240,15 +240,11 @@ def _release(
     secret = isinstance(price, SecretSample)
     drawn = _draw_in_secret(linked, price) if isinstance(price, SecretSample) else _draw(linked, price, unit)
     names, groups = linked.strata.names, drawn.groups
-    table, other, spread = known_accuracies(
-        linked.strata, drawn.correct, drawn.checked.astype(np.float64), drawn.scale, drawn.guess
-    )
+    known = known_accuracies(linked.strata, drawn.correct, drawn.checked.astype(np.float64), drawn.scale, drawn.guess)
     return ReleasedAccuracy(
         linkage=ELE(
-            table,
-            BLOCK,
-            other=other,
-            accuracy_error=spread,
+            block=BLOCK,
+            **known,
             source="released",
             paid=price,
             displaced_links=unit.displaced_links or 0,
@@ -300,7 +296,7 @@ def _draw_in_secret(linked: Linked, sample: SecretSample) -> _Drawn:
     correct, checked = _counts(linked)
     names, n = np.array(linked.strata.names), linked.left.num_rows
     groups, noisy = np.flatnonzero(names != UNLINKED), np.zeros(names.size)
-    guess = np.where(names == LAST, 0.5, sample.guess)  # one half moves the counts less than any other guess
+    guess = np.where(np.isin(names, LATE), 0.5, sample.guess)  # one half moves the counts less than any other guess
     expected = np.where(names == UNLINKED, 0.0, sample.rate * linked.strata.rows)
     noisy[groups] = release_secret_links(SecretLinks(correct[groups], checked[groups], n), sample, guess[groups])
     scale = plan_secret_links(groups.size, sample, n).parts[0].scale

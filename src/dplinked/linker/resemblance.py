@@ -24,7 +24,7 @@ Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
 
 _LEAST_PROBABILITY = 1e-5  # pairs that are less likely cannot be told from any others
-_DRAWS = 100
+_DRAWS = 40
 _CLEAR = 3.5  # standard errors
 _LEAST_MEASURE = 0.05
 _LEAST_CHANGE = 0.02

@@ -9,24 +9,32 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dplinked.errors import StudyError
 from dplinked.linker.assignment import Candidates, assign_sparse
+from dplinked.linker.evidence import compare_records, estimate_evidence, pattern_levels
 from dplinked.linker.fields import Comparer
+from dplinked.linker.leftovers import BYTES_PER_PAIR, Leftovers, compare_leftovers
+from dplinked.linker.passes import BlockingPass
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
 
-LAST = "(last)"  # group of the rows that were linked last, across blocks
+WEAK = "(weak)"  # group of the rows that were linked below the threshold, within their block
+FURTHER = "(further)"  # group of the rows that were linked by a further pass, across blocks
+LAST = "(last)"  # group of the rows that were linked last, at random
 UNLINKED = "(unlinked)"  # group of the rows without a partner
+LATE = (WEAK, FURTHER, LAST, UNLINKED)  # groups that are no blocks, each a population of its own
 NO_KEY = "(missing)"  # block of the rows without a block key
-_BYTES_PER_PAIR = 16  # for its score, its pattern of agreement, and the assignment's own copy of the score
+MEMORY = 2e9  # how many bytes the pairs of a block may take, unless it is said
+_ROUNDS = ("left over", "still left over", "left over at last")  # how often records without a link are compared again
+_SAMPLED = 1_000  # left-over records of each file whose pairs tell how records agree by chance
+_LEAST_ROWS = 10  # of a group that is no block
 _DENSE_PAIRS = 25_000_000  # blocks with at most this many pairs are assigned as a dense matrix
-_EM_STEPS = 200
-_MOST_PATTERNS = 1 << 22
 
 
 @dataclass(frozen=True)
@@ -47,6 +55,8 @@ class Links:
         A candidate with a lower score than this is not preferred to a random link.
     band
         Band of probabilities that each link is in, if blocks are divided into bands (n).
+    passes
+        What was compared, pass by pass, and what that found.
     """
 
     right: Integers
@@ -55,6 +65,7 @@ class Links:
     candidates: Candidates
     floor: float = -np.inf
     band: Integers | None = None
+    passes: tuple[BlockingPass, ...] = ()
 
 
 def link_by_rules(
@@ -66,8 +77,9 @@ def link_by_rules(
     assignment: str,
     memory: float,
     seed: int,
+    block_comparers: Sequence[Comparer] = (),
 ) -> Links:
-    """Link records within blocks, then the remaining ones across blocks.
+    """Link records within blocks, then what is left over by the best evidence there is, then at random.
 
     Parameters
     ----------
@@ -77,10 +89,12 @@ def link_by_rules(
         A pair of the assignment is a link within its block if its score is at least this large.
     assignment
         ``"optimal"``: the assignment with the largest total score. Records of pairs under the threshold, and records without a block
-        key, are linked last, across blocks. ``"greedy"``, as in [LPK24]: pairs are taken in the order of their scores, and the rest is
-        linked at random within the block; records without a key form a block.
+        key, are compared again with each other, within their block and across blocks. ``"greedy"``, as in [LPK24]: pairs are taken in the order of their scores,
+        and the rest is linked at random within the block; records without a key form a block.
     memory
         How many bytes the pairs of one block may take.
+    block_comparers
+        The columns that blocks are made of, unless they are fields. Across blocks, they tell how far two records agree there.
     """
     rng = np.random.default_rng(seed)
     state = _Linking(comparers, left_blocks.size, right_blocks.size, threshold, memory)
@@ -90,8 +104,22 @@ def link_by_rules(
         state.check_room(left.size, right.size)
     for name, left, right in blocks:
         state.link_block(name, left, right, greedy, rng)
-    state.link_last(rng, greedy)
+    state.note_blocks(sum(left.size * right.size for _, left, right in blocks))
+    if not greedy:
+        codes = _block_codes(left_blocks, right_blocks)
+        for when in _ROUNDS:
+            if not state.link_rest(when, codes, block_comparers, rng):
+                break
+    state.link_at_random(rng)
     return replace(state.links(), floor=threshold) if greedy else state.links()
+
+
+def _block_codes(left: NDArray[np.object_], right: NDArray[np.object_]) -> tuple[Integers, Integers]:
+    """A number for each record's block, the same in both files; -1 if its key is missing."""
+    names, codes = encode_names(np.concatenate([left, right]))
+    if None in names:
+        codes = np.where(codes == names.index(None), -1, codes)
+    return codes[: left.size], codes[left.size :]
 
 
 def _pair_blocks(
@@ -116,9 +144,20 @@ def encode_names(keys: NDArray[np.object_]) -> tuple[list[str | None], Integers]
     return list(places), codes
 
 
-def unlinked_name(right: Integers) -> str:
-    """Name of the group of rows without a partner. A single such row joins those linked last, since a block of one row counts as correct."""
-    return UNLINKED if (right < 0).sum() > 1 else LAST
+def settle_groups(block: NDArray[np.object_], right: Integers) -> None:
+    """Name the group of rows without a partner, and join groups of few rows that are no blocks, in place.
+
+    Few rows tell nothing of their accuracy, and a block of one row counts as correct: a single row without a partner joins those linked last. Small groups
+    join the next surer or less sure one that there is.
+    """
+    block[right < 0] = UNLINKED if (right < 0).sum() > 1 else LAST
+    rows = {name: int((block == name).sum()) for name in (WEAK, FURTHER, LAST)}
+    for name, others in ((WEAK, (FURTHER, LAST)), (FURTHER, (WEAK, LAST)), (LAST, (FURTHER, WEAK))):
+        join = next((other for other in others if rows[other]), None)
+        if 0 < rows[name] < _LEAST_ROWS and join is not None:
+            block[block == name] = join
+            rows[join] += rows[name]
+            rows[name] = 0
 
 
 class _Linking:
@@ -130,86 +169,116 @@ class _Linking:
         self.score = np.full(left, np.nan)
         self.block = np.full(left, None, dtype=object)
         self.free_right = np.ones(right, dtype=bool)
-        self.levels = [len(comparer.field.grades) + 1 for comparer in comparers]  # one more level for a missing value
-        if math.prod(self.levels) > _MOST_PATTERNS:
-            raise StudyError(
-                f"{len(comparers)} fields have too many patterns of agreement. Name the ten or so that tell most: fields=…."
-            )
+        self.levels = pattern_levels(comparers)
         self.patterns = np.zeros(math.prod(self.levels), dtype=np.int64)
-        self.seen: list[tuple[Integers, Integers, Floats, Integers, float]] = []
+        self.ratio: Floats | None = None  # evidence of each pattern, once it is estimated
+        # Candidates so far: both positions, score, pattern, and what the place where they were compared adds to the evidence.
+        self.seen: list[tuple[Integers, Integers, Floats, Integers, Floats]] = []
+        self.passes: list[BlockingPass] = []
 
     def check_room(self, left: int, right: int) -> None:
         """Refuse a block whose pairs do not fit into the allowed memory."""
-        if left * right * _BYTES_PER_PAIR > self.memory:
+        if left * right * BYTES_PER_PAIR > self.memory:
             raise StudyError(
                 f"A block has more pairs than fit into {self.memory / 1e9:.1f} GB. Block on a finer "
                 "key (a postcode, or several columns), link with method='splink', or allow more: memory=…."
             )
 
-    def compare(self, left: Integers, right: Integers) -> tuple[NDArray[np.float32], NDArray[np.int32]]:
-        """Score and pattern of agreement of every pair of a block. A pattern is a number whose digits are the fields' levels."""
-        score = np.zeros((left.size, right.size), dtype=np.float32)
-        pattern = np.zeros((left.size, right.size), dtype=np.int32)
-        for comparer, base in zip(self.comparers, self.levels, strict=True):
-            levels, part = comparer.block(left, right)
-            score += part
-            pattern *= base
-            pattern += levels
-            pattern += 1  # the level of a missing value is -1
-        return score, pattern
-
-    def link_block(
-        self, name: str, left: Integers, right: Integers, greedy: bool, rng: np.random.Generator, *, last: bool = False
-    ) -> None:
-        """Link the records of one block. With `last`, the block holds all remaining records, and no threshold applies."""
+    def link_block(self, name: str, left: Integers, right: Integers, greedy: bool, rng: np.random.Generator) -> None:
+        """Link the records of one block over the threshold; greedily, also the others."""
         # Records are shuffled, so that ties are broken at random, not by the files' order.
         left, right = rng.permutation(left), rng.permutation(right)
-        score, pattern = self.compare(left, right)
+        score, pattern = compare_records(self.comparers, left, right)
         self.patterns += np.bincount(pattern.ravel(), minlength=self.patterns.size)
-        # Pairs with lower scores cannot compete with a link.
-        near = np.nonzero(score >= (0.25 if last else 0.5) * self.threshold)
+        near = np.nonzero(score >= 0.5 * self.threshold)  # pairs with lower scores cannot compete with a link
         at = score[near].astype(np.float64)
-        self.seen.append((left[near[0]], right[near[1]], at, pattern[near].astype(np.int64), float(min(score.shape))))
+        # A pair in a block of m rows competes with m others, not with the whole file, so its prior is larger by that factor.
+        factor = np.full(at.size, min(self.right.size, self.free_right.size) / min(score.shape))
+        self.seen.append((left[near[0]], right[near[1]], at, pattern[near].astype(np.int64), factor))
         rows, columns = _greedy(near, at, self.threshold) if greedy else _best(score, near, at)
-        if not last:
-            kept = score[rows, columns] >= self.threshold
-            rows, columns = rows[kept], columns[kept]
+        kept = score[rows, columns] >= self.threshold
+        rows, columns = rows[kept], columns[kept]
         self._add_links(name, left[rows], right[columns], score[rows, columns])
-        if greedy or last:
+        if greedy:
             over = np.delete(np.arange(left.size), rows), np.delete(np.arange(right.size), columns)
             few = min(over[0].size, over[1].size)
             i, j = rng.permutation(over[0])[:few], rng.permutation(over[1])[:few]
             self._add_links(name, left[i], right[j], score[i, j])
 
-    def link_last(self, rng: np.random.Generator, greedy: bool) -> None:
-        """Link the remaining records across blocks: by score if all pairs fit into memory, otherwise at random."""
+    def note_blocks(self, pairs: int) -> None:
+        """Note down what comparing within blocks took and found."""
+        found, linked = sum(seen[0].size for seen in self.seen), int((self.right >= 0).sum())
+        self.passes.append(BlockingPass("within blocks", pairs, found, linked))
+
+    def link_rest(
+        self, when: str, codes: tuple[Integers, Integers], block_comparers: Sequence[Comparer], rng: np.random.Generator
+    ) -> bool:
+        """Link the records that are left over by the evidence of their pairs, within blocks and across them; says whether any were linked.
+
+        The assignment is the one with the largest total log-likelihood ratio: of the agreement in fields, and in the columns that blocks are made of. The fewer
+        are left over, the more of their pairs can be compared, and the less evidence suffices.
+        """
+        rest = Leftovers(
+            rng.permutation(np.flatnonzero(self.right < 0)), rng.permutation(np.flatnonzero(self.free_right)), *codes
+        )
+        if not (rest.left.size and rest.right.size):
+            return False
+        if self.ratio is None:
+            self._sample_patterns(rest)
+            self.ratio = self._estimate_ratio()
+        over = int(((self.right >= 0) & ~np.isin(self.block, LATE)).sum())
+        found = compare_leftovers(
+            rest, self.comparers, block_comparers, self.ratio, threshold=self.threshold, linked=over, memory=self.memory, rng=rng
+        )  # fmt: skip
+        pairs, evidence = found.pairs, self.ratio[found.pairs.pattern] * found.factor
+        self.seen.append((pairs.left, pairs.right, pairs.score, pairs.pattern, found.factor))
+        taken = assign_sparse(pairs.left, pairs.right, np.log(evidence) - np.log(evidence).min(initial=0.0) + 1e-9)
+        for name, chosen in ((WEAK, taken & found.within), (FURTHER, taken & ~found.within)):
+            self._add_links(name, pairs.left[chosen], pairs.right[chosen], pairs.score[chosen])
+        links = np.bincount(pairs.found_by[taken], minlength=len(found.passes)).tolist()
+        self.passes += [
+            replace(one, name=f"{when}: {one.name}", linked=None if one.found is None else count)
+            for one, count in zip(found.passes, links, strict=True)
+        ]
+        return bool(taken.any())
+
+    def _sample_patterns(self, rest: Leftovers) -> None:
+        """Count the patterns of left-over records too, from the pairs of some of them."""
+        left, right = rest.left[:_SAMPLED], rest.right[:_SAMPLED]
+        sampled = np.bincount(compare_records(self.comparers, left, right)[1].ravel(), minlength=self.patterns.size)
+        scale = rest.left.size * rest.right.size / (left.size * right.size)
+        self.patterns += np.rint(sampled * scale).astype(np.int64)
+
+    def link_at_random(self, rng: np.random.Generator) -> None:
+        """Link the remaining records at random. Those for whom nobody remains keep their place without a partner."""
         left, right = np.flatnonzero(self.right < 0), np.flatnonzero(self.free_right)
-        if left.size and right.size and not greedy and left.size * right.size * _BYTES_PER_PAIR <= self.memory:
-            self.link_block(LAST, left, right, False, rng, last=True)
-        elif left.size and right.size:
-            few = min(left.size, right.size)
-            chosen = rng.permutation(left)[:few]
-            self._add_links(LAST, chosen, rng.permutation(right)[:few], np.full(few, np.nan))
-        self.block[self.right < 0] = unlinked_name(self.right)
+        few = min(left.size, right.size)
+        self._add_links(LAST, rng.permutation(left)[:few], rng.permutation(right)[:few], np.full(few, np.nan))
+        settle_groups(self.block, self.right)
+
+    def _estimate_ratio(self) -> Floats:
+        """Likelihood ratio of each pattern; the estimation starts from the pairs over the threshold."""
+        over = [seen[3][seen[2] >= self.threshold] for seen in self.seen]
+        linked = np.bincount(np.concatenate(over or [np.zeros(0, np.int64)]), minlength=self.patterns.size)
+        return estimate_evidence(self.patterns, linked, self.levels)
 
     def _add_links(self, name: str, left: Integers, right: Integers, score: NDArray[np.floating]) -> None:
         self.right[left], self.score[left], self.block[left] = right, score, name
         self.free_right[right] = False
 
     def links(self) -> Links:
-        """The finished links, with the evidence of all pairs that were near the threshold."""
-        if self.seen:
-            parts = [np.concatenate([seen[k] for seen in self.seen]) for k in range(4)]
-        else:
-            parts = [np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64), np.zeros(0), np.zeros(0, dtype=np.int64)]
-        left, right, score, pattern = parts
-        share = np.bincount(pattern[score >= self.threshold], minlength=self.patterns.size)
-        evidence = estimate_evidence(self.patterns, share, self.levels)[pattern]
-        # A pair in a block of m rows competes with m others, not with the whole file, so its prior is larger by that factor.
-        sizes = np.concatenate([np.full(seen[0].size, seen[4]) for seen in self.seen]) if self.seen else np.zeros(0)
-        evidence = evidence * min(self.right.size, self.free_right.size) / np.maximum(sizes, 1.0)
-        candidates = Candidates(left, right, score, evidence, self.right.size, self.free_right.size)
-        return Links(self.right, self.score, self.block, _distinct_pairs(candidates))
+        """The finished links, with the evidence of all pairs that might have been some."""
+        ratio = self._estimate_ratio() if self.ratio is None else self.ratio
+        none: list[Any] = [
+            np.zeros(0, np.int64),
+            np.zeros(0, np.int64),
+            np.zeros(0),
+            np.zeros(0, np.int64),
+            np.zeros(0),
+        ]
+        left, right, score, pattern, factor = map(np.concatenate, zip(none, *self.seen, strict=True))
+        candidates = Candidates(left, right, score, ratio[pattern] * factor, self.right.size, self.free_right.size)
+        return Links(self.right, self.score, self.block, _distinct_pairs(candidates), passes=tuple(self.passes))
 
 
 def _distinct_pairs(candidates: Candidates) -> Candidates:
@@ -247,54 +316,3 @@ def _greedy(near: tuple[Integers, ...], at: Floats, threshold: float) -> tuple[I
             taken.append((i, j))
     found = np.array(taken, dtype=np.int64).reshape(-1, 2)
     return found[:, 0], found[:, 1]
-
-
-def estimate_evidence(patterns: Integers, linked: Integers, levels: Sequence[int]) -> Floats:
-    """Estimate the likelihood ratio, match against non-match, of every pattern of agreement (Fellegi and Sunter's model).
-
-    Parameters
-    ----------
-    patterns
-        How many compared pairs have each pattern.
-    linked
-        How many of the pairs over the threshold have each pattern; the estimation starts from there.
-    levels
-        How many levels each field has; level 0 stands for a missing value. A pattern is a number whose digits are the fields' levels.
-
-    Notes
-    -----
-    The model has two classes of pairs, matches and non-matches. Within each, fields agree independently. It is fitted by expectation
-    maximisation. A missing value is no evidence either way.
-    """
-    places = np.flatnonzero(patterns)
-    digits = (
-        np.stack(np.unravel_index(places, tuple(levels)), axis=0) if places.size else np.zeros((len(levels), 0), int)
-    )
-    counts = patterns[places].astype(np.float64)
-    posterior = np.minimum(linked[places] / np.maximum(counts, 1.0), 1.0)
-    ratio = np.ones(places.size)
-    for _ in range(_EM_STEPS):
-        ratio = np.ones(places.size)
-        for digit, size in zip(digits, levels, strict=True):
-            present = digit > 0
-            ratio *= np.where(
-                present,
-                _frequencies(digit, counts * posterior, size) / _frequencies(digit, counts * (1.0 - posterior), size),
-                1.0,
-            )
-        share = min(max(float((counts * posterior).sum() / max(counts.sum(), 1.0)), 1e-12), 0.5)
-        odds = ratio * share / (1.0 - share)
-        before, posterior = posterior, odds / (1.0 + odds)
-        if places.size == 0 or np.abs(posterior - before).max() < 1e-6:
-            break
-    evidence = np.ones(patterns.size)
-    evidence[places] = ratio
-    return evidence
-
-
-def _frequencies(digit: Integers, weight: Floats, size: int) -> Floats:
-    """Smoothed frequency of each pair's level, among the pairs in which neither value of the field is missing."""
-    totals = np.bincount(digit, weight, size) + 0.5
-    totals[0] = 0.0
-    frequencies: Floats = (totals / totals.sum())[digit]
-    return np.where(digit > 0, frequencies, 1.0)

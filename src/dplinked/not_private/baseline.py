@@ -131,7 +131,7 @@ def _exposures(prepared: PreparedRows) -> Floats:
 
 
 def rl_covariance(prepared: PreparedRows, X: Floats, beta: Floats, sigma2: float) -> Floats:
-    """Σ^RL = (W'W)⁻¹ W'Σ_z W (W'W)⁻¹ of [LPK24], with the indices of Lemma 2.1 corrected. A block of m rows takes at most O(m²).
+    """Σ^RL = (W'W)⁻¹ W'Σ_z W (W'W)⁻¹ of [LPK24], with the indices of Lemma 2.1 corrected. It takes time and memory in proportion to the rows, or to the entries of a sparse Q.
 
     ``Var(z_i) = σ² + Σ_j q_ij f_ij²`` and ``Cov(z_i, z_j) = -Σ_u q_iu q_ju f_iu f_ju`` with
     ``f_iu = (x_u - w_i)'β``, where pairs of links are taken as independent.
@@ -166,16 +166,25 @@ def apply_matching(prepared: PreparedRows, X: Floats) -> Floats:
 
 
 def _block_meat(blocks: Blocks, codes: NDArray[np.int32], W: Floats, fitted: Floats, mixed: Floats) -> Floats:
-    """W'(Σ_z - σ²I)W, the variance that wrong links add, summed over the blocks."""
-    meat = np.zeros((W.shape[1], W.shape[1]))
-    order = np.argsort(codes, kind="stable")
-    for rows in np.split(order, np.cumsum(blocks.sizes)[:-1]):
-        if len(rows) > 1:
-            b = codes[rows[0]]
-            q = np.full((len(rows), len(rows)), blocks.o[b])
-            np.fill_diagonal(q, blocks.a[b] + blocks.o[b])
-            meat += _linkage_meat(q, W[rows], fitted[rows], mixed[rows])
-    return meat
+    """W'(Σ_z - σ²I)W, the variance that wrong links add, in one pass over the rows: no block's matrix is built.
+
+    With ``q_iu = o + a δ_iu``, ``F_u`` the fitted values and ``M_i`` the mixed ones, sums over a block are those of ``F`` and ``F²``, and
+    ``Σ_i q_iu (F_u - M_i) w_i = o (F_u Σw - Σ M w) + a (F_u - M_u) w_u``.
+    """
+
+    def total(values: Floats) -> Floats:
+        return np.asarray(np.bincount(codes, values, blocks.sizes.size)[codes], np.float64)
+
+    a, o, m = (part[codes] for part in (blocks.a, blocks.o, blocks.sizes))
+    centre = total(fitted) / m  # differences alone matter, and keep more digits so
+    fitted, mixed = fitted - centre, mixed - centre
+    apart = fitted - mixed
+    squares = total(fitted**2) + m * mixed**2  # Σ_u (F_u - M_i)²
+    variance = o * squares + a * apart**2
+    own = o**2 * squares + (a**2 + 2.0 * a * o) * apart**2  # Σ_u q_iu² (F_u - M_i)²
+    sums, mixed_sums = (np.stack([total(x) for x in part.T], axis=1) for part in (W, mixed[:, None] * W))
+    spread = o[:, None] * (fitted[:, None] * sums - mixed_sums) + (a * apart)[:, None] * W
+    return np.asarray(W.T @ ((variance + own)[:, None] * W) - spread.T @ spread)
 
 
 def _matching_meat(Q: Any, W: Floats, fitted: Floats, mixed: Floats) -> Floats:
@@ -190,14 +199,6 @@ def _matching_meat(Q: Any, W: Floats, fitted: Floats, mixed: Floats) -> Floats:
     )
     spread = f.T @ W
     return np.asarray(W.T @ ((variance + squared)[:, None] * W) - spread.T @ spread)
-
-
-def _linkage_meat(q: Floats, W: Floats, fitted: Floats, mixed: Floats) -> Floats:
-    """W'(Σ_z - σ²I)W for one block with the dense matching matrix q."""
-    f = q * (fitted[None, :] - mixed[:, None])
-    variance = (q * (fitted[None, :] - mixed[:, None]) ** 2).sum(axis=1)
-    spread = f.T @ W
-    return np.asarray(W.T @ ((variance + (f**2).sum(axis=1))[:, None] * W) - spread.T @ spread)
 
 
 def _matrices(

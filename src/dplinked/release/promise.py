@@ -20,6 +20,7 @@ from dplinked.report.words import list_names
 
 ACCURACY_STEP = 0.02
 LINKS_THAT_RESEMBLE = "Coefficients if wrong links resemble their rows"
+_ERROR = "standard error"
 _SHOWN = 24  # blocks whose accuracies are shown without being asked for
 
 
@@ -188,7 +189,8 @@ def _accuracy_text(linkage: DeclaredLinkage) -> str:
         per = " in each block" if isinstance(linkage.accuracy, Mapping) else ""
         said.append(f"It was found by checking {checked:,.0f} links{per}.")
     if isinstance(error, (int, float)):
-        said.append(f"Its standard error is {error:g}.")
+        apart = "" if linkage.other_error is None else f", that of rows without a block {linkage.other_error:g}"
+        said.append(f"Its standard error is {error:g}{apart}.")
     if checked is None and error is None and linkage.source != "estimated":
         said.append("How well it is known was not declared.")
     return " ".join(said)
@@ -200,7 +202,7 @@ def _accuracy_table(linkage: DeclaredLinkage) -> list[Part]:
         return []
     extras = [
         (title, known)
-        for title, known in (("links checked", linkage.checked), ("standard error", linkage.accuracy_error))
+        for title, known in (("links checked", linkage.checked), (_ERROR, linkage.accuracy_error))
         if isinstance(known, Mapping)
     ]
     rows = [
@@ -208,9 +210,16 @@ def _accuracy_table(linkage: DeclaredLinkage) -> list[Part]:
         for name, value in accuracy.items()
     ]
     if linkage.other is not None:
-        rows.append(["(all other blocks)", f"{linkage.other:.3f}", *("-" for _ in extras)])
+        rows.append(
+            ["(all other blocks)", f"{linkage.other:.3f}", *(_other_cell(linkage, title) for title, _ in extras)]
+        )
     table = Table(["block", "accuracy", *(title for title, _ in extras)], rows, label="Declared accuracy per block")
     return [table] if len(rows) <= _SHOWN else [Details(f"The accuracies of {len(rows):,} blocks", [table])]
+
+
+def _other_cell(linkage: DeclaredLinkage, title: str) -> str:
+    error = linkage.other_error
+    return f"{error:g}" if error is not None and title == _ERROR else "-"
 
 
 def _bracket(result: Result) -> list[Part]:

@@ -18,7 +18,7 @@ Floats = NDArray[np.float64]
 FAMILIES = ("linear", "logistic", "poisson")
 RATIOS = {"logistic": "odds ratio", "poisson": "rate ratio"}  # what the exponential of a coefficient is
 MOST_COUNTS = 300  # the largest count that can be declared: the sums below have so many terms
-_LEAST = -30.0  # η below this is taken for this
+LEAST_ETA = -30.0  # η below this is taken for this
 
 
 @dataclass(frozen=True)
@@ -47,18 +47,18 @@ class Curve:
     @cached_property
     def highest(self) -> float:
         """η above this is taken for this: clipped counts are then all at their largest, and so are events."""
-        return math.log(2.0 * self.largest + 40.0) if self.counts else -_LEAST
+        return math.log(2.0 * self.largest + 40.0) if self.counts else -LEAST_ETA
 
     @cached_property
     def steepest(self) -> float:
         """D: bound on the slope of the mean, ``dm/dη``, which is cut there."""
         if not self.counts:
             return 0.25
-        return 1.001 * float(self._of_counts(np.linspace(_LEAST, self.highest, 4001))[1].max())
+        return 1.001 * float(self._of_counts(np.linspace(LEAST_ETA, self.highest, 4001))[1].max())
 
     def mean_and_slope(self, eta: Floats) -> tuple[Floats, Floats]:
         """m within [0, L], and ``dm/dη`` within [0, D] (k each)."""
-        eta = np.clip(eta, _LEAST, self.highest)
+        eta = np.clip(eta, LEAST_ETA, self.highest)
         mean, slope = self._of_counts(eta) if self.counts else self._of_events(eta)
         return np.clip(mean, 0.0, float(self.largest)), np.clip(slope, 0.0, self.steepest)
 
@@ -68,7 +68,7 @@ class Curve:
 
     def find_eta(self, mean: float) -> float:
         """η of a mean; that of the nearest one that η can have."""
-        ends = _LEAST, self.highest
+        ends = LEAST_ETA, self.highest
 
         def excess(eta: float) -> float:
             return float(self.mean(np.array([eta]))[0]) - mean

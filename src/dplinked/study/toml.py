@@ -20,6 +20,8 @@ _LINKAGES: dict[str, tuple[str, ...]] = {
         "other",
         "checked",
         "accuracy_error",
+        "other_error",
+        "shared_error",
         "source",
         "accuracy_min",
         "paid",

@@ -57,10 +57,16 @@ def check_weights(weights: Mapping[str | None, float]) -> None:
         raise StudyError("The weights of groups must lie between 0 and 1.")
 
 
-def find_facts(sizes: Counts, a: Floats, names: Sequence[str | None] = ()) -> BlockFacts:
-    """Facts about blocks from their sizes and weights a; `names` are those of an accuracy table, in the same order."""
+def find_facts(sizes: Counts, a: Floats, names: Sequence[str | None] = (), nulls: int = 0) -> BlockFacts:
+    """Facts about blocks from their sizes and weights a; `names` are those of an accuracy table, in the same order. `nulls` rows have null keys."""
     shared = sizes[sizes > 1]
     dependence = np.minimum(MOST_DEPENDENCE, DEPENDENCE / np.sqrt(np.maximum(shared, 1)))
     count = max(1, int(sizes.sum()))
     mean = float((dependence * shared).sum() / count)
-    return BlockFacts(int(sizes.max()), dict(zip(names, sizes.tolist(), strict=False)), mean, float(a @ sizes / count))
+    by_key = dict(zip(names, sizes.tolist(), strict=False)) or rows_apart(int(sizes.sum()), nulls)
+    return BlockFacts(int(sizes.max()), by_key, mean, float(a @ sizes / count))
+
+
+def rows_apart(count: int, nulls: int) -> dict[str | None, int]:
+    """Rows per key as :class:`BlockFacts` has them under a single accuracy."""
+    return {"": count - nulls, None: nulls} if nulls else {}

@@ -287,11 +287,6 @@ class LinkedRows:
         """Whether the rows come as a stream that is read once."""
         return bool(getattr(self.engine, "read_once", False))
 
-    @property
-    def follows_curves(self) -> bool:
-        """Whether the engine can sum along curves."""
-        return hasattr(self.engine, "curve_sums")
-
     def with_design(self, design: Design) -> LinkedRows:
         """The same rows with another scaling or instrument."""
         return replace(self, engine=self.engine.with_design(design))

@@ -77,7 +77,8 @@ class BlockFacts:
     largest
         Rows of the largest block.
     by_key
-        Rows per key of an accuracy table, the other block under None; empty without a table.
+        Rows per key of an accuracy table, the other block under None. Of a single accuracy, those with null keys under None and all others under the empty
+        text, if there are any with null keys; else empty.
     dependence
         Mean over rows of ``min(.5, .9/√m)``, m the size of the row's block, blocks of one counting 0.
     contrast

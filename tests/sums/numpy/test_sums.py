@@ -128,6 +128,20 @@ def test_paper_sums_and_estimates_equal_dense_q(layout: str, formula: str, expli
     np.testing.assert_allclose(fitted.covariance, dense_rl_covariance(X, Q, beta, sigma2), rtol=1e-8, atol=1e-9)
 
 
+def test_lahiri_larsen_takes_large_blocks_in_bounded_memory() -> None:
+    """One block of 20,000 rows: its matrix of 3.2 GB is never built, and less than 100 MB are used."""
+    import tracemalloc
+
+    rng, n = np.random.default_rng(2), 20_000
+    data = {"x": rng.uniform(0, 1, n), "y": rng.uniform(0, 1, n)}
+    tracemalloc.start()
+    fitted = dpl.baseline.lahiri_larsen(data, "y ~ x", linkage=dpl.ELE(0.9))
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 1e8
+    assert fitted.std_err["x"] == pytest.approx(np.sqrt(1 / n) / 0.9, rel=0.05)  # sd(y) = sd(x), and w = .9 x
+
+
 def dense_rl_covariance(X: np.ndarray, Q: np.ndarray, beta: np.ndarray, sigma2: float) -> np.ndarray:
     """Σ^RL from the double sum of Lemma 2.1, indices put right: Σ_u Σ_{v≠u} q_iu q_jv f_iu f_jv."""
     W = Q @ X

@@ -67,14 +67,33 @@ KEYBOARD = {0: "qwertyuiop", 1: "asdfghjkl", 2: "zxcvbnm", 9: "1234567890"}  # b
 
 @dataclass(frozen=True)
 class TwoFiles:
-    """Two files about the same people, and for each left row the position of the same person in ``right``, -1 if absent (n)."""
+    """Two files about the same people.
+
+    Attributes
+    ----------
+    left, right
+        The files.
+    truth
+        For each left row a position of the same person in ``right``, -1 if absent (n).
+    owner
+        For each right row the position of the same person in ``left``, -1 if absent; None if nobody has two records in ``right``, where `truth` says it all.
+    """
 
     left: pa.Table
     right: pa.Table
     truth: Integers
+    owner: Integers | None = None
+
+    def are_right(self, links: Integers) -> NDArray[np.bool_]:
+        """Which left rows are linked to a record of the same person; `links` are positions in ``right``, -1 for none (n)."""
+        if self.owner is None:
+            return np.asarray((links == self.truth) & (links >= 0))
+        return np.asarray((links >= 0) & (self.owner[links] == np.arange(links.size)))
 
 
-def two_files(n: int, seed: int, *, errors: float = 1.0, overlap: float = 1.0, slope: float = 0.55) -> TwoFiles:
+def two_files(
+    n: int, seed: int, *, errors: float = 1.0, overlap: float = 1.0, slope: float = 0.55, duplicates: float = 0.0
+) -> TwoFiles:
     """Draw two files of n rows about the same people, each with its own errors.
 
     Both have an ``id`` of their own and the identifiers ``given_name``, ``surname``, ``date_of_birth``,
@@ -94,13 +113,19 @@ def two_files(n: int, seed: int, *, errors: float = 1.0, overlap: float = 1.0, s
         Share of the left file's people who are also in the right file. The rest of the right file are other people.
     slope
         Slope of consumption on income.
+    duplicates
+        Share of the right file's people who have a second record in it, with errors of its own. The right file is larger by these.
     """
-    _check_settings(n, errors, overlap)
+    _check_settings(n, errors, overlap, duplicates)
     people_rng, order_rng, left_rng, right_rng = np.random.default_rng(seed).spawn(4)
     shared = round(overlap * n)
     people = _draw_people(2 * n - shared, people_rng)
     money = households.draw_money(2 * n - shared, people_rng, slope)
     members = order_rng.permutation(np.concatenate([order_rng.permutation(n)[:shared], np.arange(n, 2 * n - shared)]))
+    if duplicates:
+        members = order_rng.permutation(
+            np.concatenate([members, order_rng.permutation(members)[: round(duplicates * n)]])
+        )
     left = {name: values[:n].copy() for name, values in people.items()}
     right = {name: values[members] for name, values in people.items()}
     del people
@@ -112,6 +137,7 @@ def two_files(n: int, seed: int, *, errors: float = 1.0, overlap: float = 1.0, s
         _table("A", left, {"income": money.income[:n], "region": region}),
         _table("B", right, {"consumption": money.consumption[members]}),
         _positions(members, n),
+        np.where(members < n, members, -1) if duplicates else None,
     )
 
 
@@ -119,18 +145,17 @@ def review_links(sample: pa.Table, files: TwoFiles) -> pa.Table:
     """Fill in an audit sample as a reviewer who knows the truth would."""
     import pyarrow as pa
 
-    left, right = (table.column(0).to_pylist() for table in (files.left, files.right))
-    partner = {
-        name: right[place] if place >= 0 else None for name, place in zip(left, files.truth.tolist(), strict=True)
-    }
-    pairs = zip(sample["left_id"].to_pylist(), sample["right_id"].to_pylist(), strict=True)
-    answers = pa.array(
-        ["yes" if other is not None and partner[one] == other else "no" for one, other in pairs], pa.string()
+    rows, records = (
+        {name: place for place, name in enumerate(table.column(0).to_pylist())} for table in (files.left, files.right)
     )
+    links = np.full(len(rows), -1)
+    checked = [rows[name] for name in sample["left_id"].to_pylist()]
+    links[checked] = [records.get(name, -1) for name in sample["right_id"].to_pylist()]
+    answers = pa.array(np.where(files.are_right(links)[checked], "yes", "no").tolist(), pa.string())
     return sample.set_column(sample.column_names.index("correct"), "correct", answers)
 
 
-def _check_settings(n: int, errors: float, overlap: float) -> None:
+def _check_settings(n: int, errors: float, overlap: float, duplicates: float) -> None:
     """Refuse settings that no files can have."""
     if n < 1:
         raise StudyError(f"n = {n} must be at least 1.")
@@ -138,6 +163,8 @@ def _check_settings(n: int, errors: float, overlap: float) -> None:
         raise StudyError(f"errors = {errors} must be 0 or more. 1 gives the rates of ERROR_RATES, 0 clean copies.")
     if not 0.0 <= overlap <= 1.0:
         raise StudyError(f"overlap = {overlap} must lie between 0 and 1.")
+    if not 0.0 <= duplicates <= 1.0:
+        raise StudyError(f"duplicates = {duplicates} must lie between 0 and 1.")
 
 
 def _positions(members: Integers, n: int) -> Integers:

@@ -88,7 +88,9 @@ class Blocks:
 
     def facts(self) -> BlockFacts:
         """What the release needs to know of public block sizes."""
-        return find_facts(self.sizes, self.a, self.names)
+        texts = None if self.keys is None else self.keys.texts
+        nulls = int(self.sizes[-1]) if texts is not None and texts.null_count else 0  # null keys come last
+        return find_facts(self.sizes, self.a, self.names, nulls)
 
     @cached_property
     def total_weight(self) -> float:

@@ -20,6 +20,7 @@ from dplinked.sums.blocks import (
     check_others,
     check_weights,
     find_facts,
+    rows_apart,
     weigh_blocks,
 )
 from dplinked.sums.partners import enough_partners
@@ -283,18 +284,18 @@ def _check_blocks(
     engine, double = columns.engine, columns.engine.double
     keys = tuple(linkage.accuracy) if isinstance(linkage.accuracy, Mapping) else None
     small = f"sum(case when m > 1 and (a + o) * m < {double(LEAST_PRODUCT)} then 1 else 0 end)"
-    others = "sum(case when g = -1 then 1 else 0 end)"
+    others = f"sum(case when {'k is null' if keys is None else 'g = -1'} then m else 0 end)"
     sums = ExactSums(engine, count)
     shared = f"m * least({double(MOST_DEPENDENCE)}, {double(DEPENDENCE)} / sqrt(m))"
     sums.add(Scaled(f"case when m > 1 then {shared} else {double(0.0)} end"))
     sums.add(Scaled("m * a"))
     statement = f"select count(*), sum(m), max(m), {small}, {others}{sums.selected()} from {kept.name}"
-    ((blocks, total, largest, small_blocks, other_blocks, *found),) = engine.fetch(statement)
+    ((blocks, total, largest, small_blocks, other_rows, *found),) = engine.fetch(statement)
     if int(total or 0) != count:
         raise ReleaseError(CHANGED)
-    check_others(keys is not None and bool(other_blocks), linkage)
+    check_others(keys is not None and bool(other_rows), linkage)
     check_accuracies(bool(small_blocks), unit)
-    by_key: dict[str | None, int] = {}
+    by_key = rows_apart(count, int(other_rows or 0))
     if keys is not None:
         names = dict(enumerate(keys))
         by_key = {names.get(int(g)): int(m) for g, m in engine.fetch(f"select g, m from {kept.name} order by g")}

@@ -13,6 +13,7 @@ from dplinked.study.design import Column, Design
 from dplinked.study.formula import Factor
 from dplinked.sums.sql.dialect import LARGEST, SqlColumn, SqlEngine
 from dplinked.sums.sql.exact_sums import Scaled, log2_ceiling
+from dplinked.sums.types import ResidualClip
 
 Floats = NDArray[np.float64]
 
@@ -45,7 +46,17 @@ class DesignColumns:
     @property
     def h(self) -> list[Scaled]:
         """The instruments' columns. An instrument that equals its regressor is that regressor's column."""
-        return [Scaled(f"h{i}") if self._has_instrument(i) else x for i, x in enumerate(self.x)]
+        return [self._instrument_column(i, x) for i, x in enumerate(self.x)]
+
+    @property
+    def none(self) -> Scaled:
+        """In the place of the instrument that a column does not have."""
+        return Scaled(self.engine.double(0.0))
+
+    @property
+    def ones(self) -> list[Scaled]:
+        """The intercept's 1, if there is one."""
+        return [Scaled(self.engine.double(1.0))] if self.design.intercept else []
 
     @property
     def z(self) -> Scaled:
@@ -55,7 +66,7 @@ class DesignColumns:
     @property
     def instruments(self) -> list[Scaled]:
         """The instruments' columns after the intercept's 1, if there is one."""
-        return [*([Scaled(self.engine.double(1.0))] if self.design.intercept else []), *self.h]
+        return [*self.ones, *self.h]
 
     def fitted(self, beta: Floats, logs: Sequence[int]) -> tuple[str, float]:
         """``x'β`` without the intercept, of columns divided by ``2^logs``, and a bound on it."""
@@ -66,6 +77,48 @@ class DesignColumns:
         ]
         reach = sum(abs(slope) * column.peak for slope, column in zip(slopes, self.design.columns, strict=True))
         return f"({' + '.join(terms) or self.engine.double(0.0)})", reach
+
+    def line(self, beta: Floats, unit: int = 0) -> tuple[str, float]:
+        """``β₀ + x'β`` divided by ``2^unit``, and a bound on it."""
+        level = math.ldexp(float(beta[: int(self.design.intercept)].sum()), -unit)
+        fitted, reach = self.fitted(beta, [x.log - unit for x in self.x])
+        return f"{self.engine.double(level)} + {fitted}", abs(level) + math.ldexp(reach, -unit)
+
+    def width(self, clip: ResidualClip, unit: int = 0, instruments: Sequence[Scaled] | None = None) -> str:
+        """What :meth:`ResidualClip.widths` has, divided by ``2^unit``: ``limit/‖(ι, h)‖``, but at most `widest`; h are the instruments unless others are given."""
+        h = self.h if instruments is None else instruments
+        double, top = self.engine.double, max((column.log for column in h), default=0)
+        squares = [double(math.ldexp(clip.intercept_weight, -top) ** 2)]
+        squares += [f"{double(math.ldexp(1.0, 2 * (column.log - top)))} * {column.sql} * {column.sql}" for column in h]
+        norm = f"sqrt({' + '.join(squares)}) * {double(1.0 + 1e-12)}"
+        least = double(math.ldexp(clip.limit / clip.widest, -top))
+        return f"{double(math.ldexp(clip.limit, -top - unit))} / greatest({norm}, {least})"
+
+    def widest(self, clip: ResidualClip) -> float:
+        """Bound on :meth:`width`."""
+        return min(clip.widest, clip.limit / clip.intercept_weight) if clip.intercept_weight else clip.widest
+
+    def terms(
+        self,
+        clip: ResidualClip,
+        factor: str,
+        most: float = 1.0,
+        *,
+        unit: int = 0,
+        weight: float = 1.0,
+        instruments: Sequence[Scaled] | None = None,
+    ) -> tuple[list[Scaled], str]:
+        """The instruments times a weight and a factor, which is at most `most` times :meth:`width` and divided by ``2^unit``: t0, t1, …, and their text.
+
+        Instruments are the design's, the intercept's 1 first, unless others are given, among which there is no 1.
+        """
+        widest, listed, terms = self.widest(clip), list[str](), list[Scaled]()
+        ones = len(self.ones) if instruments is None else 0
+        for i, h in enumerate(self.instruments if instruments is None else instruments):
+            log = log2_ceiling(most * (widest if i < ones else min(clip.limit, math.ldexp(widest, h.log))))
+            listed.append(f"{self.engine.double(math.ldexp(weight, h.log + unit - log))} * {h.sql} * {factor} as t{i}")
+            terms.append(Scaled(f"t{i}", log))
+        return terms, ", ".join(listed)
 
     def rows(self, key: str | None, *, instruments: bool = False, scaled: bool = True) -> str:
         """Query of the key k, z, x0, x1, … and, with `instruments`, h0, h1, …
@@ -85,8 +138,8 @@ class DesignColumns:
         """Query of rows of :meth:`rows` with their instruments h0, h1, …, where these are others than regressors."""
         listed = "".join(
             f", {self._instrument(i, x.log if scaled else 0)} as h{i}"
-            for i, x in enumerate(self.x)
-            if self._has_instrument(i)
+            for i, (x, h) in enumerate(zip(self.x, self.h, strict=True))
+            if h.sql == f"h{i}"
         )
         return f"select cells.*{listed} from ({rows}) cells" if listed else rows
 
@@ -104,10 +157,12 @@ class DesignColumns:
         """Query of a key column alone, as k."""
         return f"select {self.engine.key(self.stored[name])} as k from {self.source}"
 
-    def _has_instrument(self, place: int) -> bool:
-        """Whether a regressor has a clipped instrument of its own."""
+    def _instrument_column(self, place: int, x: Scaled) -> Scaled:
+        """The instrument of a regressor: clipped, none at all if it is infinitely wide, or the regressor itself."""
         numeric = any(group.numeric and group.start <= place < group.stop for group in self.design.groups)
-        return numeric and self.design.half_widths is not None
+        if not numeric or self.design.half_widths is None:
+            return x
+        return Scaled(f"h{place}") if math.isfinite(self.design.half_widths[place]) else self.none
 
     def _instrument(self, place: int, log: int) -> str:
         """``clip(x / half_width, -1, 1)`` of a regressor that is divided by ``2^log``. Cases are faster than least and greatest."""

@@ -245,6 +245,11 @@ class SqlEngine(ABC):
         return f"greatest({self.double(low)}, least({self.double(high)}, {value}))"
 
 
+def with_columns(rows: str, *columns: str) -> str:
+    """Query of rows with further columns."""
+    return f"select cells.*, {', '.join(columns)} from ({rows}) cells"
+
+
 _CALENDAR = {
     "date": ("0001-01-01", "9999-12-31"),
     "timestamp": ("0001-01-01T00:00:00", "9999-12-31T23:59:59.999999"),

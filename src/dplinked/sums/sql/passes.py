@@ -22,6 +22,7 @@ from dplinked.study.design import Design
 from dplinked.sums.border import add_border, symmetrise
 from dplinked.sums.sql.blocks import BlockTable, LinkTable, OneBlock, total_columns
 from dplinked.sums.sql.columns import DesignColumns
+from dplinked.sums.sql.curve import curve_sums
 from dplinked.sums.sql.dialect import SqlEngine
 from dplinked.sums.sql.exact_sums import ExactSums, Reader, Scaled, log2_ceiling, shorten
 from dplinked.sums.sql.pairs import PairTable
@@ -91,6 +92,10 @@ class SqlPass:
     def right_residuals(self, clip: ResidualClip, meat: MeatClip | None = None) -> PrivateResiduals:
         """The clipped residual equation of right links, and the squares of its contributions if they are asked for."""
         return right_residuals(self.columns, self.link_table, self.count, clip, meat)
+
+    def curve_sums(self, clip: ResidualClip, level: float) -> PrivateSums:
+        """What a curve makes of the regressors of rows by themselves: the outcome's expected equation, and its slope."""
+        return curve_sums(self.columns, self.link_table, self.count, clip, level)
 
     # --- the bounded instrument ---------------------------------------------------------------------
 

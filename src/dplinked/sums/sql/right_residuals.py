@@ -22,7 +22,8 @@ from dplinked.sums.partners import NEAR, PARTNERS
 from dplinked.sums.rounding import UNIT_ROUNDOFF
 from dplinked.sums.sql.blocks import BlockTable, LinkTable, OneBlock, total_columns
 from dplinked.sums.sql.columns import DesignColumns
-from dplinked.sums.sql.dialect import SqlEngine
+from dplinked.sums.sql.curve import follow_curve
+from dplinked.sums.sql.dialect import SqlEngine, with_columns
 from dplinked.sums.sql.exact_sums import ExactSums, Scaled, exact_total, log2_ceiling, shorten
 from dplinked.sums.sql.pairs import LARGEST_ROW, PairTable
 from dplinked.sums.types import MeatClip, PrivateMeat, PrivateResiduals, ResidualClip, Whitening
@@ -38,7 +39,6 @@ def right_residuals(
 ) -> PrivateResiduals:
     """The equation (p), and the squares of its contributions if `meat` asks for them, by one statement."""
     by_block = meat is not None and meat.route == "block"
-    assert clip.curve is None, "lines only"
     assert not (by_block and isinstance(link_table, PairTable))
     if meat is not None and by_block and isinstance(link_table, OneBlock):
         vector = right_residuals(columns, link_table, count, clip).vector
@@ -78,55 +78,42 @@ def _row_terms(
     columns: DesignColumns, link_table: LinkTable, count: int, clip: ResidualClip
 ) -> tuple[str, list[Scaled]]:
     """Query of the key k and of ``(1, h_i)`` times the bracket of each row, and these terms."""
-    rows = columns.rows(link_table.key)
-    widest = min(clip.widest, clip.limit / clip.intercept_weight) if clip.intercept_weight else clip.widest
+    rows, unit = columns.rows(link_table.key), columns.z.log
     most = 2.0  # a bracket is at most so many times its row's clip
+    largest = 1.0 if clip.curve is None else float(clip.curve.largest)  # residual that counts whole
     match link_table:
         case PairTable():
-            largest, most = math.ldexp(widest, -columns.z.log), LARGEST_ROW
-            query = _meet_pairs(columns, link_table, _clipped_rows(columns, rows, clip), largest)
+            widest, most = math.ldexp(largest * columns.widest(clip), -unit), LARGEST_ROW
+            query = _meet_pairs(columns, link_table, clip, _clipped_rows(columns, rows, clip), widest)
         case OneBlock(o=0.0):
-            query = f"select cells.*, {_clipped('z')} as u from ({_clipped_rows(columns, rows, clip)}) cells"
+            query = f"select cells.*, {_clipped(clip, 'z')} as u from ({_clipped_rows(columns, rows, clip)}) cells"
         case BlockTable(fixed=True, largest=size) if size <= WHOLE:
-            query = _meet_block(columns, link_table, _clipped_rows(columns, rows, clip))
+            query = _meet_block(columns, link_table, clip, _clipped_rows(columns, rows, clip))
         case OneBlock() | BlockTable():
             circles = _keep_circles(columns, link_table, count)
-            query = _meet_circle(columns.engine, _clipped_rows(columns, circles, clip), link_table.partners)
+            query = _meet_circle(columns.engine, clip, _clipped_rows(columns, circles, clip), link_table.partners)
     weight = link_table.weight if isinstance(link_table, OneBlock) else 1.0  # brackets have that of a table's blocks
-    listed, terms, whitening = "", list[Scaled](), clip.whitening
-    instruments = columns.instruments if whitening is None else _whitened(whitening)
-    for i, h in enumerate(instruments):
-        alone = whitening is None and i < int(columns.design.intercept)  # the intercept's 1
-        least = widest if alone else min(clip.limit, math.ldexp(widest, h.log))
-        log = log2_ceiling(most * least)
-        factor = columns.engine.double(math.ldexp(weight, h.log + columns.z.log - log))
-        listed += f", {factor} * {h.sql} * u as t{i}"
-        terms.append(Scaled(f"t{i}", log))
-    return f"select k{listed} from ({query}) brackets", terms
+    whitened = None if clip.whitening is None else _whitened(clip.whitening)
+    terms, listed = columns.terms(clip, "u", most * largest, unit=unit, weight=weight, instruments=whitened)
+    return f"select k, {listed} from ({query}) brackets", terms
 
 
 def _clipped_rows(columns: DesignColumns, cells: str, clip: ResidualClip) -> str:
     """Query of rows with their instruments, the line t, the clip w, and the ends low and high between which residuals are not clipped.
 
-    These are in units of z. As in :meth:`ResidualClip.widths`, w is ``limit/‖(ι, h)‖``, but at most `widest`.
+    These are in units of z. Along a curve t is its mean, and w is what the instruments are multiplied by.
     """
-    engine, unit, whitening = columns.engine, columns.z.log, clip.whitening
-    cells, instruments = columns.add_instruments(cells), columns.h
-    if whitening is not None:
-        cells, instruments = _whiten(columns, cells, whitening), _whitened(whitening)
-    double, top = engine.double, max((h.log for h in instruments), default=0)
-    squares = [double(math.ldexp(clip.intercept_weight, -top) ** 2)]
-    squares += [f"{double(math.ldexp(1.0, 2 * (h.log - top)))} * {h.sql} * {h.sql}" for h in instruments]
-    norm = f"sqrt({' + '.join(squares)}) * {double(1.0 + 1e-12)}"
-    least = double(math.ldexp(clip.limit / clip.widest, -top))
-    width = f"{double(math.ldexp(clip.limit, -top - unit))} / greatest({norm}, {least})"
-    level = math.ldexp(float(clip.beta[: int(columns.design.intercept)].sum()), -unit)
-    fitted, reach = columns.fitted(clip.beta, [x.log - unit for x in columns.x])
-    rounding = 8.0 * UNIT_ROUNDOFF * (1.0 + abs(level) + math.ldexp(reach, -unit))
-    rows = f"select cells.*, {double(level)} + {fitted} as t, {width} as w from ({cells}) cells"
-    near = f"greatest({double(NEAR)} * w - {double(rounding)}, {double(0.0)})"
-    ends = f"select cells.*, {near} as near from ({rows}) cells"
-    return f"select cells.*, t - near as low, t + near as high from ({ends}) cells"
+    double, rows, unit, whitened = columns.engine.double, columns.add_instruments(cells), columns.z.log, None
+    if clip.whitening is not None:
+        rows, whitened = _whiten(columns, rows, clip.whitening), _whitened(clip.whitening)
+    if clip.curve is not None:
+        (line, _), width = columns.line(clip.beta), columns.width(clip, instruments=whitened)
+        rows = follow_curve(columns.engine, clip.curve, with_columns(rows, f"{line} as line", f"{width} as w"))
+        return with_columns(rows, f"{double(math.ldexp(1.0, -unit))} * mean as t")
+    (line, reach), width = columns.line(clip.beta, unit), columns.width(clip, unit, whitened)
+    near = f"greatest({double(NEAR)} * w - {double(8.0 * UNIT_ROUNDOFF * (1.0 + reach))}, {double(0.0)})"
+    rows = with_columns(with_columns(rows, f"{line} as t", f"{width} as w"), f"{near} as near")
+    return with_columns(rows, "t - near as low", "t + near as high")
 
 
 def _whiten(columns: DesignColumns, cells: str, whitening: Whitening) -> str:
@@ -165,14 +152,16 @@ def whitened_squares(columns: DesignColumns, link_table: LinkTable, count: int, 
 # --- what rows meet -------------------------------------------------------------------------------------
 
 
-def _clipped(response: str) -> str:
-    """ψ, the clipped residual of a row with a response."""
+def _clipped(clip: ResidualClip, response: str) -> str:
+    """ψ, the clipped residual of a row with a response, or along a curve the part of it that counts."""
+    if clip.curve is not None:
+        return f"w * ({response} - t)"
     return f"case when {response} < low then - w when {response} > high then w else {response} - t end"
 
 
-def _brackets(rows: str, met: str) -> str:
+def _brackets(clip: ResidualClip, rows: str, met: str) -> str:
     """Rows with their brackets, from the weights of what they meet and the sum over partners."""
-    return f"select cells.*, own * ({_clipped('z')}) - others * ({met}) as u from ({rows}) cells"
+    return with_columns(rows, f"own * ({_clipped(clip, 'z')}) - others * ({met}) as u")
 
 
 def _weights(engine: SqlEngine, partners: str, weighed: bool) -> str:
@@ -181,7 +170,7 @@ def _weights(engine: SqlEngine, partners: str, weighed: bool) -> str:
     return f"{v}({one} - o) as own, {v}({one} - (a + o)) / {partners} as others"
 
 
-def _meet_block(columns: DesignColumns, table: BlockTable, rows: str) -> str:
+def _meet_block(columns: DesignColumns, table: BlockTable, clip: ResidualClip, rows: str) -> str:
     """Rows with their brackets, all other rows of their block being partners."""
     engine, key = columns.engine, table.own_key
     lists = table.total(columns.rows(table.key), f", {engine.gathered('z')} as zs")
@@ -190,7 +179,7 @@ def _meet_block(columns: DesignColumns, table: BlockTable, rows: str) -> str:
     joined = (
         f"select cells.*, b.zs, {weights} from ({placed}) cells join ({lists}) b on cells.{key} {table.same} b.{key}"
     )
-    return _brackets(joined, f"{engine.added('zs', _clipped('q'))} - ({_clipped('z')})")
+    return _brackets(clip, joined, f"{engine.added('zs', _clipped(clip, 'q'))} - ({_clipped(clip, 'z')})")
 
 
 # --- circles --------------------------------------------------------------------------------------------
@@ -219,19 +208,20 @@ def _partner(engine: SqlEngine, lag: int) -> str:
     return f"case when n{lag} is not null then n{lag} when m <= {lag} then null{turned} else {engine.element('firsts', lag)} end"
 
 
-def _meet_circle(engine: SqlEngine, rows: str, partners: int) -> str:
+def _meet_circle(engine: SqlEngine, clip: ResidualClip, rows: str, partners: int) -> str:
     """Rows with their brackets, the next rows of their circle being partners."""
-    terms = [f"({_clipped(f'y{lag}')})" for lag in range(1, 1 + partners)]
+    terms = [f"({_clipped(clip, f'y{lag}')})" for lag in range(1, 1 + partners)]
     few = " + ".join(f"coalesce({term}, {engine.double(0.0)})" for term in terms)
-    return _brackets(rows, f"coalesce({' + '.join(terms)}, {few})")
+    return _brackets(clip, rows, f"coalesce({' + '.join(terms)}, {few})")
 
 
-def _meet_pairs(columns: DesignColumns, table: PairTable, rows: str, widest: float) -> str:
-    """Rows with their brackets under an explicit matrix, ``Σ_l C_il ψ_i(z_l)``; no clip is larger than `widest`."""
+def _meet_pairs(columns: DesignColumns, table: PairTable, clip: ResidualClip, rows: str, widest: float) -> str:
+    """Rows with their brackets under an explicit matrix, ``Σ_l C_il ψ_i(z_l)``; no ψ is larger than `widest`."""
     engine, log = columns.engine, log2_ceiling(widest)
-    term = f"{engine.double(math.ldexp(1.0 / LARGEST_ROW, -log))} * c * ({_clipped('y')})"
+    term = f"{engine.double(math.ldexp(1.0 / LARGEST_ROW, -log))} * c * ({_clipped(clip, 'y')})"
+    ends = ", ".join(f"cells.{name}" for name in ("t", "w", *(("low", "high") if clip.curve is None else ())))
     pairs = (
-        f"select p.i, p.c, cells.t, cells.w, cells.low, cells.high, partners.z as y from {table.unlink(engine).name} p "
+        f"select p.i, p.c, {ends}, partners.z as y from {table.unlink(engine).name} p "
         f"join ({rows}) cells on p.i = cells.k join ({columns.rows(table.key)}) partners on p.j = partners.k"
     )
     total = f"{engine.double(math.ldexp(LARGEST_ROW, log))} * ({exact_total(engine, term, 1)})"

@@ -1,0 +1,227 @@
+"""How probable is it that a candidate pair is one person, given that nearly everybody has one record in each file?
+
+A linker scores pairs one at a time. But a person's record in one file belongs to few records of the other, and that ties pairs together: a pair with weak evidence
+is probably right if nobody else is left for either record. How many people are in both files, and how many have further records in one of them, is
+estimated with it.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dplinked.linker.assignment import Candidates
+
+Floats = NDArray[np.float64]
+Integers = NDArray[np.int64]
+
+_LARGEST_EVIDENCE = 1e12  # larger likelihood ratios add nothing, and are cut off here
+_HOPELESS = (
+    1e-4  # a pair with a smaller share of both its records' evidence is no match, however many people are in both files
+)
+_ROUNDS, _SWEEPS, _LAST_SWEEPS = 60, 10, 50
+_TOLERANCE = 1e-4
+_CLOSE = 5e-4  # numbers of people are found to this share of the smaller file
+_LEAST_FURTHER = 1e-6  # odds of a further record that are tried even if none was seen
+_MOST_FURTHER = 0.99  # per person; more of them are namesakes
+_FASTER = 1.6  # steps of the number of people, as they come, are too short
+_LARGEST_LOG = 600.0
+
+
+@dataclass(frozen=True, repr=False)
+class Matches:
+    """What evidence says of pairs and of the files.
+
+    Attributes
+    ----------
+    probability
+        Probability that each candidate pair is the same person (N).
+    overlap
+        Share of the smaller file's people who are in the other file too, and among its candidates.
+    further
+        For the left and the right file, how many further records of a person there are for each person who is in both.
+    """
+
+    probability: Floats
+    overlap: float
+    further: tuple[float, float]
+
+    def __repr__(self) -> str:
+        return "Matches(for the steward)"
+
+
+@dataclass(frozen=True)
+class _Counts:
+    """How many people are in both files, and how many further records of them each file has."""
+
+    people: float
+    left: float = 0.0
+    right: float = 0.0
+
+    def prior(self, n: int, m: int) -> tuple[float, float, float]:
+        """Prior odds of a pair, and what they are multiplied by for every further record in the left and in the right file."""
+        free_left, free_right = max(n - self.people - self.left, 0.5), max(m - self.people - self.right, 0.5)
+        odds = self.people * math.exp(-(self.left + self.right) / self.people) / (free_left * free_right)
+        left, right = (
+            min(max(further / (self.people * free) / odds, _LEAST_FURTHER), 1.0)
+            for further, free in ((self.left, free_left), (self.right, free_right))
+        )
+        return odds, left, right
+
+    def far_from(self, other: _Counts) -> float:
+        """The largest difference of two counts."""
+        return max(abs(self.people - other.people), abs(self.left - other.left), abs(self.right - other.right))
+
+
+def find_matches(
+    candidates: Candidates, *, overlap: float | None = None, duplicates: bool = True, strength: float = 1.0
+) -> Matches:
+    """Find how probable candidate pairs are, and how many people both files have.
+
+    Parameters
+    ----------
+    overlap
+        Share of the smaller file's people who are in the other file too, if it is known.
+    duplicates
+        Whether a person may have further records in a file.
+    strength
+        A factor for the evidence of all pairs, to see what follows if it is misjudged.
+
+    Notes
+    -----
+    A linkage of k people with e further records in one file, here the right one, has the prior weight ``θ^(k+e) δ^e``, and a pair multiplies it by its likelihood ratio. The marginals are
+    those of the Bethe approximation, found by passing messages between records; they are exact where pairs form trees. (Sinkhorn scaling takes geometric
+    means instead, which turns .99 into .91 for two records that compete.) With w_j the weights of a record's pairs times the messages they get, all its linkages together weigh
+    ``1 + (Π(1 + δw_j) - 1)/δ``, and ``1 + Σw_j`` if δ = 0.
+
+    Counting linkages of n and n' records gives the most probable θ and δ for the expected numbers of people and of further records: ``θ = k exp(-e/k) / ((n-k)(n'-k-e))`` and
+    ``θδ = e / (k(n'-k-e))``. They are iterated to their fixed point.
+    """
+    probability = np.zeros(candidates.left.size)
+    if probability.size == 0:
+        return Matches(probability, overlap or 0.0, (0.0, 0.0))
+    evidence = np.minimum(candidates.evidence * strength, _LARGEST_EVIDENCE)
+    kept = _plausible(candidates, evidence)
+    model = _Messages(candidates, kept, evidence, duplicates)
+    counts = model.settle(overlap)
+    if max(counts.left, counts.right) >= _MOST_FURTHER * counts.people:  # these are namesakes
+        model = _Messages(candidates, kept, evidence, False)
+        counts = model.settle(overlap)
+    probability[kept] = model.probability
+    share = counts.people / min(candidates.left_count, candidates.right_count)
+    return Matches(probability, share, (counts.left / counts.people, counts.right / counts.people))
+
+
+def _within(share: float, smaller: int) -> float:
+    """A number of people for a share of the smaller file, at least one half and at most all but one half."""
+    return min(max(share * smaller, 0.5), smaller - 0.5)
+
+
+def _plausible(candidates: Candidates, evidence: Floats) -> Integers:
+    """Candidates that might be matches if all people were in both files: few of those that a linker compares."""
+    n, m = candidates.left_count, candidates.right_count
+    most = min(n, m) - 0.5
+    weight = evidence * (most / ((n - most) * (m - most)))
+    sides = ((candidates.left, n), (candidates.right, m))
+    shares = (weight / (1.0 + np.bincount(codes, weight, size)[codes]) for codes, size in sides)
+    return np.flatnonzero(np.maximum(*shares) > _HOPELESS)
+
+
+class _Messages:
+    """Messages between the records of candidate pairs, and the probabilities that follow from them."""
+
+    def __init__(self, candidates: Candidates, kept: Integers, evidence: Floats, duplicates: bool) -> None:
+        self.left, self.right = _Side(candidates.left[kept]), _Side(candidates.right[kept])
+        self.evidence, self.duplicates = evidence[kept], duplicates
+        self.sizes = candidates.left_count, candidates.right_count
+        self.messages = np.ones(kept.size)
+        self.probability = np.zeros(kept.size)
+        self.matched = 0.0, 0.0  # expected numbers of left and of right records with a partner
+
+    def settle(self, overlap: float | None) -> _Counts:
+        """Pass messages and count anew until the counts stay; the overlap is estimated if it is None."""
+        smaller = min(self.sizes)
+        counts = _Counts(_within(0.9 if overlap is None else overlap, smaller))
+        for _ in range(_ROUNDS):
+            self.pass_on(counts, _SWEEPS)
+            before, counts = counts, self.count(counts, overlap is None)
+            if counts.far_from(before) < _CLOSE * smaller:
+                break
+        self.pass_on(counts, _LAST_SWEEPS)
+        return counts
+
+    def pass_on(self, counts: _Counts, sweeps: int) -> None:
+        """Pass messages until probabilities stay."""
+        odds, further_left, further_right = counts.prior(*self.sizes)
+        if not self.duplicates:
+            further_left = further_right = 0.0
+        weight = odds * self.evidence
+        for _ in range(sweeps):
+            from_left, left = self.left.open(weight * self.messages, further_right)
+            to_right = weight * from_left
+            from_right, right = self.right.open(to_right, further_left)
+            self.messages = np.sqrt(self.messages * from_right)  # half a step: undamped messages may oscillate
+            pair = to_right * from_right
+            before, self.probability = self.probability, pair / (1.0 + pair)
+            self.matched = left, right
+            if np.abs(self.probability - before).max(initial=0.0) < _TOLERANCE:
+                break
+
+    def count(self, counts: _Counts, estimated: bool) -> _Counts:
+        """The numbers that these probabilities lead to expect; that of people only if it is `estimated`."""
+        pairs, smaller = float(self.probability.sum()), min(self.sizes)
+        left, right = (max(0.0, pairs - records) if self.duplicates else 0.0 for records in self.matched[::-1])
+        # In both files at once, further records cannot be told from namesakes.
+        left, right = (left, 0.0) if left > right else (0.0, right)
+        people = counts.people
+        if estimated:
+            step = pairs - left - right - people
+            people = _within((people + _FASTER * step) / smaller, smaller)
+        return _Counts(people, min(left, people), min(right, people))
+
+
+class _Side:
+    """Candidate pairs by the record of one file, so that sums over the pairs of each record are fast."""
+
+    def __init__(self, codes: Integers) -> None:
+        self.order = (
+            None if (np.diff(codes) >= 0).all() else np.argsort(codes, kind="stable")
+        )  # candidates often come in order
+        ordered = codes if self.order is None else codes[self.order]
+        self.starts = np.flatnonzero(np.diff(ordered, prepend=-1))
+        self.lengths = np.diff(np.append(self.starts, ordered.size))
+
+    def open(self, weight: Floats, further: float) -> tuple[Floats, float]:
+        """How open the record of each pair is to it, given the weights of its other pairs; and how many records have a partner.
+
+        `further` are the odds of a further record of the same person, 0 for none.
+        """
+        if further == 0.0:
+            rest, total = self._sums(weight)
+            return 1.0 / (1.0 + rest), float((total / (1.0 + total)).sum())
+        rest, total = (np.expm1(np.minimum(part, _LARGEST_LOG)) for part in self._sums(np.log1p(further * weight)))
+        linked = total / further
+        return (1.0 + rest) / (1.0 + rest / further), float((linked / (1.0 + linked)).sum())
+
+    def _sums(self, values: Floats) -> tuple[Floats, Floats]:
+        """For each pair, the sum over the other pairs of its record; and the sum of each record. The largest value is never subtracted from a total, to avoid cancellation."""
+        if values.size == 0:
+            return values, values
+        ordered = values if self.order is None else values[self.order]
+        total, largest = np.add.reduceat(ordered, self.starts), np.maximum.reduceat(ordered, self.starts)
+        is_largest = ordered == np.repeat(largest, self.lengths)
+        small = np.add.reduceat(np.where(is_largest, 0.0, ordered), self.starts)
+        ties = np.add.reduceat(is_largest.astype(np.float64), self.starts)
+        others = np.where(
+            is_largest,
+            np.repeat(small + (ties - 1.0) * largest, self.lengths),
+            np.repeat(total, self.lengths) - ordered,
+        )
+        if self.order is None:
+            return others, total
+        result = np.empty(values.size)
+        result[self.order] = others
+        return result, total
