@@ -503,6 +503,10 @@ def positions() -> dict[str, tuple[Callable[..., Any], dict[str, Any]]]:
             dpl.plan,
             {"count": 1000, **{name: study[name] for name in (*common, *shaped)}, "epsilon": 1.0, "r_squared": 0.5, "half_width": {"x": 0.5}},
         ),
+        "plan events": (
+            dpl.plan,
+            {"count": 1000, **{name: events[name] for name in common}, "epsilon": 1.0, "family": "logistic", "exposure": None, "response_mean": 0.2},
+        ),
         "plan_study": (dpl.plan_study, {"study": dpl.Study(**study), "counts": [1000], "epsilons": [1.0], "r_squared": 0.5, "half_width": None}),
         "plan_split": (dpl.plan_split, {"study": dpl.Study(**study), "count": 1000, "links": [100], "r_squared": 0.5}),
         "Study": (made(dpl.Study), {**study, "data": None}),
@@ -557,6 +561,8 @@ PLACES = [(name, argument) for name, (_, arguments) in POSITIONS.items() for arg
 PLAIN = {
     ("plan", "count"),
     ("plan", "epsilon"),
+    ("plan events", "count"),
+    ("plan events", "epsilon"),
     ("plan_study", "counts"),
     ("plan_study", "epsilons"),
 }  # lists of numbers are settings there
