@@ -788,6 +788,26 @@ def test_the_whole_path(start: Any, folder: Path) -> None:
 
 
 @pytest.mark.slow
+def test_counts_ask_for_an_exposure_and_events_for_levels(start: Any, folder: Path) -> None:
+    page = start(folder / "study.toml").open()
+    see(page, "The study is complete")
+    exposure = page.get_by_label("Column of exposures")
+    assert not exposure.is_visible()
+    page.get_by_label("The response is").select_option("poisson")
+    exposure.wait_for()
+    see(page, "family='poisson' takes counts")
+    page.get_by_label("The response is").select_option("logistic")
+    page.get_by_label("consumption: Levels").fill("no\nyes")
+    see(page, "The study is complete")
+    go(page, "plan")
+    page.get_by_label("Share of rows with the event").wait_for()
+    see(page, "events on 10 % of the rows", ".hint")
+    page.get_by_label("Share of rows with the event").fill("0.3")
+    see(page, "events on 30 % of the rows", ".hint")
+    page.get_by_role("columnheader", name="of the odds ratio").wait_for()
+
+
+@pytest.mark.slow
 def test_refusals(start: Any, folder: Path) -> None:
     studio = start(folder / "study.toml")
     page = studio.open()
