@@ -39,6 +39,7 @@ NEEDS_HISTORY = pytest.mark.skipif(
         ["estimand.py", "--quick"],
         ["symmetric.py", "--quick"],
         ["missing.py", "--quick"],
+        ["outcomes.py", "--quick"],
         ["audits.py", "--quick"],
         ["linking.py", "accuracy", "--quick"],
         ["linking.py", "quality", "--quick"],
@@ -77,8 +78,16 @@ def test_small_benchmark(command: list[str], tmp_path: Path) -> None:
         ("estimand.py", "MISSED: x lognormal, y = 3 log(1 + x), exact: the mean estimate is"),
         ("symmetric.py", "MISSED: heteroscedastic, skewed: the intervals hold the slope in"),
         ("missing.py", "MISSED: households: x: intervals hold the slope in"),
+        ("outcomes.py", "MISSED: normal: the intervals hold"),
     ],
-    ids=["more-noise-than-before", "more-noise-than-rivals", "another-line", "skewed-errors", "filled-cells"],
+    ids=[
+        "more-noise-than-before",
+        "more-noise-than-rivals",
+        "another-line",
+        "skewed-errors",
+        "filled-cells",
+        "wrong-links-taken-for-right",
+    ],  # fmt: skip
 )
 def test_small_control(benchmark: str, found: str, tmp_path: Path) -> None:
     done = subprocess.run(
