@@ -87,7 +87,7 @@ def test_small_benchmark(command: list[str], tmp_path: Path) -> None:
         "skewed-errors",
         "filled-cells",
         "wrong-links-taken-for-right",
-    ],  # fmt: skip
+    ],
 )
 def test_small_control(benchmark: str, found: str, tmp_path: Path) -> None:
     done = subprocess.run(
