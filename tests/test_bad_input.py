@@ -922,7 +922,7 @@ def test_a_warning_that_is_an_error_stays_one() -> None:
 def test_methods_raise_errors_of_this_package_only(tmp_path: Path) -> None:
     rows = {"x": [0.1, 0.9] * 30, "y": [0.2, 0.7] * 30}
     release = dpl.fit(rows, "y ~ x", bounds={"x": (0, 1), "y": (0, 1)}, linkage=dpl.Exact(), epsilon=1, delta=1e-6)
-    linked = dpl.link({"id": [1, 2], "name": ["a", "b"]}, {"id": [1, 2], "name": ["a", "b"]}, id="id", fields=["name"])
+    linked = dpl.link({"id": [1, 2], "name": ["a", "b"]}, {"id": [2, 1], "name": ["b", "a"]}, id="id", fields=["name"])
     table = [["secret"]]
     for call in (
         lambda: release.save(table), lambda: release.submodel(table), lambda: dpl.Release.load(table), lambda: release.save("secret" * 99),

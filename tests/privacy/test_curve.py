@@ -82,7 +82,7 @@ def _releases_at_any_size(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(
             module,
             "plan_residual_scale",
-            lambda exposure, count, mu, highest=0.97: plan_scale(exposure, 10**9, mu, highest),
+            lambda exposure, count, mu, highest=0.97, **more: plan_scale(exposure, 10**9, mu, highest, **more),
         )
 
 
