@@ -25,6 +25,7 @@ from dplinked.study.instrument import column_spread
 Floats = NDArray[np.float64]
 
 NEARLY_ALL = 0.99  # of the counts lie below the one that is looked for, or fewer where noise asks for it
+_LEAST_LEVEL = 0.6  # of a search that is worth it
 WORTH_A_SEARCH = 4  # largest counts from which on a smaller one is looked for
 _BEYOND = 0.995  # how far counts are clipped beyond it, as a normal deviate relates to that of the level
 _LITTLE = 0.35  # noise, relative to the sampling error, up to which counts are clipped further out
@@ -114,6 +115,7 @@ def furthest_count(design: Design, exposure: LinkageExposure, count: int, mu: fl
     assert design.curve is not None
     length = math.sqrt(len(design.columns) + INTERCEPT_WEIGHT**2)
     room = _LITTLE * math.sqrt(count) * mu / (_DEVIATIONS * equation_sensitivity(exposure) * length)
+    level = max(level, _LEAST_LEVEL)
     further = max(1.0, NormalDist().inv_cdf(_BEYOND) / NormalDist().inv_cdf(level), room)
     return math.ceil(min(design.curve.largest, size * further))
 
