@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dplinked.data.keys import key_text
+from dplinked.data.encoding import place_levels
 from dplinked.errors import DplinkedError
 from dplinked.fitting import key_columns
 from dplinked.linkage import ELE, Matching, PrivacyUnit
@@ -82,8 +82,7 @@ def check_study(study: Study, data: Any) -> list[Finding]:
     )
     for name, levels in design.levels.items():
         counts = rows.count_keys(name)
-        known = {key_text(level) for level in levels}
-        unknown = {key: count for key, count in counts.items() if key not in known}
+        unknown = {key: counts[key] for key, place in _place_keys(counts, levels).items() if place < 0}
         nulls = unknown.pop(None, 0) if study.drops_missing else 0
         kinds = "undeclared" if study.drops_missing else "undeclared or null"
         findings.append(
@@ -105,12 +104,21 @@ def check_study(study: Study, data: Any) -> list[Finding]:
     return findings
 
 
+def _place_keys(keys: Iterable[str | None], levels: Sequence[Any]) -> dict[str | None, int]:
+    """Which level each key is, -1 for those that are none."""
+    import pyarrow as pa
+
+    listed = list(keys)
+    return dict(zip(listed, place_levels(pa.array(listed, pa.large_string()), levels).tolist(), strict=True))
+
+
 def _check_curve(study: Study, design: Design, facts: Mapping[str, CellFacts], rows: Source) -> list[Finding]:
     """Say how often events happen, how many counts lie beyond the largest, and what clipping other columns does."""
     texts, (response,) = [], tuple(design.response_variables)
     if response in design.levels:
         event = design.levels[response][1]
-        happened = rows.count_keys(response).get(key_text(event), 0)
+        counts = rows.count_keys(response)
+        happened = sum(counts[key] for key, place in _place_keys(counts, design.levels[response]).items() if place == 1)
         texts.append(
             f"{response}: {happened:,} rows ({100.0 * happened / rows.count:.2f} %) with {event!r}, the level that is modelled"
         )

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from scipy.special import expit
 from sklearn.base import ClassifierMixin
 
+from dplinked.data.arrow import column_origins
 from dplinked.data.keys import key_text
 from dplinked.errors import StudyError
 from dplinked.linkage import Linkage, PrivacyUnit
@@ -183,14 +184,23 @@ class LinkedPoissonRegression(LinkedRegression):
     def fit(self, X: Any, y: Any, blocks: Any = None, exposure: Any = None) -> Self:
         """Release the coefficients; see :meth:`LinkedRegression.fit`. `y` holds counts, `exposure` what each is taken by, such as years.
 
+        The exposure must come from the file that X comes from. Where X is a table that `link` made, it is a table of one column of the same.
+
         Privacy
         -------
         One (ε, δ)-differentially private release; see the class.
         """
+        origins = list(column_origins(exposure).values())
+        origin = origins[0] if len(origins) == 1 == exposure.num_columns else None
         if exposure is not None:
+            if origin is None and (origins or column_origins(X)):
+                raise StudyError(
+                    "X comes from linked files, so the exposure must show that it is from the same one: give it as a table of one column, exposure=linked.rows.select([…])."
+                )
+            exposure = exposure if origin is None else exposure.column(0)
             with short_errors():
                 exposure = read_column(self, exposure, "exposure")
-        return self._release(X, y, blocks, exposure)
+        return self._release(X, y, blocks, exposure, origin)
 
     def predict(self, X: Any) -> Floats:
         """Expected counts, for an exposure of one. Nothing is clipped, and a row with NaN gives NaN."""

@@ -177,7 +177,7 @@ class LinkedRegression(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         """
         return self._release(X, y, blocks)
 
-    def _release(self, X: Any, y: Any, blocks: Any, exposure: Any = None) -> Self:
+    def _release(self, X: Any, y: Any, blocks: Any, exposure: Any = None, origin: str | None = None) -> Self:
         """Make the release, and keep it with its coefficients."""
         origins = column_origins(X)
         X, y = self._read_rows(X, y)
@@ -197,6 +197,7 @@ class LinkedRegression(RegressorMixin, BaseEstimator):  # type: ignore[misc]
             cells[f"e{tail}"] = exposure
         study = self._declare(f"y{tail}", names, None if exposure is None else f"e{tail}")
         known = {name: origins[label] for name, label in names.items() if label in origins}
+        known |= {} if origin is None else {f"e{tail}": origin}
         try:
             study.check_origins(study.prepare()[0], known)
             release = fit_study(study, cells | self._read_blocks(block, blocks, len(y)))

@@ -863,3 +863,18 @@ def test_catches_corrections_that_are_left_out(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(by_numpy, "_meet_partners", lambda circle, strip, clip, fitted, widths: np.zeros_like(fitted))
     with pytest.raises(AssertionError):
         test_linked_pairs_are_unlinked_exactly(monkeypatch, 3, 16, 0.5)
+
+
+def test_sums_that_do_not_know_dropped_cells_refuse_them() -> None:
+    """Whatever stands for a missing cell would count as a value there."""
+    data = {"x": np.array([0.5, 0.5]), "y": np.array([0.5, np.nan])}
+    rows = open_rows(data, dpl.Exact(), dpl.PrivacyUnit(), "y ~ x").without_missing()
+    around = Predictor(np.zeros(2), np.zeros(1), 1.0)
+    for refused in (
+        rows.instrument_sums,
+        lambda: rows.column_counts(4),
+        lambda: rows.paper_sums(1.0, 1.0),
+        lambda: rows.meat("row", around, np.ones(2), 1.0),
+    ):
+        with pytest.raises(AssertionError, match="dropped cells"):
+            refused()

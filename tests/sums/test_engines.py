@@ -626,3 +626,33 @@ def test_a_stream_that_fails_tells_nothing_of_why() -> None:
         open_source(reader)
     assert "31415" not in str(fault.value)
     assert fault.value.__context__ is None
+
+
+YES = [True, False, True, True, False]
+TYPES: dict[str, Any] = {
+    "booleans": np.array(YES),
+    "an empty cell among booleans": np.array([*YES[:4], np.nan]),
+    "a word among floats": np.array([*map(float, YES[:4]), "word"]),
+    "a word among whole numbers": np.array([*map(int, YES[:4]), "word"]),
+    "a complex number": np.array([*map(int, YES[:4]), 1j]),
+    "long doubles": np.array(YES, np.longdouble),
+    "objects": np.array([*YES[:4], None], object),
+    "texts of booleans": np.array(["True", "False", "true", "TRUE", ""]),
+}
+
+
+@pytest.mark.parametrize("levels", [("false", "true"), ("0", "1"), ("0.0", "1.0")])
+@pytest.mark.parametrize("cells", TYPES.values(), ids=TYPES)
+@pytest.mark.parametrize("frame", [False, True], ids=["arrays", "frame"])
+def test_no_cell_changes_the_levels_of_others(cells: Any, levels: tuple[str, ...], frame: bool) -> None:
+    """A single cell decides the type of its column, and may not decide which levels other rows have."""
+    pandas = pytest.importorskip("pandas")
+    column = {"y": cells} if not frame or cells.dtype == np.longdouble else pandas.DataFrame({"y": cells})
+    opened = rows.Rows(column)
+    opened.check_key("y")
+    assert prepare._level_codes(opened, "y", levels)[:4].tolist() == [1, 0, 1, 1]
+
+
+def test_levels_that_are_the_same_number_are_told_apart_by_their_texts() -> None:
+    opened = rows.Rows({"y": np.array(["01", "1", "1.0", "2"])})
+    assert prepare._level_codes(opened, "y", ("1", "01", "2")).tolist() == [1, 0, 0, 2]

@@ -7,14 +7,15 @@ need not be compared again when the column is read a second time.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dplinked.data.keys import key_text
+from dplinked.data.keys import key_text, level_numbers, number
 from dplinked.errors import ReleaseError, raise_alone
 
 if TYPE_CHECKING:
@@ -136,6 +137,16 @@ def place_texts(texts: pa.Array, known: Iterable[str]) -> Codes:
 
     found = pc.index_in(texts, value_set=_texts(known), skip_nulls=True)
     return np.asarray(pc.fill_null(found, -1).to_numpy(zero_copy_only=False), np.int32)
+
+
+def place_levels(texts: pa.Array, levels: Sequence[str]) -> Codes:
+    """Position of each text among the levels, by its text or by the number that it is; -1 for null and for unknown texts."""
+    places, numbers = place_texts(texts, levels).copy(), level_numbers(levels)
+    unknown = np.flatnonzero(places < 0) if any(map(math.isfinite, numbers)) else np.zeros(0, np.int64)
+    by_number = {value: place for place, value in enumerate(numbers) if math.isfinite(value)}
+    for k in unknown.tolist():
+        places[k] = by_number.get(number(texts[k].as_py()), -1)
+    return places
 
 
 class Dictionary:

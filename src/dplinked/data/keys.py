@@ -10,6 +10,7 @@ from __future__ import annotations
 import datetime
 import math
 import re
+from collections.abc import Sequence
 from decimal import Decimal
 from typing import Any
 
@@ -38,6 +39,10 @@ def _text(value: Any) -> str | None:
             return "true" if value else "false"
         case int():
             return str(value) if abs(value) < 10**300 else None
+        case complex():  # one of these makes a whole column complex
+            return _text(value.real) if value.imag == 0 else None
+        case np.floating():  # longer than a double
+            return _text(float(value))
         case float() | Decimal():
             if not math.isfinite(value):
                 return None
@@ -49,6 +54,16 @@ def _text(value: Any) -> str | None:
         case datetime.date() | datetime.time() | datetime.datetime():
             return value.isoformat()
     return None
+
+
+def level_numbers(levels: Sequence[Any]) -> list[float]:
+    """The numbers that levels are, NaN for others; none at all if two levels are the same number, like "01" and "1".
+
+    A cell has a level's number as well as its text: one word turns numbers like 1.0 into the texts "1.0", and one empty cell turns True into 1.0, on all rows.
+    """
+    numbers = [number(level) for level in levels]
+    told = [value for value in numbers if math.isfinite(value)]
+    return numbers if len(set(told)) == len(told) else [math.nan] * len(numbers)
 
 
 def number(value: Any) -> float:

@@ -91,6 +91,8 @@ class Rows:
     def keys(self, name: str) -> pa.Array | NDArray[np.object_]:
         """The cells of a column as they are: an Arrow array, or a NumPy array of objects."""
         column = self._columns[name]
+        if _is_complex(column):
+            return np.array(list(column), object)
         return column if isinstance(column, np.ndarray) else guarded(lambda: _arrow(column))
 
     def kept(self, name: str) -> pa.Array:
@@ -129,7 +131,8 @@ class Rows:
     def _comparable(self, name: str) -> bool:
         """Whether a column's type can be encoded as keys, tried on no rows."""
         column = self._columns[name]
-        return isinstance(column, np.ndarray) or _works(lambda: encode_part(_arrow(column[:0])))
+        objects = isinstance(column, np.ndarray) or _is_complex(column)
+        return objects or _works(lambda: encode_part(_arrow(column[:0])))
 
     def find_keys(self, name: str) -> Keys:
         """Find the distinct keys of a column. The codes of all rows are kept, 4 bytes each, unless the keys serve as codes themselves."""

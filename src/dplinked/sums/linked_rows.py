@@ -275,6 +275,9 @@ class Pass(Protocol):
         """
 
 
+_FILLED = "only passes of the second stage know dropped cells"
+
+
 @dataclass(frozen=True, repr=False)
 class LinkedRows:
     """An engine's pass over linked rows, and what one person can change about their links.
@@ -314,15 +317,18 @@ class LinkedRows:
 
     def instrument_sums(self) -> ClippedSums:
         """``h'QX`` and ``h'z`` with the design's instruments h; the intercept comes first."""
+        assert not self.dropped, _FILLED
         return ClippedSums(self.engine.instrument_sums(), self.design, self.exposure)
 
     def paper_sums(self, row_norm: float, response_bound: float) -> ClippedPaperSums:
         """``W'W``, ``W'z*`` and ``z*'z*`` of the paper's algorithms."""
+        assert not self.dropped, _FILLED
         sums = self.engine.paper_sums(row_norm, response_bound)
         return ClippedPaperSums(sums, row_norm, response_bound, self.exposure)
 
     def column_counts(self, bins: int) -> ColumnCounts:
         """Histogram of each numeric column over its bounds."""
+        assert not self.dropped, _FILLED
         return ColumnCounts(self.engine.column_counts(bins).counts, self.count)
 
     def residual_counts(self, predictor: Predictor, edges: Floats, ahead: bool = False) -> ResidualCounts:
@@ -336,6 +342,7 @@ class LinkedRows:
 
     def meat(self, route: str, predictor: Predictor, weights: Floats, norm: float) -> ClippedMeat:
         """Sum of squared contributions of rows or of blocks (`route`), each scaled down to norm at most `norm`."""
+        assert not self.dropped, _FILLED
         squares = self.engine.block_meat if route == "block" else self.engine.row_meat
         matrix = squares(predictor, weights, norm).matrix
         first = int(self.design.intercept)
@@ -383,6 +390,7 @@ class LinkedRows:
         assert bounded, "nothing would bound the intercept's entry"
         assert clip.whitening is None or clip.intercept_weight == 0.0, "whitened instruments include the intercept's"
         assert clip.whitening is None or clip.curve is None, "whitened rows are those of lines"
+        assert clip.curve is None or not self.dropped, _FILLED
         found = self._along(clip).engine.right_residuals(*self._stretched(clip, meat))
         limit, largest, kept = clip.limit * self._reach(clip), 0.0, slice(len(self.design.names))
         if meat is not None:
@@ -398,6 +406,7 @@ class LinkedRows:
         """What a curve makes of the regressors of rows by themselves, around a public `level` of the outcome."""
         curve, kept = clip.curve, slice(len(self.design.names))
         assert curve is not None
+        assert not self.dropped, _FILLED
         assert clip.intercept_weight > 0.0 or not self.design.intercept, "nothing would bound the intercept's entry"
         found = self._along(clip).engine.curve_sums(self._stretched(clip, None)[0], level)
         return CurveSums(

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from dplinked.data.encoding import Keys, block_places, encode_part, place_texts
+from dplinked.data.encoding import Keys, block_places, encode_part, place_levels
 from dplinked.data.sources import Progress
 from dplinked.data.table import Rows
 from dplinked.errors import StudyError
@@ -292,7 +292,7 @@ def _ids(rows: Parts, name: str) -> Any:
 def _level_codes(rows: Rows, name: str, levels: tuple[Any, ...]) -> Codes:
     """Number of each row's level, -1 for null cells; undeclared ones count as the reference level, the first."""
     codes, texts = encode_part(rows.keys(name))
-    places = np.maximum(place_texts(texts, levels), 0)
+    places = np.maximum(place_levels(texts, levels), 0)
     places[texts.is_null().to_numpy(zero_copy_only=False)] = -1
     return places[codes]
 

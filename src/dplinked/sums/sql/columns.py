@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from dplinked.data.keys import level_numbers
 from dplinked.study.design import Column, Design
 from dplinked.study.formula import Factor
 from dplinked.sums.sql.dialect import LARGEST, SqlColumn, SqlEngine
@@ -225,7 +226,13 @@ class DesignColumns:
         column = self.stored[name]
         cell = self.engine.key(column)
         literals = [self.engine.literal(column, str(level)) for level in self.design.levels[name]]
-        cases = "".join(f" when {cell} = {sql} then {i}" for i, sql in enumerate(literals) if i and sql is not None)
+        found = {i: [f"{cell} = {sql}"] for i, sql in enumerate(literals) if i and sql is not None}
+        if column.numeric:  # whatever type the column has, as place_levels does
+            value = self.engine.number(column)
+            for i, level in enumerate(level_numbers(self.design.levels[name])):
+                if i and math.isfinite(level):
+                    found.setdefault(i, []).append(f"{value} = {self.engine.double(level)}")
+        cases = "".join(f" when {' or '.join(tests)} then {i}" for i, tests in sorted(found.items()))
         return f"case{cases} else 0 end" if cases else "0"
 
     def _column(self, column: Column, log: int) -> str:
