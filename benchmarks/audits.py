@@ -106,7 +106,8 @@ def main() -> int:
     count, size, number, runs = (4_000, 400, 1, 6) if chosen.quick else (50_000, 1_000, chosen.files, chosen.runs)
     rows = measure([two_files(count, 1 + k, errors=2.0) for k in range(number)], runs, size)
     secret, free = rows[1]["rmse"], rows[0]["rmse"]
-    missed = [] if secret < rows[2]["rmse"] else ["a secret sample must beat a public one"]
+    judged = "stated" if chosen.quick else "rmse"  # a few runs do not tell by how much estimates vary
+    missed = [] if rows[1][judged] < rows[2][judged] else ["a secret sample must beat a public one"]
     if not chosen.quick:
         missed += [f"RMSE in secret above {MOST_IN_SECRET}"] * (secret > MOST_IN_SECRET)
         missed += [f"RMSE by identifiers above {MOST_BY_IDENTIFIERS}"] * (free > MOST_BY_IDENTIFIERS)
