@@ -28,6 +28,7 @@ ENGINES = ("duckdb", "spark")
 _POSITION = "dplinked_position"
 _PASS = "dplinked_pass_"
 _FILES = ("file_a", "file_b")
+_RUNS = itertools.count()
 _LOWEST_WEIGHT = -8.0  # pairs with lower log2 odds cannot compete with a link
 _LARGE = 200_000  # files are large if the smaller one has more records than this
 _LEAST_BUDGET = 500_000  # pairs that are always worth comparing
@@ -161,14 +162,15 @@ def _score(
     elif plans:
         model.blocking_rules_to_generate_predictions = [block_on(f"{_PASS}{k}") for k in range(len(plans))]
     api, tables = _open_engine(engine, left, right)
-    frames = [api.register(table, dataset_display_name=name) for table, name in zip(tables, _FILES, strict=True)]
+    names = [f"{name}_{next(_RUNS)}" for name in _FILES]  # a session keeps its tables, and takes no name twice
+    frames = [api.register(table, dataset_display_name=name) for table, name in zip(tables, names, strict=True)]
     linker = Linker(frames, model)
     if train is not None:
         train(linker)
     trained = linker.misc.save_model_to_json()
     pairs = linker.inference.predict(threshold_match_weight=lowest).as_pyarrow_table()
     positions = [pairs.column(f"{_POSITION}_{side}").to_numpy().astype(np.int64) for side in "lr"]
-    swapped = pc.equal(pairs.column("source_dataset_l"), _FILES[1]).to_numpy().astype(bool)
+    swapped = pc.equal(pairs.column("source_dataset_l"), names[1]).to_numpy().astype(bool)
     weight = np.clip(pairs.column("match_weight").to_numpy().astype(np.float64), -60.0, 60.0)
     prior = trained["probability_two_random_records_match"]
     found_by = pairs.column("match_key").cast(pa.int64()).to_numpy()
