@@ -35,6 +35,8 @@ def fit(
     levels: Mapping[str, Sequence[Any]] | None = None,
     family: str = "linear",
     exposure: str | None = None,
+    weights: str | None = None,
+    where: str | None = None,
     unit: PrivacyUnit | None = None,
     method: str = "ssp",
     calibration: str = "tight",
@@ -78,6 +80,12 @@ def fit(
         (0, largest). Coefficients are then logarithms of odds ratios and of rate ratios; see :meth:`Release.ratios`.
     exposure
         Name of the column, with bounds above 0, that counts are taken by, such as years under observation: its logarithm is added to the line.
+    weights
+        Name of a column of the regressors' file, with bounds from 0 on, that says how much a row counts, such as a survey's weights. The line is that of weighted least squares.
+        `typical` may say where weights usually lie; where nothing is declared, that is looked for with the regressors' ranges.
+    where
+        A condition over columns of the regressors' file, such as ``"age >= 65 and region == 'north'"``: rows for which it does not hold count nothing. Their number stays private, and a
+        noisy one is released; see :attr:`Release.subgroup`.
     unit
         What one individual can change besides their x and y; see :class:`PrivacyUnit`.
     method
@@ -140,6 +148,8 @@ def fit(
         levels={} if levels is None else levels,
         family=family,
         exposure=exposure,
+        weights=weights,
+        where=where,
         unit=UNSTATED if unit is None else unit,
         method=method,
         calibration=calibration,

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from dplinked.errors import CalibrationError
+from dplinked.errors import CalibrationError, StudyError
 from dplinked.estimate.coefficients import Estimate, solve_sums
 from dplinked.estimate.descent import descent_sums, solve_descent
 from dplinked.estimate.groups import Groups
@@ -128,6 +128,7 @@ def fit_sums(study: Study, rows: LinkedRows, spending: Spending) -> Release:
         stage = expect_second_stage(study, rows, groups, spending, start, first)
         if stage is not None:
             return fit_residuals(study, rows, spending, start, stage)
+    assert not study.counts_unevenly, "one stage counts all rows the same"
     rest = spending.unspent(VARIANCE if study.intervals else 0.0)
     sums = release_sums(private, spending, intervals=study.intervals)
     if start is not None:
@@ -136,6 +137,19 @@ def fit_sums(study: Study, rows: LinkedRows, spending: Spending) -> Release:
     variance = release_variance(study, rows, groups, spending, sums, estimate.beta)
     errors = split_errors(rows.design, groups, estimate, sums, variance)
     return build_release(study, rows.design, rows.count, spending, estimate, errors, sums=sums)
+
+
+def check_counting(study: Study, rows: LinkedRows) -> None:
+    """Refuse weights and conditions where there cannot be a second stage, from public values."""
+    if not study.counts_unevenly:
+        return
+    spending = Spending(METHODS["ssp", "tight"].mu(study))
+    weighed, groups = weigh_groups(study, rows, spending)
+    if not may_take_second_stage(study, weighed, groups, spending):
+        raise StudyError(
+            "Weights and conditions need a second stage, for which there are too few rows, too small a budget, no regressor, links of too small an accuracy, or rows that "
+            "come as a stream and are read once. Take a larger epsilon or another source, or leave out weights and where."
+        )
 
 
 def fit_outcome(study: Study, rows: LinkedRows, spending: Spending) -> Release:
@@ -180,14 +194,19 @@ def fit_descent(study: Study, rows: LinkedRows, spending: Spending) -> Release:
 
 def search_ranges(rows: LinkedRows, spending: Spending) -> Design:
     """Aim the instrument at privately found middles; the design as it is where a search could only mislead."""
-    numeric = [group.start for group in rows.design.groups if group.numeric]
+    design = rows.design.with_weight_column()
+    numeric = [group.start for group in design.groups if group.numeric]
     if plan_ranges(len(numeric), rows.count, spending.share(RANGES)) is None:
         return rows.design
     middles = {}
-    for k, (low, high) in zip(numeric, release_ranges(rows.column_counts(BINS), spending), strict=True):
-        start, stop = rows.design.columns[k].interval
+    for k, (low, high) in zip(
+        numeric, release_ranges(rows.with_design(design).column_counts(BINS), spending), strict=True
+    ):
+        start, stop = design.columns[k].interval
         middles[k] = (start + low * (stop - start), start + high * (stop - start))
-    return rows.design.centred(middles)
+    if design is rows.design:
+        return design.centred(middles)
+    return rows.design.counted_usually(middles.pop(len(rows.design.columns))).centred(middles)
 
 
 def release_variance(
@@ -303,7 +322,7 @@ def _without_instrument(design: Design) -> Design:
 
 
 METHODS = {
-    ("ssp", "tight"): Method("analytic", lambda design: design, fit_sums),
+    ("ssp", "tight"): Method("analytic", lambda design: design, fit_sums, check_counting),
     ("ngd", "tight"): Method("analytic", _without_instrument, fit_descent),
     ("ssp", "paper"): Method("classic", Design.unscaled, fit_paper_sums),
     ("ngd", "paper"): Method("paper-zcdp", Design.unscaled, fit_paper_descent),

@@ -66,6 +66,8 @@ class Study(PlainlyShown):
     family: str = "linear"
     exposure: str | None = None
     missing: str = "drop"
+    weights: str | None = None
+    where: str | None = None
 
     @plain_faults
     def __post_init__(self) -> None:
@@ -126,8 +128,9 @@ class Study(PlainlyShown):
                 raise StudyError(
                     f"{name} must be a mapping from columns' names, like {name}={{'income': …}}, not {shown(getattr(self, name))}."
                 )
-        for name in ("method", "calibration", "ranges", "errors", "family", "missing", "population", "exposure"):
-            left_out = name in ("population", "exposure") and getattr(self, name) is None
+        optional = ("population", "exposure", "weights", "where")
+        for name in ("method", "calibration", "ranges", "errors", "family", "missing", *optional):
+            left_out = name in optional and getattr(self, name) is None
             if not isinstance(getattr(self, name), str) and not left_out:
                 raise StudyError(f"{name} must be a text, not {shown(getattr(self, name))}.")
         if self.ledger is not None and not isinstance(self.ledger, (str, PathLike)):
@@ -162,6 +165,24 @@ class Study(PlainlyShown):
             )
 
         self._check_family()
+        self._check_counting()
+
+    @property
+    def counts_unevenly(self) -> bool:
+        """Whether rows do not all count the same."""
+        return self.weights is not None or self.where is not None
+
+    def _check_counting(self) -> None:
+        """Refuse what weights and conditions cannot be combined with: they count in the second stage of a line."""
+        if not self.counts_unevenly:
+            return
+        what = "weights" if self.weights is not None else "where"
+        if not self.drops_missing:
+            raise StudyError(
+                f"{what} belongs to method='ssp' with calibration='tight', family='linear' and missing='drop': leave these out."
+            )
+        if self.ridge is not None:
+            raise StudyError(f"{what} and ridge do not go together: leave out ridge.")
 
     def _check_family(self) -> None:
         """Refuse what is for lines alone."""
@@ -198,7 +219,15 @@ class Study(PlainlyShown):
     def prepare(self) -> tuple[Design, LinkageExposure]:
         """Check all declarations against each other; nothing of the data is needed."""
         design = build_design(
-            self.formula, self.bounds, self.levels, self.typical, self.fill, self.family, self.exposure
+            self.formula,
+            self.bounds,
+            self.levels,
+            self.typical,
+            self.fill,
+            self.family,
+            self.exposure,
+            self.weights,
+            self.where,
         )
         if self.drops_missing:
             design = design.fill_middles(self.fill)
@@ -217,6 +246,8 @@ class Study(PlainlyShown):
             "family": "linear",
             "exposure": None,
             "missing": "drop",
+            "weights": None,
+            "where": None,
         }  # as before there was a choice
         for name, value in unsaid.items():
             if settings[name] == value:

@@ -38,6 +38,8 @@ SECTIONS: dict[str, tuple[str, ...]] = {
         "formula",
         "family",
         "exposure",
+        "weights",
+        "where",
         "method",
         "calibration",
         "ranges",
