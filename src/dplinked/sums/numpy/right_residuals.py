@@ -135,8 +135,8 @@ def _row_clips(
     h, fitted = instruments_of(data, x), clip.fit(clip.beta[:first].sum() + clip.beta[first:] @ x)
     if clip.whitening is None:
         return h, fitted, clip.widths(h[first:], counted)
-    u, counted = clip.whitening.apply(h)
-    u *= counted
+    u, kept = clip.whitening.apply(h)
+    u *= kept
     return u, fitted, clip.widths(u, counted)
 
 
