@@ -180,6 +180,18 @@ def counted_columns(weights: str | None, where: str | None, levels: Mapping[str,
     return [name for name in names if name not in levels], [name for name in names if name in levels]
 
 
+def compared_with_texts(where: str) -> list[str]:
+    """The columns that a condition compares with texts, and so must have levels."""
+    tree, quoted = _tree(where)
+    found = []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Compare) and any(
+            isinstance(part, ast.Constant) and isinstance(part.value, str) for part in ast.walk(node)
+        ):
+            found += [quoted.get(part.id, part.id) for part in ast.walk(node) if isinstance(part, ast.Name)]
+    return list(dict.fromkeys(found))
+
+
 def _tree(text: str) -> tuple[ast.expr, dict[str, str]]:
     """A condition as Python reads it, with stand-ins for names in backquotes, and what these stand for."""
     quoted: dict[str, str] = {}
