@@ -13,9 +13,8 @@ from dplinked.data.fingerprint import locate, source_state
 from dplinked.errors import DplinkedError, LedgerError, ReleaseError, StudyError, plain_faults, raise_alone
 from dplinked.ledger.ledger import REFUSED, Ledger
 from dplinked.linkage import ELE, UNSTATED, Linkage, PrivacyUnit
-from dplinked.methods import method_of
+from dplinked.methods import method_of, spending_of
 from dplinked.privacy.calibration import round_up
-from dplinked.privacy.spending import Spending
 from dplinked.release.release import Release
 from dplinked.study.descent import Descent
 from dplinked.study.study import Study
@@ -216,7 +215,7 @@ def _run(study: Study, rows: LinkedRows) -> Release:
     """Make the release."""
     method = method_of(study)
     with _quietly():
-        return method.run(study, rows, Spending(method.mu(study)))
+        return method.run(study, rows, spending_of(study))
 
 
 def _locate(data: Any) -> Any:
@@ -249,7 +248,8 @@ def _open_source(study: Study, source: Any, progress: Progress | None) -> Source
 
 def key_columns(study: Study) -> list[str]:
     """The columns of blocks and ids."""
-    return [name for name in (study.linkage.block, getattr(study.linkage, "id", None)) if name is not None]
+    named = (study.linkage.block, getattr(study.linkage, "id", None), *study.unit.ids)
+    return [name for name in named if name is not None]
 
 
 def _find_rows(study: Study, opened: Source) -> LinkedRows:
@@ -263,6 +263,7 @@ def _find_rows(study: Study, opened: Source) -> LinkedRows:
     try:
         with _quietly():
             method = method_of(study)
+            _check_ids(study, opened)
             rows = opened.linked_rows(method.prepare(design), study.linkage, study.unit)
             method.check(study, rows)
             return rows
@@ -270,6 +271,18 @@ def _find_rows(study: Study, opened: Source) -> LinkedRows:
         if study.ledger is None:
             raise
         raise_alone(StudyError(f"{fault} Nothing was spent."))
+
+
+def _check_ids(study: Study, opened: Source) -> None:
+    """Refuse ids of more rows than a person may have. Which rows belong together is public where persons have several."""
+    design, _ = study.prepare()
+    for name in study.unit.ids:
+        found = opened.linked_rows(design, ELE(0.5, block=name, other=0.5), PrivacyUnit()).blocks
+        if found is not None and found.largest > study.unit.rows:
+            raise StudyError(
+                f"An id in {name!r} is on more rows than unit.rows={study.unit.rows} allows, or ids are missing. Keep at most as many rows of each in the files before they are linked "
+                "(dpl.limit_rows), or declare more; all noise grows in proportion."
+            )
 
 
 def release_mu(study: Study) -> float:

@@ -28,6 +28,7 @@ from dplinked.estimate.variance import (
     NoisyVariance,
     accuracy_variance,
     link_dependence,
+    repeated_rows,
     split_errors,
 )
 from dplinked.outcomes import check_outcome, fit_curve
@@ -109,6 +110,15 @@ def paper_mu(study: Study) -> float:
     return 1.0 / noise_multiplier(study.epsilon, study.delta, method_of(study).rule)
 
 
+def spending_of(study: Study) -> Spending:
+    """The purse of a release, whose noise is planned for changes of one row.
+
+    A person of L rows takes L such steps from a file to its neighbour: one row's regressors and one response at a time, links and blocks as they are. Whatever was released before, each value
+    moves by no more than its sensitivity at each step, so by L times that in all. Noise for μ/L then makes the release μ-GDP for the person.
+    """
+    return Spending(method_of(study).mu(study) / study.unit.rows)
+
+
 def method_of(study: Study) -> Method:
     """The way that a study declares."""
     return METHODS[study.method, study.calibration] if study.family == "linear" else OUTCOMES
@@ -143,7 +153,7 @@ def check_counting(study: Study, rows: LinkedRows) -> None:
     """Refuse weights and conditions where there cannot be a second stage, from public values."""
     if not study.counts_unevenly:
         return
-    spending = Spending(METHODS["ssp", "tight"].mu(study))
+    spending = spending_of(study)
     weighed, groups = weigh_groups(study, rows, spending)
     if not may_take_second_stage(study, weighed, groups, spending):
         raise StudyError(
@@ -236,6 +246,7 @@ def release_variance(
         residual,
         accuracy_variance(study.linkage.public, blocks),
         link_dependence(study.linkage, route.name, blocks),
+        repeated=repeated_rows(study.linkage, study.unit, route.name),
     )
 
 

@@ -41,6 +41,7 @@ from dplinked.estimate.variance import (
     accuracy_variance,
     explained_variance,
     link_dependence,
+    repeated_rows,
     split_errors,
 )
 from dplinked.estimate.whitening import (
@@ -545,4 +546,5 @@ def _residual_variance(
         spread,
         accuracy_variance(study.linkage.public, rows.blocks),
         link_dependence(study.linkage, route, rows.blocks),
+        repeated=repeated_rows(study.linkage, study.unit, route),
     )

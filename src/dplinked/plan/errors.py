@@ -100,7 +100,7 @@ class ExpectedErrors:
 def tight_sums(setting: Setting, guess: Guess, count: int, epsilon: float) -> ExpectedErrors:
     """Sufficient statistics of the bounded instrument, or of the symmetric one where a release would choose it; and the second stage where it pays."""
     study, exposure = setting.study, setting.exposure
-    mu = privacy_mu(epsilon, study.delta)
+    mu = privacy_mu(epsilon, study.delta) / study.unit.rows
     design, share = aim_at_middles(setting, count, mu, 1.0 - (VARIANCE if study.intervals else 0.0))
     if design.half_widths is not None:
         design = better_instrument(design, setting.plain, exposure, count, mu * math.sqrt(share))
@@ -205,7 +205,7 @@ def tight_descent(setting: Setting, guess: Guess, count: int, epsilon: float) ->
     """
     study, exposure, descent = setting.study, setting.exposure, setting.study.descent or Descent()
     design = replace(setting.aimed, half_widths=None)
-    rows, mu = expect_rows(setting.aimed, design, guess), privacy_mu(epsilon, study.delta)
+    rows, mu = expect_rows(setting.aimed, design, guess), privacy_mu(epsilon, study.delta) / study.unit.rows
     own = mu * math.sqrt(CURVATURE)
     curvature = plan_sums(design, exposure, count, own, matrix_only=True, intervals=study.intervals)
     gradients = mu * math.sqrt(1.0 - CURVATURE - (VARIANCE if study.intervals else 0.0))

@@ -52,7 +52,7 @@ def build_release(
             for k, name in enumerate(names)
         },
         identified=dict(zip(names, identified.tolist(), strict=True)),
-        privacy=describe_privacy(study, spending.spent),
+        privacy=describe_privacy(study, spending.spent * study.unit.rows),
         linkage=study.linkage.describe(),
         declared=Declared(
             study.formula,

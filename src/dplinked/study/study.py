@@ -166,6 +166,26 @@ class Study(PlainlyShown):
 
         self._check_family()
         self._check_counting()
+        self._check_rows_of_a_person()
+
+    def _check_rows_of_a_person(self) -> None:
+        """Refuse several rows of a person where what is released is not known to cover them."""
+        if self.unit.rows == 1:
+            return
+        if self.calibration != "tight":
+            raise StudyError("Several rows of a person (unit.rows) are covered by calibration='tight': leave it out.")
+        if isinstance(self.linkage, ELE) and self.linkage.source not in ("public", "identifiers"):
+            raise StudyError(
+                f"Accuracies that were {self.linkage.source} are those of persons who have one row. With several rows of a person, declare public accuracies, or those of a check of identifiers."
+            )
+        if not isinstance(self.linkage, Exact) and self.unit.response_id is None:
+            raise StudyError(
+                "Wrong links bring responses of other people: say by response_id=… which responses belong to one person, as id=… does for regressors."
+            )
+        if (self.linkage.block is not None and self.linkage.block in self.unit.ids) or getattr(
+            self.linkage, "id", None
+        ) in self.unit.ids:
+            raise StudyError("The ids of persons and the columns of the linkage (block, id) must be different columns.")
 
     @property
     def counts_unevenly(self) -> bool:
@@ -252,7 +272,12 @@ class Study(PlainlyShown):
         for name, value in unsaid.items():
             if settings[name] == value:
                 del settings[name]
-        return {**settings, "linkage": self.linkage.identity(), "data": list(fingerprints)}
+        return {
+            **settings,
+            "unit": self.unit.identity(),
+            "linkage": self.linkage.identity(),
+            "data": list(fingerprints),
+        }
 
     def check_count(self, count: int) -> None:
         """Check the public number of rows against the budget."""
@@ -333,6 +358,10 @@ def _check_variables(design: Design, linkage: Linkage, unit: PrivacyUnit) -> Non
         raise StudyError(
             f"The formula uses {used[0]!r}, which linking or checking the links looked at, so the accuracies may tell of it. Leave it out of the formula, or let "
             "dpl.release_accuracy pay for the accuracies (source='released')."
+        )
+    if found := sorted(set(design.variables) & set(unit.ids)):
+        raise StudyError(
+            f"The study uses {found[0]!r}, which says which rows belong to one person: leave it out of the formula, of weights and of where."
         )
     if linkage.block in design.response_variables:
         raise StudyError(

@@ -53,7 +53,7 @@ SECTIONS: dict[str, tuple[str, ...]] = {
     "typical": (),
     "fill": (),
     "linkage": ("model", *dict.fromkeys(key for keys in _LINKAGES.values() for key in keys)),
-    "unit": ("moves_block", "displaced_links", "linkage_change"),
+    "unit": ("moves_block", "displaced_links", "linkage_change", "rows", "id", "response_id"),
     "privacy": ("epsilon", "delta", "large_epsilon"),
     "descent": ("radius", "step", "iterations", "start", "curvature"),
     "paper": ("response_bound", "row_norm"),
