@@ -46,6 +46,7 @@ from dplinked.privacy.quantities.paper import (
 )
 from dplinked.privacy.quantities.ranges import BINS, plan_ranges, release_ranges
 from dplinked.privacy.quantities.residual_scale import plan_residual_scale, release_residual_scale, residual_edges
+from dplinked.privacy.quantities.weights import release_weight_moments
 from dplinked.privacy.spending import CURVATURE, MEAT, RANGES, RESIDUAL_SCALE, VARIANCE, Spending
 from dplinked.release.build import build_release
 from dplinked.release.release import Release
@@ -129,7 +130,8 @@ def method_of(study: Study) -> Method:
 
 def fit_sums(study: Study, rows: LinkedRows, spending: Spending) -> Release:
     """Sufficient statistics of the bounded instrument, and then a second stage on residuals where it pays (the default)."""
-    rows, groups = weigh_groups(study, rows.with_design(aim_instrument(study, rows, spending)), spending)
+    rows = measure_weights(rows.with_design(aim_instrument(study, rows, spending)), spending)
+    rows, groups = weigh_groups(study, rows, spending)
     private, intercept = rows.instrument_sums(), rows.design.intercept
     start, first = None, 0.0
     if may_take_second_stage(study, rows, groups, spending):
@@ -204,19 +206,23 @@ def fit_descent(study: Study, rows: LinkedRows, spending: Spending) -> Release:
 
 def search_ranges(rows: LinkedRows, spending: Spending) -> Design:
     """Aim the instrument at privately found middles; the design as it is where a search could only mislead."""
-    design = rows.design.with_weight_column()
-    numeric = [group.start for group in design.groups if group.numeric]
+    numeric = [group.start for group in rows.design.groups if group.numeric]
     if plan_ranges(len(numeric), rows.count, spending.share(RANGES)) is None:
         return rows.design
     middles = {}
-    for k, (low, high) in zip(
-        numeric, release_ranges(rows.with_design(design).column_counts(BINS), spending), strict=True
-    ):
-        start, stop = design.columns[k].interval
+    for k, (low, high) in zip(numeric, release_ranges(rows.column_counts(BINS), spending), strict=True):
+        start, stop = rows.design.columns[k].interval
         middles[k] = (start + low * (stop - start), start + high * (stop - start))
-    if design is rows.design:
-        return design.centred(middles)
-    return rows.design.counted_usually(middles.pop(len(rows.design.columns))).centred(middles)
+    return rows.design.centred(middles)
+
+
+def measure_weights(rows: LinkedRows, spending: Spending) -> LinkedRows:
+    """The same rows, of which it is known by then how large their weights are."""
+    counting = rows.design.counting
+    if counting is None or counting.weight is None:
+        return rows
+    moments = release_weight_moments(rows.weight_moments(), spending)
+    return rows.with_design(replace(rows.design, counting=replace(counting, moments=moments)))
 
 
 def release_variance(

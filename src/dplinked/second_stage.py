@@ -194,8 +194,8 @@ def expect_second_stage(
     wide = rows.with_design(widen_instrument(design, sizes, choose_width(noise, groups.squares)))
     deviation, present = measure_deviation(groups, wide, spending, estimate, explained)
     moments, scale = first_moments(design, start, accuracy, groups.total)
-    counted = counted_sizes(design)
-    groups = replace(groups, present=present.complete, mean=counted.mean, square=counted.root**2)
+    counted = counted_sizes(design, present.complete)
+    groups = replace(groups, present=present.complete, mean=counted.mean, square=counted.square)
     matrix, strengths = whiten(moments, scale, INTERCEPT_WEIGHT * design.intercept)
     inverse = invert_moments(moments, scale, design.intercept, sizes)
     expectation = _Expectation(study, rows, groups, spending, start, estimate, explained, deviation, inverse, present)
@@ -533,8 +533,7 @@ def _residual_variance(
     spread = residuals.spread(groups.accuracy)
     weights = residuals.meat_weights(rows.design.intercept)
     route, noise = SCALE_ALONE.name, 0.0
-    squares = groups.squares if rows.design.counting is None else groups.total  # no larger: rows count at most 1
-    meat = squares * spread**2 * np.eye(p)
+    meat = groups.squares * spread**2 * np.eye(p)
     if clip is not None:
         route = clip.route
         meat, noise = release_residual_meat(private, spending)

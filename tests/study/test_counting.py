@@ -11,6 +11,7 @@ import pytest
 import dplinked as dpl
 from dplinked.errors import StudyError
 from dplinked.study.counting import declare_counting
+from dplinked.study.design import NULL, UNDECLARED
 
 BOUNDS = {"age": (0.0, 100.0), "income": (0.0, 10.0), "w": (1.0, 4.0)}
 LEVELS = {"region": ("north", "south", "east"), "odd name": ("1", "2")}
@@ -20,7 +21,7 @@ ROWS = {
     "w": np.array([1.0, 2.0, 4.0, 40.0, 2.0, 2.0]),
 }
 CODES = {
-    "region": np.array([0, 1, 2, 0, 1, -1], np.int32),
+    "region": np.array([0, 1, 2, 0, 1, NULL], np.int32),
     "odd name": np.array([0, 1, 0, 1, 0, 1], np.int32),
 }
 
@@ -53,6 +54,21 @@ def test_conditions_hold_where_they_say(where: str, expected: list[float]) -> No
     assert counted(None, where) == expected
 
 
+def test_a_cell_of_no_declared_level_does_not_count() -> None:
+    counting = declare_counting(None, "region == 'north'", BOUNDS, LEVELS)
+    other = declare_counting(None, "region != 'south'", BOUNDS, LEVELS)
+    codes = {"region": np.array([0, UNDECLARED, NULL, 1], np.int32)}
+    assert counting is not None
+    assert other is not None
+    assert counting.factors({}, codes).tolist() == other.factors({}, codes).tolist() == [1.0, 0.0, 0.0, 0.0]
+
+
+def test_functions_are_no_columns() -> None:
+    assert counted(None, "sqrt(income) > 1.5") == [0, 0, 1, 1, 1, 0]
+    design, _ = dpl.Study(**STUDY, where="sqrt(w) > 1 and log(w + 1) < 2").prepare()
+    assert set(design.variables) == {"y", "x", "w"}
+
+
 def test_weights_are_clipped_and_divided_by_their_largest() -> None:
     assert counted("w", None) == [0.25, 0.5, 1.0, 1.0, 0.5, 0.5]
     assert counted("w", "age >= 65") == [0.0, 0.0, 1.0, 1.0, 0.0, 0.0]
@@ -64,7 +80,9 @@ def test_weights_are_clipped_and_divided_by_their_largest() -> None:
         ("age >=", "cannot be read"),
         ("age", "not a condition"),
         ("age + 1", "not a condition"),
-        ("1 < 2", "names no column"),
+        ("1 < 2", "compares numbers"),
+        ("0 < 1 < age", "compares numbers"),
+        ("region == 'north' and 1 < 2", "compares numbers"),
         ("agee > 5", "no declared bounds"),
         ("region > 'north'", "no order"),
         ("region == 'nord'", "not declared"),
@@ -97,6 +115,7 @@ STUDY: dict[str, Any] = {
     ("change", "said"),
     [
         ({"weights": "v"}, "has no declared bounds"),
+        ({"weights": "g"}, "Weights are numbers"),
         ({"weights": "y"}, "response's own column"),
         ({"where": "y > 1"}, "response's own column"),
         ({"weights": "w", "bounds": {"y": (-5, 5), "x": (0, 1), "w": (-1, 3)}}, "must not begin below 0"),

@@ -22,7 +22,7 @@ from dplinked.sums.partners import NEAR
 
 Floats = NDArray[np.float64]
 
-ALL = Sizes(1.0, 1.0, 1.0)  # rows that count whole
+ALL = Sizes(1.0, 1.0, 1.0, 1.0)  # rows that count whole
 INTERCEPT_WEIGHT = 0.85  # ι, relative to the size of an instrument
 _LARGE = 2.0  # deviations of ‖h‖² above its mean: a row of large norm, whose residuals are clipped at λ deviations
 _WORTH = 1.0  # noise of the equation, relative to its sampling error, up to which residuals are clipped further out
@@ -178,7 +178,7 @@ def expect_residuals(
     norm = math.sqrt(iota**2 + min(most, square + _LARGE * spread)) * counted.large
     clip = min(choose_clip(noise * norm / (math.sqrt(count) * typical), errors, closest), largest / deviation)
     squares = np.clip(square + spread * _EXAMPLES, 0.05 * square, most) if ratios.size else np.zeros(1)
-    widths = clip * norm / np.sqrt(iota**2 + squares) / counted.root
+    widths = clip * norm / np.sqrt(iota**2 + squares) / counted.usual
     weights = squares / squares.sum() if ratios.size else np.ones(1)
     within, beyond = slope_kept(widths), math.sqrt(1.0 + 2.0 * max(0.0, explained) / deviation**2)
     mean, core = float(within.mean()), float(within @ weights)
@@ -187,9 +187,9 @@ def expect_residuals(
     return Residuals(deviation, clip, norm, iota, kept, wrong, explained, ratios, counted.large)
 
 
-def counted_sizes(design: Design) -> Sizes:
-    """How much rows count that count at all, as far as public and released values tell."""
-    return ALL if design.counting is None else design.counting.size
+def counted_sizes(design: Design, present: float = 1.0) -> Sizes:
+    """How much rows count that count at all, a share `present` of all, as far as public and released values tell."""
+    return ALL if design.counting is None else design.counting.sizes(present)
 
 
 def choose_clip(noise: float, errors: str, closest: float = 1.0) -> float:

@@ -31,7 +31,7 @@ from dplinked.privacy.quantities.paper import paper_constants, paper_ngd_sensiti
 from dplinked.privacy.quantities.ranges import plan_ranges
 from dplinked.privacy.quantities.residual_scale import plan_residual_scale
 from dplinked.privacy.quantities.right_residuals import right_residuals_sensitivity
-from dplinked.privacy.spending import CLIPPING, CURVATURE, GRAM, MEAT, RANGES, VARIANCE
+from dplinked.privacy.spending import CLIPPING, CURVATURE, GRAM, MEAT, RANGES, VARIANCE, WEIGHTS
 from dplinked.study.descent import Descent
 from dplinked.study.design import Design
 from dplinked.study.instrument import MIDDLE, public_steps
@@ -161,9 +161,10 @@ def _second_stage(
     begin = first_share(first, exposure, count, mu)
     half = right_residuals_sensitivity(1.0, exposure) / (mu * math.sqrt(0.5))
     sized = counted_sizes(first)
-    total, squares = count * guess.subgroup * sized.mean, count * guess.subgroup * sized.root**2
+    total, squares = count * guess.subgroup * sized.mean, count * guess.subgroup * sized.square
     wide = widen_instrument(first, sizes, choose_width(half, squares))
     left = share + (VARIANCE - MEAT if study.intervals else 0.0) - begin - 2.0 * CLIPPING - GRAM[0]
+    left -= WEIGHTS if study.weights is not None else 0.0
     unit = right_residuals_sensitivity(1.0, exposure) / (mu * math.sqrt(left))
     deviation, ratios = math.sqrt(plain.sampling) * _EDGE, instrument_sizes(wide, sizes)
     largest = 4.0 * first.response.peak

@@ -16,6 +16,7 @@ RESIDUAL_SCALE = 0.03  # the size of residuals
 MEAT = 0.05  # the variance of the estimating equation
 VARIANCE = RESIDUAL_SCALE + MEAT  # all that intervals need
 CURVATURE = 0.2  # H beside a gradient descent, which finishes it
+WEIGHTS = 0.015  # how large weights are
 FIRST_STAGE = (0.05, 0.25)  # sums from which the second stage starts: least and most
 CLIPPING = 0.015  # the size of right links' residuals, before each step of the second stage
 GRAM = (0.05, 0.4)  # the slope of the second stage's equation: least and most

@@ -1,6 +1,6 @@
 """What a row counts: survey weights, and conditions that say which rows count at all. Public declarations over the regressors' side.
 
-A row counts ω, between 0 and 1: its weight over the largest that is declared, and 0 if the condition does not hold or a cell that either needs is missing.
+A row counts ω, between 0 and 1: its weight over the largest that is declared, and 0 if the condition does not hold or a cell that either needs is missing or, of a column with levels, none of these.
 ω is a function of the row's own cells, clipped to their bounds, so nobody else's cells change it.
 """
 
@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from dplinked.data.keys import key_text
 from dplinked.errors import StudyError, raise_alone, shown, suggest
-from dplinked.study.formula import Factor, Interval, evaluate, interval_of, parse_expression
+from dplinked.study.formula import Factor, Interval, evaluate, interval_of, parse_expression, raised
 
 Floats = NDArray[np.float64]
 Codes = NDArray[np.int32]
@@ -69,10 +69,11 @@ Condition = Comparison | HasLevel | Joined
 
 @dataclass(frozen=True)
 class Sizes:
-    """What rows count: on average, as a root mean square, and where it is large."""
+    """What rows count: on average, its mean square, on average over what counts, and in rows that most of the squares come from."""
 
     mean: float
-    root: float
+    square: float
+    usual: float
     large: float
 
 
@@ -88,8 +89,12 @@ class Counting:
         Which rows count at all.
     numeric, categorical
         Names of the columns that these need.
-    usual
-        Where weights usually lie, declared or released. It affects precision only.
+    typical
+        Where weights are guessed to lie, for plans.
+    moments
+        Released means of ω, ω² and ω⁴ over all rows.
+    power
+        Which power of ω rows count.
     """
 
     weight: str | None
@@ -97,24 +102,31 @@ class Counting:
     condition: Condition | None
     numeric: tuple[str, ...]
     categorical: tuple[str, ...]
-    usual: Interval | None = None
+    typical: Interval | None = None
+    moments: tuple[float, float, float] | None = None
+    power: int = 1
 
     @property
     def largest(self) -> float:
         """The largest weight; 1 without weights."""
         return 1.0 if self.weight is None else self.bounds[self.weight][1]
 
-    @property
-    def size(self) -> Sizes:
-        """How much rows that count at all are expected to count."""
+    def sizes(self, present: float = 1.0) -> Sizes:
+        """How much rows count that count at all, which are a share `present` of all: by released moments, or as it is guessed for plans."""
         if self.weight is None:
-            return Sizes(1.0, 1.0, 1.0)
+            return Sizes(1.0, 1.0, 1.0, 1.0)
+        if self.moments is not None:
+            mean, square, fourth = self.moments
+            return Sizes(
+                min(1.0, mean / present), min(1.0, square / present), square / mean, math.sqrt(fourth / square)
+            )
         low, high = self.bounds[self.weight]
-        low, high = (max(low, high / _SPREAD), high) if self.usual is None else self.usual
+        low, high = (max(low, high / _SPREAD), high) if self.typical is None else self.typical
         mean, spread = (low + high) / 2.0 / self.largest, (high - low) / 2.0 / self.largest
-        if self.usual is None:  # evenly spread on a logarithmic scale
+        if self.typical is None:  # evenly spread on a logarithmic scale
             mean, spread = math.sqrt(low * high) / self.largest, 0.5 * math.sqrt(low * high) / self.largest
-        return Sizes(mean, math.hypot(mean, spread), min(1.0, mean + 2.0 * spread))
+        square = mean**2 + spread**2
+        return Sizes(mean, square, square / mean, min(1.0, mean + 3.0 * spread))
 
     def factors(self, raw: Mapping[str, Floats], codes: Mapping[str, Codes]) -> Floats:
         """ω of some rows (k), from raw cells."""
@@ -125,7 +137,7 @@ class Counting:
             holds = holds & _holds(self.condition, cells, codes)
         if self.weight is None:
             return np.asarray(holds, np.float64)
-        return np.where(holds, cells[self.weight] / self.largest, 0.0)
+        return np.where(holds, raised(cells[self.weight] / self.largest, self.power), 0.0)
 
 
 def _holds(condition: Condition, cells: Mapping[str, Floats], codes: Mapping[str, Codes]) -> Bools:
@@ -173,10 +185,17 @@ def declare_counting(
 
 def counted_columns(weights: str | None, where: str | None, levels: Mapping[str, Any]) -> tuple[list[str], list[str]]:
     """The columns that weights and a condition name: numeric ones, and categorical ones, which have declared levels."""
+    if weights is not None and weights in levels:
+        raise StudyError(
+            f"The weights {shown(weights)} have levels. Weights are numbers: declare their bounds instead."
+        )
     names = [] if weights is None else [weights]
-    names += [] if where is None else [node.id for node in ast.walk(_tree(where)[0]) if isinstance(node, ast.Name)]
-    quoted = {} if where is None else _tree(where)[1]
-    names = list(dict.fromkeys(quoted.get(name, name) for name in names))
+    if where is not None:
+        tree, quoted = _tree(where)
+        called = {node.func for node in ast.walk(tree) if isinstance(node, ast.Call)}
+        named = [node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and node not in called]
+        names += [quoted.get(name, name) for name in named]
+    names = list(dict.fromkeys(names))
     return [name for name in names if name not in levels], [name for name in names if name in levels]
 
 
@@ -251,7 +270,10 @@ class _Reader:
             return self._has_level(name, op, left)
         if type(op) not in _SIGNS:
             raise self._fault()
-        return Comparison(self._number(left), _SIGNS[type(op)][0], self._number(right))
+        sides = self._number(left), self._number(right)
+        if not any(side.variables for side in sides):
+            raise StudyError(f"where={shown(self._text)} compares numbers with each other. {_ALLOWED}")
+        return Comparison(sides[0], _SIGNS[type(op)][0], sides[1])
 
     def _level_column(self, node: ast.expr) -> str | None:
         name = self._quoted.get(node.id, node.id) if isinstance(node, ast.Name) else None

@@ -28,6 +28,7 @@ from dplinked.study.scaling import ColumnScaling, Scaling
 Floats = NDArray[np.float64]
 Codes = NDArray[np.int32]
 
+NULL, UNDECLARED = -1, -2  # codes of cells that have no level
 CURVE_REACH = 5.0  # of η: a curve has most of its way within ± so much
 _ULP_ROOM = 1.0 + 1e-12  # room for the last digits of a norm computed in floating point
 
@@ -64,7 +65,7 @@ class Column:
     def present(self, raw: Mapping[str, Floats], codes: Mapping[str, Codes]) -> NDArray[np.bool_]:
         """In which rows no cell that this is made of is missing: null or not finite, or a null level."""
         numbers = (np.isfinite(raw[name]) for factor in self.numeric for name in factor.variables)
-        levels = (codes[name] >= 0 for name, _ in self.cell)
+        levels = (codes[name] != NULL for name, _ in self.cell)
         return np.asarray(np.logical_and.reduce([*numbers, *levels]), np.bool_)
 
     @cached_property
@@ -90,7 +91,7 @@ class Column:
 
 
 def _is_level(codes: Codes, level: int) -> NDArray[np.bool_]:
-    """Which rows have a level. Null cells, of code -1, count as the reference level, as undeclared ones do."""
+    """Which rows have a level. Null cells count as the reference level, and so do undeclared ones."""
     return codes == level if level else codes <= 0
 
 
@@ -259,23 +260,20 @@ class Design:
                     half_widths.append(column.peak)
         return replace(self, columns=tuple(columns), groups=tuple(groups), half_widths=tuple(half_widths))
 
-    def with_weight_column(self) -> Design:
-        """The design for looking where columns lie: the weights are one more, if there are any of which that is not known yet."""
-        counting = self.counting
-        if counting is None or counting.weight is None or counting.usual is not None:
-            return self
-        factor = Factor(counting.weight, (counting.weight,), ast.Name(id=counting.weight, ctx=ast.Load()))
-        column = _numeric_column((factor,), self.bounds, centre=True)
-        last = Group(len(self.columns), len(self.columns) + 1, column.peak, numeric=True)
-        widths = None if self.half_widths is None else (*self.half_widths, column.peak)
-        return replace(
-            self, columns=(*self.columns, column), groups=(*self.groups, last), half_widths=widths, counting=None
-        )
-
-    def counted_usually(self, usual: Interval) -> Design:
-        """The same design, of which it is known where weights usually lie."""
+    def weights_alone(self, power: int) -> Design:
+        """The design for summing a power of what rows count: no regressors."""
         assert self.counting is not None
-        return replace(self, counting=replace(self.counting, usual=usual))
+        used = {*self.counting.numeric, *self.counting.categorical, *self.response_variables}
+        return replace(
+            self,
+            columns=(),
+            groups=(),
+            intercept=True,
+            half_widths=None,
+            bounds={name: ends for name, ends in self.bounds.items() if name in used},
+            levels={name: listed for name, listed in self.levels.items() if name in used},
+            counting=replace(self.counting, power=power),
+        )
 
     def fill_middles(self, declared: Collection[str]) -> Design:
         """The same columns, missing cells of which count as the middles that the instrument is aimed at, unless a value was declared for them."""
@@ -396,7 +394,10 @@ def build_design(
     )
     middles = _typical_middles(design, typical or {}, intervals)
     if weights is not None and weights in (typical or {}):
-        design = design.counted_usually(_checked_typical(weights, typical or {}, intervals))
+        assert design.counting is not None
+        design = replace(
+            design, counting=replace(design.counting, typical=_checked_typical(weights, typical or {}, intervals))
+        )
     return design.centred(middles) if middles else design
 
 

@@ -184,6 +184,14 @@ class CurveSums(Private):
 
 
 @dataclass(frozen=True, repr=False)
+class WeightMoments(Private):
+    """Sums of what rows count, of its square and of its fourth power (3); `rows` is the number of rows, public."""
+
+    sums: Floats
+    rows: int
+
+
+@dataclass(frozen=True, repr=False)
 class RightLinks(Private):
     """Numbers of right links per group among `checked` links in all."""
 
@@ -363,6 +371,12 @@ class LinkedRows:
     def without_missing(self) -> LinkedRows:
         """The same rows for the second stage, missing cells dropped: see :meth:`Pass.without_missing`. Whether there are any is not known."""
         return replace(self, engine=self.engine.without_missing(), dropped=True)
+
+    def weight_moments(self) -> WeightMoments:
+        """How large what rows count is: sums of ω, ω² and ω⁴ of rows by themselves."""
+        passes = (self.engine.with_design(self.design.weights_alone(power)) for power in (1, 2, 4))
+        sums = [one.without_missing().own_rows().instrument_sums().known for one in passes]
+        return WeightMoments(np.array(sums), self.count)
 
     def own_gram(self) -> ClippedSums:
         """``h'X`` of rows by themselves, each times γ - o and the weight of its block where blocks are public.

@@ -34,6 +34,7 @@ from dplinked.study.design import build_design
 from dplinked.sums.engine import open_source
 from dplinked.sums.sql import dialect, duckdb, duckdb_engine, duckdb_files
 from dplinked.sums.sql import exact_sums as exact
+from dplinked.sums.types import ResidualClip
 from engine_sums import every_sum
 
 N = 301
@@ -152,6 +153,27 @@ def test_what_rows_count(engine: Open, linkage: Any, counted: dict[str, str]) ->
     assert_equal_sums(expected, all_sums(engine(table), "y ~ x", linkage, **counted))
     plain = all_sums(open_source(table), "y ~ x", linkage)
     assert np.abs(expected["complete own S"] - plain["complete own S"]).max() > 1e-3
+
+
+def test_rows_that_count_nothing_may_lie_anywhere_beside_a_matching_matrix(engine: Open) -> None:
+    """Their residuals are clipped as far out as any, and must still fit into sums."""
+    ids = pa.array(np.arange(N))
+    pairs = pa.table(
+        {
+            "row": pa.concat_arrays([ids, ids]),
+            "match": pa.concat_arrays([ids, ids.take(pa.array(np.roll(np.arange(N), 1)))]),
+            "probability": np.repeat([0.9, 0.1], N),
+        }
+    )
+    table, linkage = make_table(9).append_column("i", ids), dpl.Matching(pairs, id="i", accuracy_min=0.85)
+    unit = dpl.PrivacyUnit(linkage_change=0.0, displaced_links=0)
+    design = build_design("y ~ x", {**BOUNDS, "w": (0.0, 1e6)}, LEVELS, weights="w", where="x > 0.2")
+    clip = ResidualClip(np.zeros(2), 1e-4, 1.0, 4.0)
+    found = [
+        source.open(design, linkage, unit).without_missing().right_residuals(clip).vector
+        for source in (open_source(table), engine(table))
+    ]
+    np.testing.assert_allclose(*found, rtol=1e-6, atol=1e-12)
 
 
 def test_estimated_accuracies_are_raised(engine: Open) -> None:

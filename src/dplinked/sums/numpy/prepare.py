@@ -16,7 +16,7 @@ from dplinked.data.table import Rows
 from dplinked.errors import StudyError
 from dplinked.linkage import ELE, Exact, Linkage, Matching, PrivacyUnit
 from dplinked.linkage.matching import is_whole
-from dplinked.study.design import Design
+from dplinked.study.design import NULL, UNDECLARED, Design
 from dplinked.sums.blocks import check_others, check_weights, find_facts, weigh_blocks
 from dplinked.sums.partners import unlinking_terms
 from dplinked.sums.rounding import STRIP, TILE
@@ -290,10 +290,11 @@ def _ids(rows: Parts, name: str) -> Any:
 
 
 def _level_codes(rows: Rows, name: str, levels: tuple[Any, ...]) -> Codes:
-    """Number of each row's level, -1 for null cells; undeclared ones count as the reference level, the first."""
+    """Number of each row's level, and other numbers for null cells and undeclared ones, which count as the reference level, the first."""
     codes, texts = encode_part(rows.keys(name))
-    places = np.maximum(place_levels(texts, levels), 0)
-    places[texts.is_null().to_numpy(zero_copy_only=False)] = -1
+    places = place_levels(texts, levels)
+    places = np.where(places < 0, UNDECLARED, places).astype(places.dtype)
+    places[texts.is_null().to_numpy(zero_copy_only=False)] = NULL
     return places[codes]
 
 

@@ -205,6 +205,11 @@ class DesignColumns:
                 f"case when {self.engine.key(self.stored[name])} is null then 1 else 0 end" for name in self._codes
             )
             codes += "".join(f", {null} as {sql}_null" for null, sql in zip(nulls, self._codes.values(), strict=True))
+            if self.design.counting is not None:
+                codes += "".join(
+                    f", {self._declared(name)} as {self._codes[name]}_known"
+                    for name in self.design.counting.categorical
+                )
             kept += self._present()
         return f"select k{listed}{kept} from (select {k} as k{raw}{codes} from {self.source}) raw"
 
@@ -216,9 +221,11 @@ class DesignColumns:
         counted, zero = self.engine.double(1.0), self.engine.double(0.0)
         counting = self.design.counting
         if counting is not None and counting.condition is not None:
+            regressors += "".join(f" and {self._codes[name]}_known = 1" for name in counting.categorical)
             regressors += f" and {self._holds(counting.condition)}"
         if counting is not None and counting.weight is not None:
             counted = f"({self._number(counting.weight)}) / {self.engine.double(counting.largest)}"
+            counted = " * ".join([f"({counted})"] * counting.power)
         known = f", case when {regressors} then {counted} else {zero} end as e"
         return f"{known}, case when {response} then 1 else 0 end as answered"
 
@@ -242,17 +249,26 @@ class DesignColumns:
 
     def _code(self, name: str) -> str:
         """Number of a cell's level. Undeclared levels count as the reference level, the first."""
+        cases = "".join(f" when {test} then {i}" for i, test in self._level_tests(name).items() if i)
+        return f"case{cases} else 0 end" if cases else "0"
+
+    def _declared(self, name: str) -> str:
+        """Whether a cell has one of the declared levels: 1, else 0."""
+        tests = " or ".join(self._level_tests(name).values())
+        return f"case when {tests} then 1 else 0 end" if tests else "0"
+
+    def _level_tests(self, name: str) -> dict[int, str]:
+        """How a cell is told to have each level, by its number; levels that no cell of the column's type has are left out."""
         column = self.stored[name]
         cell = self.engine.key(column)
         literals = [self.engine.literal(column, str(level)) for level in self.design.levels[name]]
-        found = {i: [f"{cell} = {sql}"] for i, sql in enumerate(literals) if i and sql is not None}
+        found = {i: [f"{cell} = {sql}"] for i, sql in enumerate(literals) if sql is not None}
         if column.numeric:  # whatever type the column has, as place_levels does
             value = self.engine.number(column)
             for i, level in enumerate(level_numbers(self.design.levels[name])):
-                if i and math.isfinite(level):
+                if math.isfinite(level):
                     found.setdefault(i, []).append(f"{value} = {self.engine.double(level)}")
-        cases = "".join(f" when {' or '.join(tests)} then {i}" for i, tests in sorted(found.items()))
-        return f"case{cases} else 0 end" if cases else "0"
+        return {i: " or ".join(tests) for i, tests in sorted(found.items())}
 
     def _column(self, column: Column, log: int) -> str:
         """``(t - shift)/scale`` divided by ``2^log``. It is rounded as in NumPy, because a power of two changes no digit."""

@@ -83,7 +83,9 @@ def _row_terms(
     largest = 1.0 if clip.curve is None else float(clip.curve.largest)  # residual that counts whole
     match link_table:
         case PairTable():
-            widest, most = math.ldexp(largest * columns.widest(clip), -unit), LARGEST_ROW
+            # What a row counts comes later, and rows that count little are clipped as far out as any.
+            reach = columns.widest(clip) if columns.design.counting is None else clip.widest
+            widest, most = math.ldexp(largest * reach, -unit), LARGEST_ROW
             query = _meet_pairs(columns, link_table, clip, _clipped_rows(columns, rows, clip), widest)
         case OneBlock(o=0.0):
             query = (
