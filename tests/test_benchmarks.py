@@ -78,7 +78,7 @@ def test_small_benchmark(command: list[str], tmp_path: Path) -> None:
         ("estimand.py", "MISSED: x lognormal, y = 3 log(1 + x), exact: the mean estimate is"),
         ("symmetric.py", "MISSED: heteroscedastic, skewed: the intervals hold the slope in"),
         ("missing.py", "MISSED: households: x: intervals hold the slope in"),
-        ("outcomes.py", "MISSED: normal: the intervals hold"),
+        ("outcomes.py", "MISSED: normal: covers too little"),
     ],
     ids=[
         "more-noise-than-before",
