@@ -35,9 +35,9 @@ typedef struct {
 
 /* What types.py calls a ResidualClip, with the line's level and, for squares of rows, the norm that contributions are cut to; what the
  * whole numbers in a circle mean: middle + unit * number is a response; `reach`, the norm of a Whitening; and the curve that means follow: `events`,
- * `counts` up to so many, or neither. */
+ * `counts` up to so many, or neither; `factorial` is ln (counts - 1)!. */
 typedef struct {
-    double level, limit, intercept_weight, widest, norm, middle, unit, reach, events, counts, highest, steepest;
+    double level, limit, intercept_weight, widest, norm, middle, unit, reach, events, counts, highest, steepest, factorial;
 } Clip;
 
 /* Totals of blocks (blocks x width); what rounding lost of them, or NULL; and `run`, the sum of the latest rows of `block`, which is not
@@ -185,7 +185,6 @@ INLINE void follow_curve(double *restrict line, double *restrict slope, const Cl
 {
     double eta[CHUNK], none[CHUNK], last[CHUNK], below[CHUNK];
     const double most = c->events ? 1.0 : c->counts, steepest = c->steepest, highest = c->highest, sign = c->events ? -1.0 : 1.0;
-    const double fewer = most - 1.0, choices = c->events ? 0.0 : lgamma(most);
     for (int64_t i = 0; i < rows; i++) {
         const double low = line[i] < LEAST_ETA ? LEAST_ETA : line[i];
         last[i] = low > highest ? highest : low;
@@ -205,7 +204,7 @@ INLINE void follow_curve(double *restrict line, double *restrict slope, const Cl
         none[i] = c->events ? 1.0 / (1.0 + eta[i]) : -eta[i];
     if (!c->events) {
         for (int64_t i = 0; i < rows; i++) {
-            const double log = fewer * last[i] - eta[i] - choices;
+            const double log = (most - 1.0) * last[i] - eta[i] - c->factorial;
             last[i] = log < -700.0 ? -700.0 : log;
         }
         exponentiate(none, rows);

@@ -388,10 +388,11 @@ def _check(done: int) -> None:
 
 
 def _curve(curve: Curve | None) -> tuple[float, ...]:
-    """The curve as kernel.c has it in a Clip: whether it is that of events, the largest count, and the ends of η and of slopes."""
+    """The curve as kernel.c has it in a Clip: whether it is that of events, the largest count, the ends of η and of slopes, and a logarithm that it needs of the count."""
     if curve is None:
-        return 0.0, 0.0, 0.0, 0.0
-    return float(not curve.counts), float(curve.largest * curve.counts), curve.highest, curve.steepest
+        return 0.0, 0.0, 0.0, 0.0, 0.0
+    largest = float(curve.largest * curve.counts)
+    return float(not curve.counts), largest, curve.highest, curve.steepest, math.lgamma(curve.largest)
 
 
 def _scaling(design: Design, place: int) -> tuple[float, ...]:
