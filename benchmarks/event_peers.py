@@ -51,7 +51,7 @@ from sections import write_results
 
 BARE = "maximum likelihood"
 KINDS = ("even d=3", "normal d=5", "narrow d=3", "skewed d=3", "5 % normal d=3", "correlated d=4")
-SIZES, EPSILONS = (5_000, 20_000, 50_000), (0.5, 1.0, 4.0)
+SIZES, EPSILONS = (5_000, 20_000), (0.5, 1.0, 4.0)
 SETS, DRAWS = 12, 3
 ENOUGH = 0.75, 0.75  # of the cells: near the best untuned rival, and near the best tuned one
 

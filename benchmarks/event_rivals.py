@@ -2,7 +2,8 @@
 
 - Objective perturbation: Kifer, Smith and Thakurta (2012), "Private convex empirical risk minimization and high-dimensional regression", Algorithm 1 with Gaussian noise;
   and Chaudhuri, Monteleoni and Sarwate (2011), "Differentially private empirical risk minimization", Algorithm 2, pure ε.
-- diffprivlib: what LogisticRegression of 0.6.6 computes with its default C = 1; the package itself needs an older scikit-learn. It is pure ε.
+- diffprivlib: what LogisticRegression of 0.6.6 computes with its default C = 1; the package itself needs an older scikit-learn. It claims pure ε, with the norm of rows in a place
+  where scaling them to norm 1, as its theorem asks, would have the square: it is spared that here.
 - DP-GD: gradient descent on all rows, whose gradients are clipped row by row, averaged over its last half.
 """
 
