@@ -123,7 +123,7 @@ bench-missing: $(READY)
 bench-outcomes: $(READY)
 	$(BIN)/python benchmarks/outcomes.py --out benchmarks/results
 	$(BIN)/python benchmarks/event_peers.py --out benchmarks/results
-	$(BIN)/python benchmarks/engines.py curves --rows 10000000 --out benchmarks/results/engines.md
+	$(BIN)/python benchmarks/engines.py curves $(if $(FOLDER),--folder $(FOLDER))
 
 # What declaring symmetric errors does.
 bench-symmetric: $(READY)

@@ -29,7 +29,9 @@ Codes = NDArray[np.int32]
 
 CURVE_REACH = 5.0  # of η: a curve has most of its way within ± so much
 _ULP_ROOM = 1.0 + 1e-12  # room for the last digits of a norm computed in floating point
-_LEAST_LOG = -700.0  # smaller numbers than those of this logarithm have fewer digits, and the kernel does not take theirs
+_LEAST_LOG = (
+    -700.0
+)  # smaller numbers than those of this logarithm have fewer digits, and the kernel does not take theirs
 
 
 @dataclass(frozen=True)

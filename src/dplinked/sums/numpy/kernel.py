@@ -100,9 +100,7 @@ class _Columns:
         columns = (*self.design.columns, self.design.response)
         made = iter(self._made(tile))
         sources = [column.plain or column.logged for column in columns]
-        return [
-            next(made) if name is None else np.require(tile.raw[name], np.float64, ["C", "A"]) for name in sources
-        ]
+        return [next(made) if name is None else np.require(tile.raw[name], np.float64, ["C", "A"]) for name in sources]
 
     def _made(self, tile: Piece) -> Floats:
         """The columns that are computed from others (some×rows), a strip at a time, so that what is on the way to them stays in the cache."""
