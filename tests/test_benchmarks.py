@@ -41,6 +41,7 @@ NEEDS_HISTORY = pytest.mark.skipif(
         ["missing.py", "--quick"],
         ["outcomes.py", "--quick"],
         ["event_peers.py", "--quick"],
+        ["surveys.py", "--quick"],
         ["audits.py", "--quick"],
         ["linking.py", "accuracy", "--quick"],
         ["linking.py", "quality", "--quick"],
@@ -81,6 +82,7 @@ def test_small_benchmark(command: list[str], tmp_path: Path) -> None:
         ("missing.py", "MISSED: households: x: intervals hold the slope in"),
         ("outcomes.py", "MISSED: normal: covers too little"),
         ("event_peers.py", "MISSED: at most 1.05 of the best untuned rival's median error: 0 of 2 cells"),
+        ("surveys.py", "MISSED: informative, ε = 8: intervals hold the slopes in"),
     ],
     ids=[
         "more-noise-than-before",
@@ -90,6 +92,7 @@ def test_small_benchmark(command: list[str], tmp_path: Path) -> None:
         "filled-cells",
         "wrong-links-taken-for-right",
         "more-noise-than-rivals-of-events",
+        "weights-left-out",
     ],
 )
 def test_small_control(benchmark: str, found: str, tmp_path: Path) -> None:

@@ -95,12 +95,19 @@ class _Columns:
         """Address of numbers to work with."""
         return self._workspace.ctypes.data
 
-    def cells(self, tile: Piece) -> list[Floats]:
-        """The columns of a tile, the response last. Those that are computed from others come from NumPy, scaled already; NaN where a cell is missing, if rows are dropped for that."""
+    def cells(self, tile: Piece) -> list[Floats | None]:
+        """The columns of a tile, then the response, and last what rows count, if they do not all count the same and missing ones are dropped.
+
+        Columns that are computed from others come from NumPy, scaled already; NaN where a cell is missing, if rows are dropped for that.
+        """
         columns = (*self.design.columns, self.design.response)
         made = iter(self._made(tile))
         sources = [column.plain or column.logged for column in columns]
-        return [next(made) if name is None else np.require(tile.raw[name], np.float64, ["C", "A"]) for name in sources]
+        counting = self.design.counting if self.dropped else None
+        return [
+            *(next(made) if name is None else np.require(tile.raw[name], np.float64, ["C", "A"]) for name in sources),
+            None if counting is None else counting.factors(tile.raw, tile.levels),
+        ]
 
     def _made(self, tile: Piece) -> Floats:
         """The columns that are computed from others (some×rows), a strip at a time, so that what is on the way to them stays in the cache."""
@@ -360,8 +367,8 @@ def _address(array: NDArray[Any] | None) -> int | None:
     return None if array is None else array.ctypes.data
 
 
-def _pointers(arrays: list[Floats]) -> Any:
-    """Where several arrays are. It does not keep them alive."""
+def _pointers(arrays: list[Floats | None]) -> Any:
+    """Where several arrays are, or None. It does not keep them alive."""
     return (ctypes.c_void_p * len(arrays))(*map(_address, arrays))
 
 
