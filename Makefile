@@ -119,9 +119,11 @@ bench-estimand: $(READY)
 bench-missing: $(READY)
 	$(BIN)/python benchmarks/missing.py --out benchmarks/results
 
-# Events and counts beside Chambers' estimator without privacy, and coverage of their intervals.
+# Events and counts: beside Chambers' estimator without privacy, coverage of their intervals, private logistic regression by others, and what a step costs.
 bench-outcomes: $(READY)
 	$(BIN)/python benchmarks/outcomes.py --out benchmarks/results
+	$(BIN)/python benchmarks/event_peers.py --out benchmarks/results
+	$(BIN)/python benchmarks/engines.py curves $(if $(FOLDER),--folder $(FOLDER))
 
 # Coverage of intervals with survey weights and in subgroups.
 bench-surveys: $(READY)

@@ -177,16 +177,17 @@ def load_bundled(name: str) -> DataSet:
     return DataSet(X, y, 1.0, target, intercept=True)
 
 
-def declare_study(data: DataSet, epsilon: float) -> tuple[Study, dict[str, Floats]]:
-    """The study for `dpl.fit` and its columns. The data are scaled by public bounds already."""
+def declare_study(data: DataSet, epsilon: float, **settings: Any) -> tuple[Study, dict[str, Floats]]:
+    """The study for `dpl.fit`, with further settings, and its columns. The data are scaled by public bounds already."""
     names = [f"x{k + 1}" for k in range(data.X.shape[1])]
     R = data.response_bound
     study = Study(
         formula=f"y ~ {'' if data.intercept else '0 + '}{' + '.join(names)}",
-        bounds={**dict.fromkeys(names, (-1.0, 1.0)), "y": (-R, R)},
+        bounds={**dict.fromkeys(names, (-1.0, 1.0)), **({} if "levels" in settings else {"y": (-R, R)})},
         epsilon=epsilon,
         delta=DELTA,
         linkage=Exact(),
+        **settings,
     )
     columns = {name: np.ascontiguousarray(data.X[:, k]) for k, name in enumerate(names)}
     return study, {**columns, "y": data.y}
@@ -209,10 +210,17 @@ def draw_ours(
     Noise is NumPy's, of the same scales as the exact sampler's, which is slower; `noisier` multiplies it.
     """
     study, columns = declare_study(data, epsilon)
+    return draw_releases(replace(study, intervals=intervals), columns, draws, rng, noisier)
+
+
+def draw_releases(
+    study: Study, columns: dict[str, Floats], draws: int, rng: np.random.Generator, noisier: float
+) -> tuple[Floats, NDArray[np.bool_]]:
+    """Coefficients of releases of a study, and which of them each calls identified (draws×p each)."""
     noise.add_gaussian = lambda values, scale: (
         np.asarray(values, float) + noisier * np.asarray(scale) * rng.normal(size=np.shape(values))
     )
-    releases = [fit_study(replace(study, intervals=intervals), columns) for _ in range(draws)]
+    releases = [fit_study(study, columns) for _ in range(draws)]
     coefficients = np.array([list(release.coef.values()) for release in releases])
     return coefficients, np.array([list(release.identified.values()) for release in releases])
 

@@ -260,46 +260,65 @@ def run_one(job: tuple[Cell, int]) -> dict[str, Any]:
     return out
 
 
-def judge(cell: Cell, runs: list[dict[str, Any]], cells: int) -> dict[str, Any]:
-    """Coverage, lengths and verdict of a cell, slopes pooled (tests count runs, as slopes of a run hang together)."""
+def describe_runs(runs: list[dict[str, Any]]) -> dict[str, Any]:
+    """Coverage and lengths of a cell's intervals, slopes pooled; lengths beside those from the true spread of the estimates."""
     truth = np.array([run["truth"] for run in runs])
     estimate = np.array([run["estimate"] for run in runs])
-    row: dict[str, Any] = asdict(cell) | {"runs": len(runs), "routes": "/".join(sorted({run["route"] for run in runs}))}
-    failures = []
+    row: dict[str, Any] = {"runs": len(runs), "routes": "/".join(sorted({run["route"] for run in runs}))}
     for name in ("95", "80", "wald"):
         low, high = np.array([run[name] for run in runs]).transpose(2, 0, 1)
         row[f"coverage_{name}"] = float(((low <= truth) & (truth <= high)).mean())
         row[f"length_{name}"] = float(np.median(high - low))
         row[f"unbounded_{name}"] = float((~np.isfinite(high - low)).mean())
-    middle = np.median(estimate, axis=0)
     robust = stats.median_abs_deviation(estimate, axis=0, scale="normal")
-    row["bias"] = float(np.mean(np.abs(middle - truth[0]) / robust))
+    row["bias"] = float(np.mean(np.abs(np.median(estimate, axis=0) - truth[0]) / robust))
     row["true_length"] = float(np.mean(2 * 1.96 * robust))
     row["length_ratio"] = float(
         np.median([(np.array(run["95"])[:, 1] - np.array(run["95"])[:, 0]) / (2 * 1.96 * robust) for run in runs])
     )
     row["se_ratio"] = float(np.median([np.array(run["std_err"]) / robust for run in runs]))
-    alpha = 0.01 / (3 * cells)
-    hits95, hits80 = (row[f"coverage_{name}"] * len(runs) for name in ("95", "80"))
-    if stats.binom.cdf(round(hits95), len(runs), 0.93) < alpha:
+    row["identified"] = bool((1.96 * robust <= np.array(runs[0]["range"])).all())
+    return row
+
+
+def list_failures(row: dict[str, Any], cells: int) -> list[str]:
+    """What a cell's coverage misses (tests count runs, as slopes of a run hang together)."""
+    failures, alpha, runs = [], 0.01 / (3 * cells), row["runs"]
+    hits95, hits80 = (row[f"coverage_{name}"] * runs for name in ("95", "80"))
+    if stats.binom.cdf(round(hits95), runs, 0.93) < alpha:
         failures.append("covers too little")
-    if stats.binom.sf(round(hits95) - 1, len(runs), 0.985) < alpha:
+    if stats.binom.sf(round(hits95) - 1, runs, 0.985) < alpha:
         failures.append("covers too much")
-    if stats.binom.cdf(round(hits80), len(runs), 0.77) < alpha:
+    if stats.binom.cdf(round(hits80), runs, 0.77) < alpha:
         failures.append("covers too little at 80 %")
-    room = 2.0 * 1.16 / math.sqrt(len(runs))  # the spread is itself an estimate
-    if cell.calibration == "paper":
-        low, high = SE_RATIOS[cell.method]
-        clear = (
-            row["unbounded_95"] == 0.0
-        )  # Algorithm 2's estimate has no variance, and hardly a spread, where its matrix is not
-        if clear and not low * (1.0 - room) <= row["se_ratio"] <= high * (1.0 + room):
-            failures.append("standard errors off")
-    elif row["length_ratio"] > 1.25 * (1.0 + room):
+    return failures
+
+
+def list_length_failures(row: dict[str, Any]) -> list[str]:
+    """What a cell's lengths miss."""
+    failures = []
+    if row["length_ratio"] > 1.25 * (1.0 + _spread_room(row)):
         failures.append("too long")
-    inside = bool((1.96 * robust <= np.array(runs[0]["range"])).all())
-    if inside and row["unbounded_95"] > 0.005 and cell.calibration == "tight":
+    if row["identified"] and row["unbounded_95"] > 0.005:
         failures.append("unbounded where identified")
+    return failures
+
+
+def _spread_room(row: dict[str, Any]) -> float:
+    """Room for the spread, which is itself an estimate."""
+    return 2.0 * 1.16 / math.sqrt(row["runs"])
+
+
+def judge(cell: Cell, runs: list[dict[str, Any]], cells: int) -> dict[str, Any]:
+    """Coverage, lengths and verdict of a cell."""
+    row = asdict(cell) | describe_runs(runs)
+    failures = list_failures(row, cells)
+    if cell.calibration == "tight":
+        failures += list_length_failures(row)
+    elif row["unbounded_95"] == 0.0:  # Algorithm 2's estimate has hardly a spread where its matrix is not clear
+        low, high = SE_RATIOS[cell.method]
+        if not low * (1.0 - _spread_room(row)) <= row["se_ratio"] <= high * (1.0 + _spread_room(row)):
+            failures.append("standard errors off")
     row["verdict"] = "reported" if cell.off or cell.reported else ("; ".join(failures) or "holds")
     return row
 

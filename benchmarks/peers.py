@@ -62,7 +62,7 @@ MUCH = 40.0  # what the control multiplies our noise by
 MOST_BEHIND, ENOUGH_CELLS = 1.05, 0.9  # of the best rival that needs no tuning, in so many of the cells
 MOST_BEHIND_TUNED, ENOUGH_TUNED = 1.5, 0.5  # of the best that an oracle tuned
 
-OURS, WITH_INTERVALS = "ours", "ours, with intervals"
+OURS, WITH_INTERVALS, BARE = "ours", "ours, with intervals", "least squares"
 Draw = Callable[..., Floats]
 
 UNTUNED: dict[str, Draw] = {
@@ -214,16 +214,29 @@ def run_cell(cell: Cell, sets: int, draws: int, noisier: float) -> dict[str, Any
         OURS: partial(fit_ours, noisier=noisier),
         WITH_INTERVALS: partial(fit_ours, intervals=True, noisier=noisier),
     }
-    errors: dict[str, list[Floats]] = {name: [] for name in ("least squares", *methods)}
+    found = collect_errors(cell, methods, lambda number: draw_data(cell, number), (BARE, least_squares), sets, draws)
+    return {**found, "d": first.X.shape[1], "rows": len(first.y), "seconds": time.perf_counter() - started}
+
+
+def collect_errors(
+    cell: Cell,
+    methods: dict[str, Draw],
+    draw_set: Callable[[int], DataSet],
+    bare: tuple[str, Callable[[DataSet], Floats]],
+    sets: int,
+    draws: int,
+) -> dict[str, Any]:
+    """Median and root mean square errors of all methods on data sets of a cell; `bare` has no privacy."""
+    errors: dict[str, list[Floats]] = {name: [] for name in (bare[0], *methods)}
     for number in range(sets):
-        data, rng = draw_data(cell, number), np.random.default_rng([number, 3])
-        errors["least squares"].append(slopes_error(data, least_squares(data)))
+        data, rng = draw_set(number), np.random.default_rng([number, 3])
+        errors[bare[0]].append(slopes_error(data, bare[1](data)))
         for name, draw in methods.items():
             errors[name].append(slopes_error(data, draw(data, cell.epsilon, DELTA, draws, rng)))
     pooled = {name: np.concatenate(found) for name, found in errors.items()}
     medians = {name: float(np.median(found)) for name, found in pooled.items()}
     squares = {name: float(np.sqrt((found**2).mean())) for name, found in pooled.items()}
-    return {"cell": cell, "d": first.X.shape[1], "rows": len(first.y), "medians": medians, "rmse": squares, "seconds": time.perf_counter() - started}  # fmt: skip
+    return {"cell": cell, "medians": medians, "rmse": squares}
 
 
 def check_rivals() -> list[str]:
@@ -247,24 +260,31 @@ def best_of(errors: dict[str, float], names: Sequence[str]) -> tuple[str, float]
     return name, errors[name]
 
 
-def compare(found: dict[str, Any]) -> dict[str, Any]:
-    """One row: errors by method, and ours relative to the best rivals."""
+def compare(
+    found: dict[str, Any],
+    untuned: Sequence[str] = tuple(UNTUNED),
+    tuned: Sequence[str] = tuple(TUNED),
+    bare: str = BARE,
+) -> dict[str, Any]:
+    """One row: errors by method, and ours relative to the best rivals; `bare` has no privacy."""
     cell, medians, squares = found["cell"], found["medians"], found["rmse"]
     row: dict[str, Any] = {"data": cell.kind, "n": found["rows"], "d": found["d"], "epsilon": cell.epsilon}
-    for kind, names in (("untuned", list(UNTUNED)), ("tuned", [name for name in TUNED if name != SCALED])):
+    for kind, names in (("untuned", untuned), ("tuned", [name for name in tuned if name != SCALED])):
         row[f"best {kind}"], error = best_of(medians, names)
         row[f"ours/{kind}"] = medians[OURS] / error
         row[f"ours/{kind} rmse"] = squares[OURS] / best_of(squares, names)[1]
-    for name in ("least squares", OURS, WITH_INTERVALS, *UNTUNED, *TUNED):
+    for name in (bare, OURS, WITH_INTERVALS, *untuned, *tuned):
         row[name] = medians.get(name, math.nan)
         row[f"{name} rmse"] = squares.get(name, math.nan)
     return row
 
 
-def judge(rows: Sequence[dict[str, Any]], few: bool) -> tuple[list[str], list[str]]:
+def judge(
+    rows: Sequence[dict[str, Any]], few: bool, shares: tuple[float, float] = (ENOUGH_CELLS, ENOUGH_TUNED)
+) -> tuple[list[str], list[str]]:
     """What was found about each criterion, and the criteria that were missed; a few cells do not tell how often an oracle is too far ahead."""
     found, missed = [], []
-    for kind, most, enough in (("untuned", MOST_BEHIND, ENOUGH_CELLS), ("tuned", MOST_BEHIND_TUNED, ENOUGH_TUNED)):
+    for kind, most, enough in (("untuned", MOST_BEHIND, shares[0]), ("tuned", MOST_BEHIND_TUNED, shares[1])):
         ratios = np.array([row[f"ours/{kind}"] for row in rows])
         near = int((ratios <= most).sum())
         line = (
@@ -278,17 +298,24 @@ def judge(rows: Sequence[dict[str, Any]], few: bool) -> tuple[list[str], list[st
 
 
 def write_report(
-    rows: Sequence[dict[str, Any]], found: Sequence[str], missed: Sequence[str], notes: Sequence[str]
+    rows: Sequence[dict[str, Any]],
+    found: Sequence[str],
+    missed: Sequence[str],
+    notes: Sequence[str],
+    title: str = "Peers at perfect linkage",
+    about: str = __doc__,
 ) -> str:
     """The readable report."""
-    methods = ("least squares", OURS, WITH_INTERVALS, *UNTUNED, *TUNED)
+    methods = [
+        name.removesuffix(" rmse") for name in rows[0] if name.endswith(" rmse") and not name.startswith("ours/")
+    ]
     header = ["data", "n", "d", "ε", *methods, "ours / best untuned (RMSE)", "ours / best tuned (RMSE)"]
     lines = [
-        "# Peers at perfect linkage",
+        f"# {title}",
         "",
         describe_machine("dplinked", "numpy", "scipy", "scikit-learn"),
         "",
-        *[" ".join(part.split()) + "\n" for part in __doc__.split("\n\n")[-2:]],
+        *[" ".join(part.split()) + "\n" for part in about.split("\n\n")[-2:]],
         *[f"- {note}" for note in notes],
         "",
         "Median errors:",

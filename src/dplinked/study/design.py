@@ -31,6 +31,9 @@ Codes = NDArray[np.int32]
 NULL, UNDECLARED = -1, -2  # codes of cells that have no level
 CURVE_REACH = 5.0  # of η: a curve has most of its way within ± so much
 _ULP_ROOM = 1.0 + 1e-12  # room for the last digits of a norm computed in floating point
+_LEAST_LOG = (
+    -700.0
+)  # smaller numbers than those of this logarithm have fewer digits, and the kernel does not take theirs
 
 
 @dataclass(frozen=True)
@@ -73,6 +76,15 @@ class Column:
         """Name of the data column that this is, if it is one, scaled."""
         tree = self.numeric[0].tree if len(self.numeric) == 1 and not self.cell else None
         return tree.id if isinstance(tree, ast.Name) else None
+
+    @cached_property
+    def logged(self) -> str | None:
+        """Name of the data column whose logarithm this is, if it is one, scaled."""
+        tree = self.numeric[0].tree if len(self.numeric) == 1 and not self.cell else None
+        match tree:
+            case ast.Call(func=ast.Name(id="log"), args=[ast.Name(id=name)]) if self.interval[0] > _LEAST_LOG:
+                return name
+        return None
 
     def _evaluate(self, numbers: Mapping[str, Floats], codes: Mapping[str, Codes]) -> Floats:
         if not self.numeric:
@@ -175,10 +187,11 @@ class Design:
         return math.sqrt(sum(squares)) * _ULP_ROOM
 
     def numbers(self, raw: Mapping[str, Floats]) -> dict[str, Floats]:
-        """Clip raw cells to their bounds; null and non-finite cells get the declared fill value."""
+        """Clip raw cells, of some columns or all, to their bounds; null and non-finite cells get the declared fill value."""
         clipped = {}
         for name, (low, high) in self.bounds.items():
-            values = raw[name]
+            if (values := raw.get(name)) is None:
+                continue
             inside = not values.size or (np.minimum.reduce(values) >= low and np.maximum.reduce(values) <= high)
             if not inside:  # NaN fails both
                 values = np.clip(np.where(np.isfinite(values), values, self.fill[name]), low, high)

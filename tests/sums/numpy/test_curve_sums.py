@@ -162,7 +162,7 @@ def test_level_lines_bound_residuals_more_closely() -> None:
     assert rows.right_residuals(exposed).limit == pytest.approx(0.9 * 6.0)
 
 
-@pytest.mark.parametrize("largest", [None, 1, 7, 300])
+@pytest.mark.parametrize("largest", [None, 1, 2, 5, 6, 7, 8, 300])
 def test_kernels_means_are_those_of_the_curve(largest: int | None) -> None:
     """Row by row, from one end of η to the other and beyond."""
     assert kernel.KERNEL is not None

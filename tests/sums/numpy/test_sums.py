@@ -233,16 +233,27 @@ def test_the_kernel_does_what_numpy_does(data: st.DataObject) -> None:
     n = data.draw(st.sampled_from([1, 2, 255, 256, 257, 600]))
     rng = np.random.default_rng(data.draw(st.integers(0, 10**6)))
     wild = lambda: np.where(rng.random(n) < 0.2, rng.choice(WILD, n), rng.uniform(-2, 3, n))  # noqa: E731
-    cells = {name: wild() for name in ("x", "w", "y")} | {"g": rng.choice(["a", "b", "c"], n)}
+    cells = {name: wild() for name in ("x", "w", "v", "y")} | {"g": rng.choice(["a", "b", "c"], n)}
     cells["k"] = np.sort(rng.integers(0, data.draw(st.integers(1, 2 * n)), n))
     if data.draw(st.booleans()):
         rng.shuffle(cells["k"])
     formula = data.draw(
-        st.sampled_from(["y ~ x + w", "y ~ 0 + w", "y ~ x * C(g)", "y ~ np.log(w + 1) + C(g)", "y ~ 1"])
+        st.sampled_from(
+            [
+                "y ~ x + w",
+                "y ~ 0 + w",
+                "y ~ x * C(g)",
+                "y ~ np.log(w + 1) + C(g)",
+                "y ~ 1",
+                "np.log(v) ~ x",
+                "y ~ np.log(v)",
+            ]
+        )
     )
     typical = data.draw(st.sampled_from([None, {"x": (-0.4, 0.2)}])) if "x" in formula else None
     levels = {"g": ["a", "b"]} if "g" in formula else None
-    named = {name: bounds for name, bounds in BOUNDS.items() if name in formula}
+    known = BOUNDS | {"v": data.draw(st.sampled_from([(0.1, 2.0), (1e-300, 1e300), (1e-320, 1.0)]))}
+    named = {name: bounds for name, bounds in known.items() if name in formula}
     design = build_design(formula.replace("np.", ""), named, levels, typical)
     linkage = data.draw(st.sampled_from([dpl.Exact(), dpl.ELE(0.9), dpl.ELE(0.95, block="k")]))
     estimated = dpl.PrivacyUnit(moves_block=True)  # small blocks may be less accurate than chance

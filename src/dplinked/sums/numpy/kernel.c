@@ -27,16 +27,17 @@
 #define INLINE static inline
 #endif
 
-/* x = (clip(cell) - shift) / scale and h = clip(x / half, -1, 1), or h = x where half is NaN. */
+/* x = (clip(cell) - shift) / scale and h = clip(x / half, -1, 1), or h = x where half is NaN. Unless `lowest` is NaN, the logarithm of the clipped cell, itself clipped to
+ * between that and `highest`, takes its place. */
 typedef struct {
-    double low, high, fill, shift, scale, half;
+    double low, high, fill, shift, scale, half, lowest, highest;
 } Scaling;
 
 /* What types.py calls a ResidualClip, with the line's level and, for squares of rows, the norm that contributions are cut to; what the
  * whole numbers in a circle mean: middle + unit * number is a response; `reach`, the norm of a Whitening; and the curve that means follow: `events`,
- * `counts` up to so many, or neither. */
+ * `counts` up to so many, or neither; `factorial` is ln (counts - 1)!. */
 typedef struct {
-    double level, limit, intercept_weight, widest, norm, middle, unit, reach, events, counts, highest, steepest;
+    double level, limit, intercept_weight, widest, norm, middle, unit, reach, events, counts, highest, steepest, factorial;
 } Clip;
 
 /* Totals of blocks (blocks x width); what rounding lost of them, or NULL; and `run`, the sum of the latest rows of `block`, which is not
@@ -46,14 +47,47 @@ typedef struct {
     int64_t width, block, counted;
 } Totals;
 
+/* ln x of normal numbers above 0, to the last digits, so that the compiler can do several at once: x = 2^k m with m near 1, and
+ * ln m = 2 (f + f^3/3 + f^5/5 + ...) with f = (m - 1) / (m + 1). */
+INLINE void take_logarithms(double *restrict x, int64_t rows)
+{
+    const uint64_t root = 0x3fe6a09e667f3bcd, one = 0x3ff0000000000000, whole = 0x4330000000000000, mantissa = 0x000fffffffffffff;
+    const double high = 0x1.62e42fee00000p-1, low = 1.9082149292705877e-10;
+    double power[CHUNK];
+    uint64_t bits[CHUNK], powers[CHUNK];
+    memcpy(bits, x, rows * sizeof(double));
+    for (int64_t i = 0; i < rows; i++) {
+        const uint64_t moved = bits[i] + (one - root);
+        powers[i] = (moved >> 52) | whole;
+        bits[i] = (moved & mantissa) + root;
+    }
+    memcpy(power, powers, rows * sizeof(double));
+    memcpy(x, bits, rows * sizeof(double));
+    for (int64_t i = 0; i < rows; i++) {
+        const double f = (x[i] - 1.0) / (x[i] + 1.0), square = f * f, k = power[i] - (0x1p52 + 1023.0);
+        double sum = 1.0 / 23.0;
+        for (int j = 21; j > 1; j -= 2)
+            sum = sum * square + 1.0 / j;
+        x[i] = k * high + (2.0 * f + (2.0 * f * square * sum + k * low));
+    }
+}
+
 INLINE void scale_cells(const double *restrict cells, const Scaling *s, int64_t rows, double *restrict x)
 {
-    const double low = s->low, high = s->high, fill = s->fill, shift = s->shift, scale = s->scale;
+    const int logged = !isnan(s->lowest);
+    const double low = s->low, high = s->high, fill = s->fill, shift = logged ? 0.0 : s->shift, scale = s->scale;
     for (int64_t i = 0; i < rows; i++) {
         double value = fabs(cells[i]) <= DBL_MAX ? cells[i] : fill;
         value = value < low ? low : value;
         value = value > high ? high : value;
         x[i] = value - shift;
+    }
+    if (logged) {
+        take_logarithms(x, rows);
+        for (int64_t i = 0; i < rows; i++) {
+            const double value = x[i] < s->lowest ? s->lowest : x[i];
+            x[i] = (value > s->highest ? s->highest : value) - s->shift;
+        }
     }
     if (scale != 1.0)
         for (int64_t i = 0; i < rows; i++)
@@ -152,32 +186,41 @@ INLINE void exponentiate(double *restrict x, int64_t rows)
     memcpy(x, bits, rows * sizeof(double));
 }
 
-/* Turn a line into a curve's means and, where they are asked for, its slopes, as family.py has them. */
+/* Turn a line into a curve's means and, where they are asked for, its slopes, as family.py has them. Of counts: if P is the chance of fewer than L by Poisson's law, and
+ * p that of L - 1, the mean is L (1 - P) + rate (P - p), and its slope rate * P. */
 INLINE void follow_curve(double *restrict line, double *restrict slope, const Clip *c, int64_t rows)
 {
-    double eta[CHUNK], below[CHUNK];
+    double eta[CHUNK], none[CHUNK], last[CHUNK], below[CHUNK];
     const double most = c->events ? 1.0 : c->counts, steepest = c->steepest, highest = c->highest, sign = c->events ? -1.0 : 1.0;
     for (int64_t i = 0; i < rows; i++) {
         const double low = line[i] < LEAST_ETA ? LEAST_ETA : line[i];
-        eta[i] = sign * (low > highest ? highest : low);
-        line[i] = below[i] = 0.0;
+        last[i] = low > highest ? highest : low;
+        eta[i] = sign * last[i];
+        below[i] = 1.0;
     }
     exponentiate(eta, rows);
-    for (int64_t k = (int64_t)c->counts - 1; k > 0; k--) {
-        const double missing = c->counts - (double)k, step = 1.0 / (double)k;
+    for (double k = 4.0 * ceil((c->counts - 1.0) / 4.0); k > 0.0; k -= 4.0) { /* Horner's rule, four terms at a time; there are none from L on */
+        const double step = k < most ? 1.0 / k : 0.0, second = k - 1.0 < most ? 1.0 / (k - 1.0) : 0.0;
+        const double third = k - 2.0 < most ? 1.0 / (k - 2.0) : 0.0, fourth = 1.0 / (k - 3.0);
         for (int64_t i = 0; i < rows; i++) {
-            line[i] = (line[i] + missing) * (eta[i] * step);
-            below[i] = (below[i] + 1.0) * (eta[i] * step);
+            const double rate = eta[i], sum = (below[i] * (rate * step) + 1.0) * (rate * second) + 1.0;
+            below[i] = (sum * (rate * third) + 1.0) * (rate * fourth) + 1.0;
         }
     }
-    double none[CHUNK];
     for (int64_t i = 0; i < rows; i++)
         none[i] = c->events ? 1.0 / (1.0 + eta[i]) : -eta[i];
-    if (!c->events)
+    if (!c->events) {
+        for (int64_t i = 0; i < rows; i++) {
+            const double log = (most - 1.0) * last[i] - eta[i] - c->factorial;
+            last[i] = log < -700.0 ? -700.0 : log;
+        }
         exponentiate(none, rows);
+        exponentiate(last, rows);
+    }
     for (int64_t i = 0; i < rows; i++) {
-        below[i] = c->events ? none[i] * (1.0 - none[i]) : eta[i] * none[i] * (below[i] + 1.0);
-        const double mean = c->events ? none[i] : c->counts - none[i] * (line[i] + c->counts);
+        const double chance = none[i] * below[i];
+        const double mean = c->events ? none[i] : most - (most - eta[i]) * chance - eta[i] * last[i];
+        below[i] = c->events ? none[i] * (1.0 - none[i]) : eta[i] * chance;
         line[i] = mean < 0.0 ? 0.0 : mean;
         line[i] = line[i] > most ? most : line[i];
     }
@@ -633,13 +676,13 @@ FOR_ALL_MACHINES int dplinked_residuals(int64_t rows, int64_t columns, int inter
 }
 
 /* Sums along a curve, of rows by themselves: products s m' (1, h)(1, x)' and then s (1, h)(m - middle), with s = min(1, limit / |(ι, h)|) times the
- * weight of the row's block. Returns 0 where a code is no block's number, else 1. */
+ * weight of the row's block. A last column of infinite half-width is an exposure: it has no instrument, and its products are left 0. Returns 0 where a code is no block's number, else 1. */
 FOR_ALL_MACHINES int dplinked_curve(int64_t rows, int64_t columns, int intercept, const double *const *cells, const Scaling *scaling,
                                     const double *slopes, const Clip *c, int64_t blocks, const int32_t *codes, const double *weights,
                                     double *sums, double *workspace)
 {
-    const int64_t d = columns, p = d + intercept;
-    double *x = workspace, *h = x + p * STRIDE, *line = h + p * STRIDE, share[CHUNK], slope[CHUNK], steep[CHUNK];
+    const int64_t d = columns, own = d - (d && isinf(scaling[d - 1].half)), p = own + intercept, width = d + intercept;
+    double *x = workspace, *h = x + width * STRIDE, *line = h + width * STRIDE, share[CHUNK], slope[CHUNK], steep[CHUNK];
     for (int64_t i = 0; i < CHUNK; i++)
         x[i] = h[i] = 1.0; /* the intercept's; without one, written over */
     for (int64_t first = 0; first < rows; first += CHUNK) {
@@ -653,6 +696,8 @@ FOR_ALL_MACHINES int dplinked_curve(int64_t rows, int64_t columns, int intercept
         for (int64_t j = 0; j < d; j++) {
             double *restrict xj = x + (j + intercept) * STRIDE, *restrict hj = h + (j + intercept) * STRIDE;
             scale_cells(cells[j] + first, scaling + j, n, xj);
+            if (j == own)
+                break;
             clip_instrument(xj, scaling[j].half, n, hj);
             for (int64_t i = 0; i < n; i++)
                 share[i] += hj[i] * hj[i];
@@ -667,13 +712,13 @@ FOR_ALL_MACHINES int dplinked_curve(int64_t rows, int64_t columns, int intercept
         for (int64_t j = 0; j < p; j++) {
             const double *restrict hj = h + j * STRIDE;
             int64_t k = 0;
-            sums[p * p + j] += multiply(hj, line, n);
+            sums[width * width + j] += multiply(hj, line, n);
             for (int64_t i = 0; i < n; i++)
                 steep[i] = hj[i] * (share[i] * slope[i]);
             for (; k + 4 <= p; k += 4)
-                multiply_four(steep, x + k * STRIDE, n, sums + j * p + k);
+                multiply_four(steep, x + k * STRIDE, n, sums + j * width + k);
             for (; k < p; k++)
-                sums[j * p + k] += multiply(steep, x + k * STRIDE, n);
+                sums[j * width + k] += multiply(steep, x + k * STRIDE, n);
         }
     }
     return 1;

@@ -20,7 +20,7 @@ from dplinked.data.encoding import CHANGED
 from dplinked.errors import ReleaseError
 from dplinked.study.design import Design
 from dplinked.study.family import Curve
-from dplinked.sums.numpy.prepare import Blocks, Piece
+from dplinked.sums.numpy.prepare import Blocks, Piece, cut_strips
 from dplinked.sums.partners import NEAR, PARTNERS
 from dplinked.sums.types import MeatClip, ResidualClip, Whitening
 
@@ -80,6 +80,10 @@ class _Columns:
         self.design, self.count, self.dropped = design, len(design.columns), dropped
         self._scaling = np.array([_scaling(design, k) for k in range(self.count + 1)])
         self._workspace = np.empty(KERNEL.dplinked_workspace(self.count))
+        columns = (*design.columns, design.response)
+        self._computed = [column for column in columns if column.plain is None and column.logged is None]
+        factors = (factor for column in self._computed for factor in column.numeric)
+        self._read = tuple(dict.fromkeys(name for factor in factors for name in factor.variables))
 
     @property
     def scaling(self) -> int:
@@ -97,19 +101,26 @@ class _Columns:
         Columns that are computed from others come from NumPy, scaled already; NaN where a cell is missing, if rows are dropped for that.
         """
         columns = (*self.design.columns, self.design.response)
-        made = np.empty((sum(column.plain is None for column in columns), tile.count))
-        numbers, rest = self.design.numbers(tile.raw) if len(made) else {}, iter(made)
-        cells: list[Floats | None] = []
-        for column in columns:
-            if column.plain is None:
-                cells.append(own := next(rest))
-                column.write(numbers, tile.levels, own)
-                if self.dropped:
-                    own[~column.present(tile.raw, tile.levels)] = math.nan
-            else:
-                cells.append(np.require(tile.raw[column.plain], np.float64, ["C", "A"]))
+        made = iter(self._made(tile))
+        sources = [column.plain or column.logged for column in columns]
         counting = self.design.counting if self.dropped else None
-        return [*cells, None if counting is None else counting.factors(tile.raw, tile.levels)]
+        return [
+            *(next(made) if name is None else np.require(tile.raw[name], np.float64, ["C", "A"]) for name in sources),
+            None if counting is None else counting.factors(tile.raw, tile.levels),
+        ]
+
+    def _made(self, tile: Piece) -> Floats:
+        """The columns that are computed from others (some×rows), a strip at a time, so that what is on the way to them stays in the cache."""
+        made = np.empty((len(self._computed), tile.count))
+        for rows in cut_strips(tile.count) if self._computed else ():
+            numbers = self.design.numbers({name: tile.raw[name][rows] for name in self._read})
+            levels = {name: codes[rows] for name, codes in tile.levels.items()}
+            for column, cells in zip(self._computed, made[:, rows], strict=True):
+                column.write(numbers, levels, cells)
+        for column, cells in zip(self._computed, made, strict=True):
+            if self.dropped:
+                cells[~column.present(tile.raw, tile.levels)] = math.nan
+        return made
 
 
 class InstrumentSums:
@@ -382,17 +393,19 @@ def _check(done: int) -> None:
 
 
 def _curve(curve: Curve | None) -> tuple[float, ...]:
-    """The curve as kernel.c has it in a Clip: whether it is that of events, the largest count, and the ends of η and of slopes."""
+    """The curve as kernel.c has it in a Clip: whether it is that of events, the largest count, the ends of η and of slopes, and a logarithm that it needs of the count."""
     if curve is None:
-        return 0.0, 0.0, 0.0, 0.0
-    return float(not curve.counts), float(curve.largest * curve.counts), curve.highest, curve.steepest
+        return 0.0, 0.0, 0.0, 0.0, 0.0
+    largest = float(curve.largest * curve.counts)
+    return float(not curve.counts), largest, curve.highest, curve.steepest, math.lgamma(curve.largest)
 
 
 def _scaling(design: Design, place: int) -> tuple[float, ...]:
-    """What kernel.c calls a Scaling: bounds, fill, shift, scale and half-width of a column; the response comes last."""
+    """What kernel.c calls a Scaling: bounds, fill, shift, scale and half-width of a column, and the ends of a logarithm; the response comes last."""
     column = (*design.columns, design.response)[place]
     numeric = any(group.numeric and group.start <= place < group.stop for group in design.groups)
     half = design.half_widths[place] if design.half_widths is not None and numeric else math.nan
-    if column.plain is None:
-        return *_SCALED, half
-    return *design.bounds[column.plain], design.fill[column.plain], column.shift, column.scale, half
+    name, ends = column.plain or column.logged, (math.nan, math.nan) if column.logged is None else column.interval
+    if name is None:
+        return *_SCALED, half, *ends
+    return *design.bounds[name], design.fill[name], column.shift, column.scale, half, *ends
