@@ -18,6 +18,7 @@ from dplinked.errors import StudyError
 from dplinked.linker.assignment import assign_sparse
 from dplinked.linker.matches import Matches
 from dplinked.linker.rules import LATE, UNLINKED, Links, encode_names
+from dplinked.privacy.quantities.right_links import affords_groups
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
@@ -438,31 +439,72 @@ def accuracy_table(strata: Strata, accuracy: Sequence[float] | Floats) -> tuple[
     return table.get(_REGULAR, other), other
 
 
-def known_accuracies(
-    strata: Strata, correct: Floats, checked: Floats, scale: float, guess: Floats | None = None
-) -> dict[str, Any]:
-    """Return the arguments of :class:`~dplinked.ELE` that tell accuracies and their errors, from counts that may be shown.
+def count_together(strata: Strata, checked: Integers | Floats, scale: float) -> Integers:
+    """Which groups have their right links counted together, so that noise of `scale` on each count does not drown them: the number of its count for each group.
 
-    `correct` of the `checked` links of each stratum are right, with noise of a standard deviation `scale`. Of a secret sample, `checked` is the expected number of
-    links, and `guess` the accuracy of each stratum that was subtracted from each answer. Rows without a partner have the accuracy of random links. Strata of one kind are drawn
-    towards their mean, and share its error.
+    All groups are counted apart if that is affordable; else those of one kind together; else all together. The accuracy over all rows is what slopes hang on, and noise on one
+    count harms it least. The count of rows without a partner is never drawn: none of their links is right.
     """
     linkable = np.array(strata.names) != UNLINKED
-    accuracy, errors = 1.0 / np.maximum(strata.rows, 1), np.zeros(len(strata.names))
+    for parts in (np.arange(linkable.size), strata.kinds):
+        if affords_groups(np.unique(parts[linkable]).size, float(checked[linkable].sum()), scale):
+            break
+    else:
+        parts = np.zeros(linkable.size)
+    return np.unique(np.where(linkable, parts, np.inf), return_inverse=True)[1]
+
+
+def known_accuracies(
+    strata: Strata, correct: Floats, checked: Floats, scale: float, guess: Floats | None = None, parts: Integers | None = None
+) -> dict[str, Any]:  # fmt: skip
+    """Return the arguments of :class:`~dplinked.ELE` that tell accuracies and their errors, from counts that may be shown.
+
+    `correct` of the `checked` links of each count are right, with noise of a standard deviation `scale`; `parts` says which groups share a count, else each has its own. Of a secret
+    sample, `checked` is the expected number of links, and `guess` the accuracy that was subtracted from each answer. Rows without a partner have the accuracy of random links.
+    Strata of one kind are drawn towards their mean, and share its error; those of one count share all of it.
+    """
+    linkable = np.array(strata.names) != UNLINKED
+    parts = np.arange(linkable.size) if parts is None else parts
+    kinds = np.full(parts.max(initial=0) + 1, -1)
+    np.maximum.at(kinds, parts, strata.kinds)  # a count of blocks and of late links is taken as one of blocks
+    accuracy, errors = 1.0 / np.maximum(strata.rows, 1), np.zeros(linkable.size)
     shared = []
-    for kind in sorted(set(strata.kinds.tolist())):
-        alike = np.flatnonzero(linkable & (strata.kinds == kind))
-        own = None if guess is None else guess[alike]
-        found = shrink_accuracies(correct[alike], checked[alike], scale, [kind < 0] * alike.size, own)
-        accuracy[alike] = np.clip(found.accuracy, accuracy[alike], 1.0)
-        errors[alike] = np.minimum(found.error, _LARGEST_ERROR)
-        common = np.minimum(found.shared, errors[alike])
+    for kind in sorted(set(kinds.tolist())):
+        alike = np.flatnonzero(linkable & (kinds[parts] == kind))
+        counts, own = np.unique(parts[alike], return_inverse=True)
+        found = shrink_accuracies(
+            correct[counts], checked[counts], scale, [kind < 0] * counts.size, None if guess is None else guess[counts]
+        )
+        accuracy[alike] = np.clip(found.accuracy[own], accuracy[alike], 1.0)
+        errors[alike] = np.minimum(found.error[own], _LARGEST_ERROR)
+        common = errors[alike] if counts.size < alike.size else np.minimum(found.shared, errors[alike])
         if alike.size > 1 and common.any():
             shared.append({strata.names[k]: float(error) for k, error in zip(alike, common, strict=True)})
     table, other = accuracy_table(strata, accuracy)
     error, other_error = accuracy_table(strata, errors)
     known = {"accuracy": table, "other": other, "accuracy_error": error, "other_error": other_error}
-    return {**known, "shared_error": shared} if strata.per_block else known
+    if strata.per_block:
+        return {**known, "shared_error": shared}
+    if other is not None and shared:  # one count of all: what both errors have in common is added to the first
+        late = float(np.average(np.array(strata.names) != _REGULAR, weights=strata.rows))
+        common = 2.0 * error * other_error * late / max(1.0 - late, 1e-9)
+        known["accuracy_error"] = min(math.sqrt(error**2 + common), _LARGEST_ERROR)
+    return known
+
+
+def name_counts(strata: Strata, parts: Integers) -> list[str]:
+    """Names of counts: that of the group, or of what the groups of a count have in common."""
+    names = []
+    for part in range(int(parts.max(initial=-1)) + 1):
+        groups = np.flatnonzero(parts == part)
+        kinds = set(strata.kinds[groups].tolist())
+        if groups.size == 1:
+            names.append(strata.names[groups[0]])
+        elif kinds == {-1}:
+            names.append("(late)")
+        else:
+            names.append("(all together)" if -1 in kinds else f"(kind {min(kinds)})")
+    return names
 
 
 def pool_small_strata(strata: Strata, estimate: AccuracyEstimate) -> tuple[Floats, Floats]:
