@@ -441,7 +441,7 @@ def test_groups_without_checked_links_are_not_called_wrong() -> None:
     assert alone.accuracy[0] == 0.5
     assert alone.error[0] == pytest.approx(np.sqrt(1 / 12))
     one = quality.shrink_accuracies(np.array([30.0]), np.array([100.0]), 2.0, [True])
-    v = 0.302 * 0.698 / 100 + 0.02**2
+    v = 32 / 104 * 72 / 104 / 100 + 0.02**2
     assert one.accuracy[0] == pytest.approx(0.3, abs=0.01)
     assert one.error[0] == pytest.approx(np.sqrt(v / 12 / (1 / 12 + v)), rel=1e-3)
     assert one.shared[0] == 0.0

@@ -46,7 +46,7 @@ class Strata:
     Attributes
     ----------
     names
-        Their names. The rows of ``(weak)`` and ``(further)`` were linked below the threshold or across blocks, those of ``(last)`` at random; those of ``(unlinked)`` have no partner.
+        Their names. The rows of ``(further)`` were linked across blocks, those of ``(last)`` at random; those of ``(unlinked)`` have no partner.
     of_row
         The stratum of each row, as a position in `names` (n).
     rows
@@ -55,7 +55,7 @@ class Strata:
         Whether each block is a stratum of its own.
     kinds
         The population that each stratum is drawn from, whose strata have like accuracies: its band of probabilities, if there are any, and -1 for
-        rows that were not linked over the threshold within their block.
+        rows that were not linked within their block.
     """
 
     names: tuple[str, ...]
@@ -442,15 +442,16 @@ def accuracy_table(strata: Strata, accuracy: Sequence[float] | Floats) -> tuple[
 def count_together(strata: Strata, checked: Integers | Floats, scale: float) -> Integers:
     """Which groups have their right links counted together, so that noise of `scale` on each count does not drown them: the number of its count for each group.
 
-    All groups are counted apart if that is affordable; else those of one kind together; else all together. The accuracy over all rows is what slopes hang on, and noise on one
-    count harms it least. The count of rows without a partner is never drawn: none of their links is right.
+    All groups are counted apart if that is affordable; else those of one kind together; else late ones with the blocks, or with the least sure band. The accuracy over all rows is what slopes hang
+    on, and noise on one count harms it least; but bands were made since their accuracies differ with a regressor, and stay apart. The count of rows without a partner is never drawn: none of
+    their links is right.
     """
-    linkable = np.array(strata.names) != UNLINKED
-    for parts in (np.arange(linkable.size), strata.kinds):
+    linkable, kinds = np.array(strata.names) != UNLINKED, strata.kinds
+    for parts in (np.arange(linkable.size), kinds):
         if affords_groups(np.unique(parts[linkable]).size, float(checked[linkable].sum()), scale):
             break
     else:
-        parts = np.zeros(linkable.size)
+        parts = np.maximum(kinds, kinds[kinds >= 0].min(initial=max(0, kinds.max(initial=0))))
     return np.unique(np.where(linkable, parts, np.inf), return_inverse=True)[1]
 
 
@@ -493,17 +494,13 @@ def known_accuracies(
 
 
 def name_counts(strata: Strata, parts: Integers) -> list[str]:
-    """Names of counts: that of the group, or of what the groups of a count have in common."""
-    names = []
+    """Names of counts: that of the group, or of what the groups of a count are."""
+    names, banded = [], strata.kinds.max(initial=0) > 0
     for part in range(int(parts.max(initial=-1)) + 1):
         groups = np.flatnonzero(parts == part)
-        kinds = set(strata.kinds[groups].tolist())
-        if groups.size == 1:
-            names.append(strata.names[groups[0]])
-        elif kinds == {-1}:
-            names.append("(late)")
-        else:
-            names.append("(all together)" if -1 in kinds else f"(kind {min(kinds)})")
+        kinds = sorted(set(strata.kinds[groups].tolist()))
+        said = ["late" if kind < 0 else f"band {kind + 1}" if banded else "blocks" for kind in reversed(kinds)]
+        names.append(strata.names[groups[0]] if groups.size == 1 else f"({' and '.join(said)})")
     return names
 
 
@@ -549,8 +546,8 @@ def shrink_accuracies(
     ordinary, seen = ~np.array(apart, dtype=bool), checked > 0
     told, most = ordinary & seen, np.where(seen, checked, 1.0)
     y = correct / most
-    pooled = np.clip((correct[ordinary].sum() + 0.5) / (checked[ordinary].sum() + 1.0), 0.01, 0.99)
-    typical = np.where(ordinary, pooled, np.clip((correct + 0.5) / (checked + 1.0), 0.05, 0.95))
+    pooled = _cautious_share(correct[ordinary].sum(), checked[ordinary].sum())
+    typical = np.where(ordinary, pooled, _cautious_share(correct, checked))
     of_one = typical * (1.0 - typical) + (0.0 if guess is None else (typical - guess) ** 2)
     v = np.where(seen, of_one / most + (scale / most) ** 2, np.inf)
     mean, spread, doubt = np.full(y.size, 0.5), np.full(y.size, 1.0 / 12.0), np.zeros(y.size)
@@ -565,6 +562,12 @@ def shrink_accuracies(
     accuracy = np.clip(keep * y + (1.0 - keep) * mean, 0.0, 1.0)
     shared = (1.0 - keep) * np.sqrt(doubt)
     return Shrunk(accuracy, np.sqrt((1.0 - keep) * spread + shared**2), shared)
+
+
+def _cautious_share(correct: Floats, checked: Floats) -> Floats:
+    """Share of right links whose variance is cautious: two more right ones and two more wrong ones (Agresti and Coull), as far as noise leaves it between 0 and 1."""
+    few = 2.0 / (checked + 4.0)
+    return np.clip((correct + 2.0) / (checked + 4.0), few, 1.0 - few)
 
 
 def answer_column(columns: Sequence[str]) -> str | None:
