@@ -536,7 +536,7 @@ def shrink_accuracies(
     """Estimate accuracies and their standard errors from the noisy counts alone, shrunk towards their common mean.
 
     The model is ``γ̃_b ~ N(γ_b, v_b)`` and ``γ_b ~ N(mean, τ²)``, where v_b comes from sampling and noise and is infinite for a group
-    without checked links. Ordinary groups share a mean and a τ², which are estimated from them. The groups marked in `apart`, which were
+    without checked links. Ordinary groups share a mean and a τ², which are estimated from them; the mean is that of a share, even if noise took it above one. The groups marked in `apart`, which were
     linked across blocks, have the mean and variance of a uniform distribution instead. Where the number of links that were drawn is secret, the number that is
     expected stands for it, and each drawn link adds its answer less the guess: a variance of ``γ(1-γ) + (γ - guess)²`` per link.
 
@@ -556,12 +556,26 @@ def shrink_accuracies(
         found = np.average((y[told] - first) ** 2 - v[told], weights=1.0 / v[told])
         spread[ordinary] = max(0.0, float(found))
         weight = 1.0 / (v[told] + spread[told])
-        mean[ordinary] = np.average(y[told], weights=weight)
+        noise = scale * float(np.linalg.norm(weight / most[told]) / weight.sum())
+        mean[ordinary] = _share_beneath_noise(float(np.average(y[told], weights=weight)), noise)
         doubt[ordinary] = 1.0 / weight.sum()
     keep = spread / (spread + v)
     accuracy = np.clip(keep * y + (1.0 - keep) * mean, 0.0, 1.0)
     shared = (1.0 - keep) * np.sqrt(doubt)
     return Shrunk(accuracy, np.sqrt((1.0 - keep) * spread + shared**2), shared)
+
+
+def _share_beneath_noise(found: float, noise: float) -> float:
+    """Posterior mean of a share to which `noise` of this deviation was added, so that it may be above one, under Jeffreys' prior: the share is sin²θ, and θ is uniform.
+
+    Cutting it at one instead makes slopes vary more: by a quarter at an accuracy of .98 and noise of .04. Stated errors stay those of what was found. The posterior's own are
+    shorter, but around accuracies of .93 held the truth in 91 % of cases.
+    """
+    if noise == 0.0:
+        return found
+    share = np.sin(np.linspace(0.0, np.pi / 2.0, 20_001)) ** 2
+    log = -0.5 * ((found - share) / noise) ** 2
+    return float(np.average(share, weights=np.exp(log - log.max())))
 
 
 def _cautious_share(correct: Floats, checked: Floats) -> Floats:
