@@ -445,7 +445,8 @@ def _put(noisy: np.ndarray, checked: np.ndarray, counts: np.ndarray) -> np.ndarr
 
 
 @pytest.mark.parametrize(
-    "fault", ["half the noise", "one person, one answer", "accuracies from the counts", "groups joined by what was found"]
+    "fault",
+    ["half the noise", "one person, one answer", "accuracies from the counts", "groups joined by what was found"],
 )
 def test_catches_faults_in_released_accuracies(monkeypatch: pytest.MonkeyPatch, fault: str) -> None:
     accuracy = importlib.import_module("dplinked.linker.release_accuracy")
@@ -457,10 +458,10 @@ def test_catches_faults_in_released_accuracies(monkeypatch: pytest.MonkeyPatch, 
     elif fault == "groups joined by what was found":
         count, together = accuracy._counts, accuracy.count_together
         told: list[int] = []
-        monkeypatch.setattr(accuracy, "_counts", lambda linked: (told.append(int(count(linked)[0].sum())), count(linked))[1])
         monkeypatch.setattr(
-            accuracy, "count_together", lambda strata, *rest: together(strata, *rest) * (told[-1] % 2)
+            accuracy, "_counts", lambda linked: (told.append(int(count(linked)[0].sum())), count(linked))[1]
         )
+        monkeypatch.setattr(accuracy, "count_together", lambda strata, *rest: together(strata, *rest) * (told[-1] % 2))
     else:
         known = accuracy.known_accuracies
         seen: list[np.ndarray] = []
