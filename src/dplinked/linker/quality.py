@@ -486,10 +486,11 @@ def known_accuracies(
     known = {"accuracy": table, "other": other, "accuracy_error": error, "other_error": other_error}
     if strata.per_block:
         return {**known, "shared_error": shared}
-    if other is not None and shared:  # one count of all: what both errors have in common is added to the first
+    if isinstance(error, float) and other_error is not None and shared:
+        # One count of all: what both errors have in common is added to the first.
         late = float(np.average(np.array(strata.names) != _REGULAR, weights=strata.rows))
-        common = 2.0 * error * other_error * late / max(1.0 - late, 1e-9)
-        known["accuracy_error"] = min(math.sqrt(error**2 + common), _LARGEST_ERROR)
+        both = error**2 + 2.0 * error * other_error * late / max(1.0 - late, 1e-9)
+        known["accuracy_error"] = min(math.sqrt(both), _LARGEST_ERROR)
     return known
 
 
