@@ -486,7 +486,7 @@ def known_accuracies(
     known = {"accuracy": table, "other": other, "accuracy_error": error, "other_error": other_error}
     if strata.per_block:
         return {**known, "shared_error": shared}
-    if isinstance(error, float) and other_error is not None and shared:
+    if isinstance(error, float) and other_error is not None and any(_REGULAR in part for part in shared):
         # One count of all: what both errors have in common is added to the first.
         late = float(np.average(np.array(strata.names) != _REGULAR, weights=strata.rows))
         both = error**2 + 2.0 * error * other_error * late / max(1.0 - late, 1e-9)
