@@ -16,6 +16,7 @@ from dplinked.release.notes import (
     NOISE_ALONE,
     hidden_names,
     say_accuracy,
+    say_counted,
     say_descent,
     say_hidden,
     say_line,
@@ -211,7 +212,7 @@ def _coefficient_notes(result: Result, rows: Sequence[CoefficientRow]) -> list[s
     if hidden := hidden_names(result):
         notes.append(say_hidden(hidden))
     said = _coverage(result) if result.has_intervals else NOISE_ALONE
-    return [*notes, *say_accuracy(result), said, *say_line(result), *say_missing(result)]
+    return [*notes, *say_counted(result), *say_accuracy(result), said, *say_line(result), *say_missing(result)]
 
 
 def _coverage(result: Result) -> str:
