@@ -24,7 +24,7 @@ from dplinked.data.arrow import mark_origin
 from dplinked.linkage.declared import DeclaredLinkage
 from dplinked.linker.files import linkage_section
 from dplinked.linker.release_accuracy import ReleasedAccuracy
-from dplinked.linker.rules import UNLINKED, WEAK
+from dplinked.linker.rules import FURTHER, UNLINKED
 from dplinked.simulate import review_links, two_files
 
 FIELDS = ["given_name", "surname", "date_of_birth", "address", "national_id"]
@@ -601,7 +601,7 @@ def test_fields_that_cannot_be_read_are_named_in_the_report(files) -> None:
 def test_one_row_each_and_nothing_alike() -> None:
     linked = dpl.link({"name": ["ann"]}, {"name": ["zoe"]}, fields=["name"])
     assert linked.links.right.tolist() == [0]
-    assert linked.links.block.tolist() == [WEAK]
+    assert linked.links.block.tolist() == [FURTHER]
     assert "STEWARD" in linked.summary()
 
 

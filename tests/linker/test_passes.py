@@ -9,7 +9,7 @@ import pytest
 import dplinked as dpl
 from dplinked.linker.fields import Comparer, Field, make_comparer
 from dplinked.linker.passes import ALL_PAIRS, choose_passes, make_keys, pair_budget, pairs_of
-from dplinked.linker.rules import FURTHER, LAST, LATE, WEAK, settle_groups
+from dplinked.linker.rules import FURTHER, LAST, LATE, settle_groups
 from dplinked.simulate import two_files
 
 NAMES = ["given_name", "surname", "date_of_birth"]
@@ -98,19 +98,28 @@ def test_evidence_below_the_threshold_is_used(files, memory: float) -> None:
     """A wrong date of birth puts a third of these people into another block. Most are found again, whether all pairs fit into memory or not."""
     linked = link_dates(files, memory=memory)
     right, block = linked.links.right == files.truth, linked.links.block
-    late = np.isin(block, LATE)
-    assert late.mean() > 0.3
+    assert np.isin(block, LATE).mean() > 0.3
     assert right.mean() > 0.97
-    assert {WEAK, FURTHER} <= set(block)
-    for group in (WEAK, FURTHER):
-        k = linked.strata.names.index(group)
-        assert linked.estimates[0].accuracy[k] == pytest.approx(right[block == group].mean(), abs=0.03)
+    k = linked.strata.names.index(FURTHER)
+    assert linked.estimates[0].accuracy[k] == pytest.approx(right[block == FURTHER].mean(), abs=0.03)
     same = (
         np.array(files.left["date_of_birth"].to_pylist())
         == np.array(files.right["date_of_birth"].to_pylist())[linked.links.right]
     )
-    assert same[block == WEAK].all()
-    assert same[block == FURTHER].mean() < 0.02  # a few random ones may have joined them
+    below = linked.links.below
+    assert below.any()
+    assert same[below].all()
+    assert same[(block == FURTHER) & ~below].mean() < 0.02  # a few random ones may have joined them
+    assert (block[below] == FURTHER).all()  # few people share a date of birth
+
+
+def test_links_below_the_threshold_stay_in_their_block(files) -> None:
+    """Wrong ones among them bring responses of their own block: in a group of all blocks they would resemble their rows wherever blocks differ."""
+    fields = ["given_name", "surname", "date_of_birth"]
+    linked = dpl.link(files.left, files.right, fields=fields, id="id", block="state", threshold=2.5)
+    state, block, below = np.array(files.left["state"].to_pylist(), object), linked.links.block, linked.links.below
+    assert below.sum() > 100
+    assert (block[below] == state[below]).all()
 
 
 def test_further_passes_are_run_where_pairs_are_too_many(files, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -134,11 +143,12 @@ def test_passes_tell_what_was_found(files) -> None:
 
 
 def test_groups_of_few_rows_join_others() -> None:
-    block = np.array(["x"] * 5 + [WEAK] * 30 + [FURTHER] * 3 + [LAST], dtype=object)
-    settle_groups(block, np.arange(block.size))
-    assert block.tolist() == ["x"] * 5 + [WEAK] * 34
+    block = np.array(["x"] * 5 + ["y"] * 12 + [FURTHER] * 30 + [LAST], dtype=object)
+    below = np.isin(np.arange(block.size), (0, 1, 5))
+    settle_groups(block, np.arange(block.size), below)
+    assert block.tolist() == [FURTHER] * 2 + ["x"] * 3 + ["y"] * 12 + [FURTHER] * 31
     alone = np.array(["x", LAST], dtype=object)
-    settle_groups(alone, np.arange(2))
+    settle_groups(alone, np.arange(2), np.zeros(2, dtype=bool))
     assert alone.tolist() == ["x", LAST]
 
 

@@ -906,12 +906,17 @@ def test_releases_draw_random_numbers_at_the_door_only() -> None:
         "PrivacyUnit",
         "SecretSample",
         "known_accuracies",
+        "count_together",
+        "name_counts",
         "LATE",
         "UNLINKED",
         "BLOCK",
         "Linked",
     }
-    called = (quality.known_accuracies, quality.shrink_accuracies, quality.accuracy_table, quality.make_strata)
+    called = (
+        quality.known_accuracies, quality.shrink_accuracies, quality.accuracy_table, quality.make_strata, quality.count_together,
+        quality.name_counts,
+    )  # fmt: skip
     for function in (*called, dpl.ELE.exposure):
         assert not random_uses(ast.parse(inspect.cleandoc("\n" + inspect.getsource(function))))
 

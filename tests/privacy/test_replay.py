@@ -343,6 +343,7 @@ def audited_pair(rng: np.random.Generator, displaced: int) -> tuple[dpl.Linked, 
 
 def check_accuracy(monkeypatch: pytest.MonkeyPatch, rng: np.random.Generator, seed: int) -> float:
     displaced = int(rng.integers(0, 4))
+    monkeypatch.setattr(quality, "affords_groups", lambda *_: bool(seed % 2))  # counts of groups, and one of all
     pair, unit = audited_pair(rng, displaced), dpl.PrivacyUnit(displaced_links=displaced)
     runs = [lambda side=side: dpl.release_accuracy(side, epsilon=EPSILON, delta=DELTA, unit=unit) for side in pair]
     return replay(monkeypatch, *runs, privacy_mu(EPSILON, DELTA), seed)
@@ -371,6 +372,7 @@ def release_in_secret(linked: dpl.Linked, unit: dpl.PrivacyUnit) -> Any:
 def check_secret_accuracy(monkeypatch: pytest.MonkeyPatch, rng: np.random.Generator, seed: int) -> None:
     """The same sample on both neighbours: the same calls and result. And over all who may have been drawn, by brute force: no more than (ε, δ)."""
     displaced = int(rng.integers(0, 3))
+    monkeypatch.setattr(quality, "affords_groups", lambda *_: bool(seed % 2))
     pair, unit = audited_pair(rng, displaced), dpl.PrivacyUnit(displaced_links=displaced)
     runs = [release_in_secret(side, unit) for side in pair]
     replay(monkeypatch, *runs, math.inf, seed)
@@ -449,7 +451,10 @@ def _put(noisy: np.ndarray, checked: np.ndarray, counts: np.ndarray) -> np.ndarr
     return noisy
 
 
-@pytest.mark.parametrize("fault", ["half the noise", "one person, one answer", "accuracies from the counts"])
+@pytest.mark.parametrize(
+    "fault",
+    ["half the noise", "one person, one answer", "accuracies from the counts", "groups joined by what was found"],
+)
 def test_catches_faults_in_released_accuracies(monkeypatch: pytest.MonkeyPatch, fault: str) -> None:
     accuracy = importlib.import_module("dplinked.linker.release_accuracy")
     if fault == "half the noise":
@@ -457,6 +462,13 @@ def test_catches_faults_in_released_accuracies(monkeypatch: pytest.MonkeyPatch, 
         monkeypatch.setattr(NoisePlan, "scales", lambda plan: scales(plan) / 2.0)
     elif fault == "one person, one answer":
         monkeypatch.setattr(right_links, "right_links_sensitivity", lambda exposure: 1.0)
+    elif fault == "groups joined by what was found":
+        count, together = accuracy._counts, accuracy.count_together
+        told: list[int] = []
+        monkeypatch.setattr(
+            accuracy, "_counts", lambda linked: (told.append(int(count(linked)[0].sum())), count(linked))[1]
+        )
+        monkeypatch.setattr(accuracy, "count_together", lambda strata, *rest: together(strata, *rest) * (told[-1] % 2))
     else:
         known = accuracy.known_accuracies
         seen: list[np.ndarray] = []

@@ -18,7 +18,7 @@ from dplinked.linker.fields import Field
 from dplinked.linker.leftovers import BYTES_PER_PAIR
 from dplinked.linker.quality import AccuracyEstimate, Strata
 from dplinked.linker.resemblance import Resemblance
-from dplinked.linker.rules import FURTHER, LAST, LATE, MEMORY, UNLINKED, WEAK, Links
+from dplinked.linker.rules import FURTHER, LAST, LATE, MEMORY, UNLINKED, Links
 from dplinked.report import charts
 from dplinked.report.document import Chart, Document, Facts, Part, Section, Steps, Table
 
@@ -36,7 +36,7 @@ _METHODS = {
     "pairs": "pairs: links made elsewhere, one to one",
 }
 _NOT_SHOWN = "Links were drawn in secret and checked. What was found stands in no report: it tells of who was drawn, and whether to release it must not depend on it."
-_LATE_STAGES = {WEAK: "linked below the threshold", FURTHER: "linked by further passes", LAST: "linked last, at random"}
+_LATE_STAGES = {FURTHER: "linked by further passes", LAST: "linked last, at random"}
 _LINKED, _OTHER = "(linked)", "(other)"  # groups that are no blocks
 
 
@@ -168,7 +168,10 @@ def _stages(linked: LinkageFacts) -> list[tuple[str, NDArray[np.bool_]]]:
     """How links were made, the surest first: in words, and which rows were linked so."""
     block, has = linked.links.block.astype(str), linked.links.right >= 0
     first = "linked within blocks" if linked.method == "rules" else "linked over the threshold"
-    return [(first, has & ~np.isin(block, LATE)), *((_LATE_STAGES[name], has & (block == name)) for name in LATE[:-1])]
+    below = np.zeros(has.size, bool) if linked.links.below is None else linked.links.below
+    early = has & ~np.isin(block, LATE)
+    late = ((words, has & (block == name)) for name, words in _LATE_STAGES.items())
+    return [(first, early & ~below), ("linked below the threshold", early & below), *late]
 
 
 # --- groups and scores -------------------------------------------------------------------------------
@@ -190,10 +193,7 @@ def _describe_groups(linked: LinkageFacts) -> list[Part]:
         UNLINKED: "no partner left",
     }
     if linked.method == "rules":
-        meaning |= {
-            name: f"{meaning[name]}, {where}"
-            for name, where in ((WEAK, "within their block"), (FURTHER, "across blocks"))
-        }
+        meaning[FURTHER] += ", across blocks"
     said = "; ".join(f"{name}: {text}" for name, text in meaning.items() if name in strata.names)
     return [
         Chart(lambda: charts.links_per_block(names, counts)),

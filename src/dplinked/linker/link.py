@@ -72,8 +72,8 @@ def link(
         ``"splink"``: probabilistic linkage with Splink, for files whose pairs are too many to compare them all; where they fit, rules lose less. ``"pairs"``: the links were made elsewhere, and are given in `pairs`.
     threshold
         With ``rules``, the least score of a link within a block (by default 60 % of the largest possible score). Otherwise the
-        least match probability (by default .5). Records that stay below are linked by what evidence there is: ``(weak)`` within their block, or among the pairs that Splink
-        compared; ``(further)`` across blocks, by further passes. The rest is linked at random, ``(last)``. Each of these groups has its own accuracy.
+        least match probability (by default .5). Records that stay below are linked by what evidence there is: within their block, or among the pairs that Splink
+        compared, and stay in its group if that has ten rows; ``(further)`` across blocks, by further passes. The rest is linked at random, ``(last)``. Each group has its own accuracy.
     assignment
         With ``rules`` only: ``"optimal"``, or ``"greedy"``, which takes the best scores first and links the rest at random within
         blocks, as in [LPK24].

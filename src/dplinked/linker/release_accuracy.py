@@ -18,7 +18,7 @@ from dplinked.ledger.ledger import Ledger
 from dplinked.linkage import ELE, PrivacyUnit
 from dplinked.linkage.secret_sample import SecretSample
 from dplinked.linker.linked import BLOCK, Linked
-from dplinked.linker.quality import known_accuracies
+from dplinked.linker.quality import count_together, known_accuracies, name_counts
 from dplinked.linker.rules import LATE, UNLINKED
 from dplinked.privacy.calibration import privacy_mu, round_up
 from dplinked.privacy.quantities.right_links import (
@@ -26,6 +26,7 @@ from dplinked.privacy.quantities.right_links import (
     plan_secret_links,
     release_right_links,
     release_secret_links,
+    right_links_sensitivity,
 )
 from dplinked.privacy.secret_sample import calibrate_sample
 from dplinked.privacy.spending import Spending
@@ -57,9 +58,9 @@ class ReleasedAccuracy:
     linkage
         The linkage model for `fit`, with the accuracies' standard errors and what they cost.
     correct, scale
-        Noisy number of correct links in each group, and the standard deviation of the noise.
+        Noisy number of correct links in each group, or in several that were counted together, and the standard deviation of the noise.
     checked
-        How many links of each group were checked; of a secret sample, how many were to be expected.
+        How many links of each of these were checked; of a secret sample, how many were to be expected.
     epsilon, delta, mu, unit
         What was spent, and the privacy unit it was spent for. A secret sample has no μ: ``linkage.paid`` says what it cost.
     statement
@@ -138,7 +139,8 @@ def release_accuracy(
     -------
     (ε, δ)-differentially private for `unit`. This assumes that neighbours have the same groups of rows and the same checked
     links, and that a reviewer's answer to a link depends on its two records alone. Then one person can change at most
-    2 + displaced_links answers. The groups, their sizes and the numbers of checked links are public.
+    2 + displaced_links answers. The groups, their sizes and the numbers of checked links are public. Where noise on each group's count would drown what the check found, groups are counted together:
+    first those of one kind (blocks, or links below the threshold and across blocks), then all. These public numbers and the noise decide that.
 
     Links that were drawn in secret (``audit_sample(…, key=…)``) take far less noise: who does not know whether a person's rows were drawn learns less from the counts. Then who was
     checked, and how many of each group, is neither public nor released, and must stay secret with the key. Nothing else may be released from the same sample: a second release is refused within this
@@ -243,8 +245,10 @@ def _release(
     """Draw the noise, and estimate the accuracies from the noisy counts."""
     secret = isinstance(price, SecretSample)
     drawn = _draw_in_secret(linked, price) if isinstance(price, SecretSample) else _draw(linked, price, unit)
-    names, groups = linked.strata.names, drawn.groups
-    known = known_accuracies(linked.strata, drawn.correct, drawn.checked.astype(np.float64), drawn.scale, drawn.guess)
+    names, groups = name_counts(linked.strata, drawn.parts), drawn.counted
+    known = known_accuracies(
+        linked.strata, drawn.correct, drawn.checked.astype(np.float64), drawn.scale, drawn.guess, drawn.parts
+    )
     return ReleasedAccuracy(
         linkage=ELE(
             block=BLOCK,
@@ -270,9 +274,10 @@ def _release(
 
 @dataclass(frozen=True)
 class _Drawn:
-    """Groups that were released; of all groups the noisy numbers of right links, how many were checked and the guess that was subtracted; and the noise."""
+    """Which groups share a count, and which counts were released; of all counts the noisy numbers of right links, how many were checked and the guess that was subtracted; and the noise."""
 
-    groups: Integers
+    parts: Integers
+    counted: Integers
     correct: Floats
     checked: Integers | Floats
     scale: float
@@ -281,11 +286,13 @@ class _Drawn:
 
 def _draw(linked: Linked, mu: float, unit: PrivacyUnit) -> _Drawn:
     """Release the right links of the groups with checked ones."""
-    correct, checked = _counts(linked)
-    groups, noisy = np.flatnonzero(checked > 0), np.zeros(checked.size)
     exposure, spending = ELE(0.5, BLOCK).exposure(unit), Spending(mu)
-    noisy[groups] = release_right_links(RightLinks(correct[groups], int(checked.sum()), exposure), spending)
-    return _Drawn(groups, noisy, checked, spending.parts[0].scale)
+    correct, checked = _counts(linked)
+    parts = count_together(linked.strata, checked, right_links_sensitivity(exposure) / mu)
+    correct, checked = _added(parts, correct), _added(parts, checked)
+    counted, noisy = np.flatnonzero(checked > 0), np.zeros(checked.size)
+    noisy[counted] = release_right_links(RightLinks(correct[counted], int(checked.sum()), exposure), spending)
+    return _Drawn(parts, counted, noisy, checked, spending.parts[0].scale)
 
 
 def _draw_in_secret(linked: Linked, sample: SecretSample) -> _Drawn:
@@ -297,14 +304,22 @@ def _draw_in_secret(linked: Linked, sample: SecretSample) -> _Drawn:
     ``p·n·(γ - guess)``, its variance ``p(1-p)n·(γ(1-γ) + (γ - guess)²)``. Right links alone, over the expected number, have γ in place of the last bracket, ten times as
     much at γ = .9. A noisy number of drawn links would tell of the sample, and would have to be paid for.
     """
-    correct, checked = _counts(linked)
     names, n = np.array(linked.strata.names), linked.left.num_rows
-    groups, noisy = np.flatnonzero(names != UNLINKED), np.zeros(names.size)
-    guess = np.where(np.isin(names, LATE), 0.5, sample.guess)  # one half moves the counts less than any other guess
     expected = np.where(names == UNLINKED, 0.0, sample.rate * linked.strata.rows)
-    noisy[groups] = release_secret_links(SecretLinks(correct[groups], checked[groups], n), sample, guess[groups])
-    scale = plan_secret_links(groups.size, sample, n).parts[0].scale
-    return _Drawn(groups, noisy + guess * expected, expected, scale, guess)
+    parts = count_together(linked.strata, expected, sample.scale)
+    correct, checked = (_added(parts, counts) for counts in _counts(linked))
+    expected = np.bincount(parts, expected)
+    counted, noisy = np.unique(parts[names != UNLINKED]), np.zeros(expected.size)
+    late = np.bincount(parts, ~np.isin(names, LATE)) == 0
+    guess = np.where(late, 0.5, sample.guess)  # one half moves the counts less than any other guess
+    noisy[counted] = release_secret_links(SecretLinks(correct[counted], checked[counted], n), sample, guess[counted])
+    scale = plan_secret_links(counted.size, sample, n).parts[0].scale
+    return _Drawn(parts, counted, noisy + guess * expected, expected, scale, guess)
+
+
+def _added(parts: Integers, counts: Integers) -> Integers:
+    """Counts of groups, added up over those that share a count."""
+    return np.bincount(parts, counts).astype(np.int64)
 
 
 def _counts(linked: Linked) -> tuple[Integers, Integers]:

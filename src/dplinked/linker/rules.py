@@ -24,16 +24,15 @@ from dplinked.linker.passes import BlockingPass
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
 
-WEAK = "(weak)"  # group of the rows that were linked below the threshold, within their block
-FURTHER = "(further)"  # group of the rows that were linked by a further pass, across blocks
+FURTHER = "(further)"  # group of the rows that were linked by a further pass, across blocks, or in blocks of few rows
 LAST = "(last)"  # group of the rows that were linked last, at random
 UNLINKED = "(unlinked)"  # group of the rows without a partner
-LATE = (WEAK, FURTHER, LAST, UNLINKED)  # groups that are no blocks, each a population of its own
+LATE = (FURTHER, LAST, UNLINKED)  # groups that are no blocks, each a population of its own
 NO_KEY = "(missing)"  # block of the rows without a block key
 MEMORY = 2e9  # how many bytes the pairs of a block may take, unless it is said
 _ROUNDS = ("left over", "still left over", "left over at last")  # how often records without a link are compared again
 _SAMPLED = 1_000  # left-over records of each file whose pairs tell how records agree by chance
-_LEAST_ROWS = 10  # of a group that is no block
+_LEAST_ROWS = 10  # of a group that is no block, or has links below the threshold
 _DENSE_PAIRS = 25_000_000  # blocks with at most this many pairs are assigned as a dense matrix
 
 
@@ -57,6 +56,8 @@ class Links:
         Band of probabilities that each link is in, if blocks are divided into bands (n).
     passes
         What was compared, pass by pass, and what that found.
+    below
+        Which rows were linked within their block, but below the threshold (n). They stay in its group unless it has few rows: the records that they compete with are of the same block.
     """
 
     right: Integers
@@ -66,6 +67,7 @@ class Links:
     floor: float = -np.inf
     band: Integers | None = None
     passes: tuple[BlockingPass, ...] = ()
+    below: NDArray[np.bool_] | None = None
 
 
 def link_by_rules(
@@ -108,7 +110,7 @@ def link_by_rules(
     if not greedy:
         codes = _block_codes(left_blocks, right_blocks)
         for when in _ROUNDS:
-            if not state.link_rest(when, codes, block_comparers, rng):
+            if not state.link_rest(when, left_blocks, codes, block_comparers, rng):
                 break
     state.link_at_random(rng)
     return replace(state.links(), floor=threshold) if greedy else state.links()
@@ -144,19 +146,20 @@ def encode_names(keys: NDArray[np.object_]) -> tuple[list[str | None], Integers]
     return list(places), codes
 
 
-def settle_groups(block: NDArray[np.object_], right: Integers) -> None:
-    """Name the group of rows without a partner, and join groups of few rows that are no blocks, in place.
+def settle_groups(block: NDArray[np.object_], right: Integers, below: NDArray[np.bool_]) -> None:
+    """Name the group of rows without a partner, and join groups of few rows, in place.
 
-    Few rows tell nothing of their accuracy, and a block of one row counts as correct: a single row without a partner joins those linked last. Small groups
-    join the next surer or less sure one that there is.
+    Few rows tell nothing of their accuracy, and a block of one row counts as correct: a single row without a partner joins those linked last, rows `below` the threshold leave a block of
+    few rows for those linked across blocks, and few of these and few linked at random join each other.
     """
     block[right < 0] = UNLINKED if (right < 0).sum() > 1 else LAST
-    rows = {name: int((block == name).sum()) for name in (WEAK, FURTHER, LAST)}
-    for name, others in ((WEAK, (FURTHER, LAST)), (FURTHER, (WEAK, LAST)), (LAST, (FURTHER, WEAK))):
-        join = next((other for other in others if rows[other]), None)
-        if 0 < rows[name] < _LEAST_ROWS and join is not None:
-            block[block == name] = join
-            rows[join] += rows[name]
+    codes = encode_names(block)[1]
+    block[below & (np.bincount(codes)[codes] < _LEAST_ROWS)] = FURTHER
+    rows = {name: int((block == name).sum()) for name in (FURTHER, LAST)}
+    for name, other in ((FURTHER, LAST), (LAST, FURTHER)):
+        if 0 < rows[name] < _LEAST_ROWS and rows[other]:
+            block[block == name] = other
+            rows[other] += rows[name]
             rows[name] = 0
 
 
@@ -168,6 +171,7 @@ class _Linking:
         self.right = np.full(left, -1)
         self.score = np.full(left, np.nan)
         self.block = np.full(left, None, dtype=object)
+        self.below = np.zeros(left, dtype=bool)
         self.free_right = np.ones(right, dtype=bool)
         self.levels = pattern_levels(comparers)
         self.patterns = np.zeros(math.prod(self.levels), dtype=np.int64)
@@ -211,8 +215,9 @@ class _Linking:
         self.passes.append(BlockingPass("within blocks", pairs, found, linked))
 
     def link_rest(
-        self, when: str, codes: tuple[Integers, Integers], block_comparers: Sequence[Comparer], rng: np.random.Generator
-    ) -> bool:
+        self, when: str, blocks: NDArray[np.object_], codes: tuple[Integers, Integers], block_comparers: Sequence[Comparer],
+        rng: np.random.Generator,
+    ) -> bool:  # fmt: skip
         """Link the records that are left over by the evidence of their pairs, within blocks and across them; says whether any were linked.
 
         The assignment is the one with the largest total log-likelihood ratio: of the agreement in fields, and in the columns that blocks are made of. The fewer
@@ -226,15 +231,16 @@ class _Linking:
         if self.ratio is None:
             self._sample_patterns(rest)
             self.ratio = self._estimate_ratio()
-        over = int(((self.right >= 0) & ~np.isin(self.block, LATE)).sum())
+        over = int(((self.right >= 0) & ~self.below & ~np.isin(self.block, LATE)).sum())
         found = compare_leftovers(
             rest, self.comparers, block_comparers, self.ratio, threshold=self.threshold, linked=over, memory=self.memory, rng=rng
         )  # fmt: skip
         pairs, evidence = found.pairs, self.ratio[found.pairs.pattern] * found.factor
         self.seen.append((pairs.left, pairs.right, pairs.score, pairs.pattern, found.factor))
         taken = assign_sparse(pairs.left, pairs.right, np.log(evidence) - np.log(evidence).min(initial=0.0) + 1e-9)
-        for name, chosen in ((WEAK, taken & found.within), (FURTHER, taken & ~found.within)):
-            self._add_links(name, pairs.left[chosen], pairs.right[chosen], pairs.score[chosen])
+        self._add_links(FURTHER, pairs.left[taken], pairs.right[taken], pairs.score[taken])
+        weak = pairs.left[taken & found.within]
+        self.below[weak], self.block[weak] = True, blocks[weak]
         links = np.bincount(pairs.found_by[taken], minlength=len(found.passes)).tolist()
         self.passes += [
             replace(one, name=f"{when}: {one.name}", linked=None if one.found is None else count)
@@ -254,7 +260,7 @@ class _Linking:
         left, right = np.flatnonzero(self.right < 0), np.flatnonzero(self.free_right)
         few = min(left.size, right.size)
         self._add_links(LAST, rng.permutation(left)[:few], rng.permutation(right)[:few], np.full(few, np.nan))
-        settle_groups(self.block, self.right)
+        settle_groups(self.block, self.right, self.below)
 
     def _estimate_ratio(self) -> Floats:
         """Likelihood ratio of each pattern; the estimation starts from the pairs over the threshold."""
@@ -278,7 +284,9 @@ class _Linking:
         ]
         left, right, score, pattern, factor = map(np.concatenate, zip(none, *self.seen, strict=True))
         candidates = Candidates(left, right, score, ratio[pattern] * factor, self.right.size, self.free_right.size)
-        return Links(self.right, self.score, self.block, _distinct_pairs(candidates), passes=tuple(self.passes))
+        return Links(
+            self.right, self.score, self.block, _distinct_pairs(candidates), passes=tuple(self.passes), below=self.below
+        )
 
 
 def _distinct_pairs(candidates: Candidates) -> Candidates:

@@ -19,7 +19,7 @@ from dplinked.errors import DplinkedError, StudyError, raise_alone, shown
 from dplinked.linker.assignment import Candidates, assign_sparse
 from dplinked.linker.fields import Comparer, Field
 from dplinked.linker.passes import BlockingPass, Key, Plan, choose_passes, make_keys, pair_budget, plan_pass
-from dplinked.linker.rules import FURTHER, LAST, WEAK, Links, settle_groups
+from dplinked.linker.rules import FURTHER, LAST, Links, settle_groups
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -397,15 +397,17 @@ def link_scored(
     block[right < 0] = LAST
     open_pairs = (right[candidates.left] < 0) & free_right[candidates.right]
     rows, by_further = add_links(np.where(open_pairs, candidates.score - candidates.score.min(initial=0.0) + 1.0, -1.0))
-    block[rows] = np.where(by_further, FURTHER, WEAK)
+    block[rows] = np.where(by_further, FURTHER, blocks[rows])
+    below = np.zeros(n, dtype=bool)
+    below[rows] = ~by_further
     left_over, right_over = np.flatnonzero(right < 0), np.flatnonzero(free_right)
     few = min(left_over.size, right_over.size)
     right[rng.permutation(left_over)[:few]] = rng.permutation(right_over)[:few]
-    settle_groups(block, right)
+    settle_groups(block, right, below)
     counted = [
         one if one.found is None else replace(one, linked=int(links)) for one, links in zip(passes, used, strict=True)
     ]
-    return Links(right, score, block, candidates, passes=tuple(counted))
+    return Links(right, score, block, candidates, passes=tuple(counted), below=below)
 
 
 def _with_further(first: Scored, further: Scored) -> tuple[Candidates, NDArray[np.int64], NDArray[np.bool_]]:

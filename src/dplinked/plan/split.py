@@ -14,7 +14,7 @@ from dplinked.plan.expectations import PlannedError
 from dplinked.plan.planning import expect_errors, guess_rows, list_errors, make_setting
 from dplinked.plan.rows import Guess
 from dplinked.privacy.calibration import privacy_epsilon, privacy_mu, round_down
-from dplinked.privacy.quantities.right_links import changed_answers
+from dplinked.privacy.quantities.right_links import affords_groups, changed_answers
 from dplinked.privacy.secret_sample import calibrate_sample, mu_beside, secret_epsilon
 from dplinked.report.document import Document, Notes, Section, Table
 from dplinked.report.text import write_lines
@@ -155,10 +155,10 @@ class _Planner:
     count: int
     linkage: ELE
 
-    @property
-    def _groups(self) -> int:
-        """Groups whose right links are counted, each with noise."""
-        return 1 if isinstance(self.linkage.accuracy, float) else len(self.linkage.accuracy)
+    def _counts(self, links: int, scale: float) -> int:
+        """How many counts of right links there are, each with noise: one of each group, or one of all."""
+        groups = 1 if isinstance(self.linkage.accuracy, float) else len(self.linkage.accuracy)
+        return groups if affords_groups(groups, links, scale) else 1
 
     @property
     def _turned(self) -> int:
@@ -218,7 +218,7 @@ class _Planner:
         """A fit of μ whose accuracy was found with noise of `scale`, for ε = `price`."""
         accuracy = self.guess.accuracy
         epsilon = privacy_epsilon(mu, self.setting.study.delta) * _SAFE
-        variance = accuracy * (1.0 - accuracy) / links + self._groups * (scale / links) ** 2
+        variance = accuracy * (1.0 - accuracy) / links + self._counts(links, scale) * (scale / links) ** 2
         guess = replace(self.guess, accuracy_variance=variance / accuracy**2)
         errors = expect_errors(self.setting, guess, epsilon, self.count)
         rows = tuple(list_errors(guess, errors, epsilon, self.count))

@@ -15,6 +15,8 @@ from dplinked.sums.linked_rows import RightLinks, SecretLinks
 
 Floats = NDArray[np.float64]
 
+_OF_ONE_LINK = 0.09  # variance of an answer where nine of ten links are right
+
 
 def changed_answers(exposure: LinkageExposure) -> int:
     """How many rows one person may change the answers of: their own, those that hold their response, and displaced ones."""
@@ -29,6 +31,15 @@ def right_links_sensitivity(exposure: LinkageExposure) -> float:
     each moves one group's count by at most 1, and the l2 norm of the changes is at most their l1 norm.
     """
     return float(changed_answers(exposure))
+
+
+def affords_groups(groups: int, checked: float, scale: float) -> bool:
+    """Whether so many counts of right links, each with noise of `scale`, leave the accuracy over all rows as good as the check found it.
+
+    The noise of all of them together, a variance of ``groups·scale²``, is then at most that of drawing the `checked` links. Otherwise fewer counts, of larger groups,
+    tell more. Only public numbers decide.
+    """
+    return groups * scale**2 <= _OF_ONE_LINK * checked
 
 
 def plan_right_links(groups: int, exposure: LinkageExposure, checked: int, mu: float) -> NoisePlan:
