@@ -98,6 +98,15 @@ def link(
             "release from them once, however few were drawn. Give it and --audit-sample again with --audited."
         ),
     ] = None,
+    audit_by: Annotated[
+        str | None,
+        typer.Option(
+            help="Draw as many links to check of each level of this column; then nothing is released of them."
+        ),
+    ] = None,
+    by: Annotated[
+        list[str] | None, typer.Option(help="Tell in the report how good links are by this column; repeat.")
+    ] = None,
     audited: Annotated[Path | None, typer.Option(help="The checked audit.csv, its column 'correct' filled in.")] = None,
     by_identifiers: Annotated[
         bool,
@@ -133,6 +142,8 @@ def link(
         raise StudyError(
             "--by-identifiers needs --audited, and does not go with --release-accuracy: choose one of them."
         )
+    if audit_by is not None and audit_sample is None:
+        raise StudyError("--audit-by needs --audit-sample: how many links are to be drawn.")
     if audit_key is not None and audit_sample is None:
         raise StudyError("--audit-key needs --audit-sample, also with --audited: how many links were to be drawn.")
     check_folder(out)
@@ -156,11 +167,13 @@ def link(
                 ledger_key=ledger_key, again=again,
             )  # fmt: skip
         known = linked.linkage_by_identifiers() if by_identifiers else None if paid is None else paid.linkage
-        written = linked.save(out, audit_sample=audit_sample, seed=seed, key=audit_key, linkage=known)
+        written = linked.save(
+            out, audit_sample=audit_sample, seed=seed, key=audit_key, linkage=known, by=by or (), audit_by=audit_by
+        )
         if paid is not None:
             paid.save(out / ACCURACY)
             written.append(ACCURACY)
-    typer.echo(linked.summary())
+    typer.echo(linked.summary(by or ()))
     typer.echo(f"\nWritten to {out}/: {', '.join(written)}.")
     if audit_sample is not None:
         typer.echo(

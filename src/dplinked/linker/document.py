@@ -8,7 +8,7 @@ None: the document is read from the two files without noise, and says so first.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -19,6 +19,7 @@ from dplinked.linker.leftovers import BYTES_PER_PAIR
 from dplinked.linker.quality import AccuracyEstimate, Strata
 from dplinked.linker.resemblance import Resemblance
 from dplinked.linker.rules import FURTHER, LAST, LATE, MEMORY, UNLINKED, WEAK, Links
+from dplinked.linker.subgroups import LevelQuality, say_difference
 from dplinked.report import charts
 from dplinked.report.document import Chart, Document, Facts, Part, Section, Steps, Table
 
@@ -56,6 +57,8 @@ class LinkageFacts:
         Whether links that were drawn in secret were checked.
     readable
         For each field, the share of the left and of the right records whose value could be compared.
+    subgroups
+        How good links are on the levels of some columns.
     """
 
     rows: tuple[int, int]
@@ -67,6 +70,7 @@ class LinkageFacts:
     resemblance: Sequence[Resemblance] = ()
     secret: bool = False
     readable: Sequence[tuple[float, float]] = ()
+    subgroups: Mapping[str, Sequence[LevelQuality]] | None = None
 
 
 def quality_document(linked: LinkageFacts) -> Document:
@@ -82,6 +86,8 @@ def quality_document(linked: LinkageFacts) -> Document:
         sections.append(Section("What an accuracy that is wrong by .02 does", _describe_error(linked)))
     if linked.resemblance:
         sections.append(Section("Do wrong links resemble their rows?", _describe_resemblance(linked.resemblance)))
+    if linked.subgroups:
+        sections.append(Section("Quality by subgroup", _describe_subgroups(linked.subgroups)))
     sections.append(Section("What to do next", [Steps(_next_steps(linked))]))
     return Document(_TITLE, sections, warning=WARNING)
 
@@ -377,6 +383,32 @@ def _describe_resemblance(found: Sequence[Resemblance]) -> list[Part]:
     within = [one.within for one in found if math.isfinite(one.within)]
     share = [f"{100 * within[0]:.0f} % of these competing rows are in the group of their rival."] if within else []
     return [text, table, *share, *(f"{one.column}: {one.advice}" for one in found if one.flagged)]
+
+
+def _describe_subgroups(found: Mapping[str, Sequence[LevelQuality]]) -> list[Part]:
+    """How good links are on each level of some columns, and where they differ."""
+    parts: list[Part] = [
+        "Shares of right links among the rows of each level, linked or not: as one-to-one probabilities tell, and as checked links do."
+    ]
+    for name, levels in found.items():
+        checked = any(one.checked for one in levels)
+        rows = [
+            (
+                _name(one.level),
+                f"{one.rows:,}",
+                *_interval_cells(one.estimated),
+                *([f"{one.checked:,}", *_interval_cells(one.audited)] if checked else []),
+            )
+            for one in levels
+        ]
+        header = (name, "rows", "estimated", "interval", *(("checked", "audited", "95 % interval") if checked else ()))
+        parts += [Table(header, rows, f"Quality by {name}"), *say_difference(levels, name)]
+    return parts
+
+
+def _interval_cells(known: tuple[float, float, float] | None) -> tuple[str, str]:
+    """A value and its interval."""
+    return ("-", "-") if known is None else (_decimal(known[0]), f"[{_decimal(known[1])}, {_decimal(known[2])}]")
 
 
 def slope_changes(accuracy: float) -> tuple[str, str]:

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from dplinked.data.keys import number
 from dplinked.errors import StudyError, plain_faults, plain_number, shown, suggest
+from dplinked.linkage.compared import name_words
 from dplinked.records import PlainlyShown
 
 if TYPE_CHECKING:
@@ -123,7 +124,7 @@ class Field(PlainlyShown):
 
 def guess_kind(name: str) -> str:
     """Guess the kind of a field from the whole words of its column's name: ``birth_date`` is a date, ``birth_place`` and ``candidate`` are texts."""
-    words = set(re.split(r"[^a-z]+", re.sub(r"(?<=[a-z])(?=[A-Z])", " ", name).lower()))
+    words = name_words(name)
     return next((kind for kind, telling in _WORDS.items() if words & set(telling)), "text")
 
 

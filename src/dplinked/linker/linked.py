@@ -27,7 +27,8 @@ from dplinked.linker.files import check_kept, linkage_section, save_linked
 from dplinked.linker.matches import Matches, find_matches
 from dplinked.linker.passes import BlockingPass
 from dplinked.linker.resemblance import Resemblance, is_comparable, measure_resemblance
-from dplinked.linker.rules import LATE, Links, encode_names
+from dplinked.linker.rules import LATE, UNLINKED, Links, encode_names
+from dplinked.linker.subgroups import LevelQuality, Levels, judge_levels, level_rates, read_levels
 from dplinked.report.document import Document
 from dplinked.report.files import HTML, check_ending
 from dplinked.report.html import write_page
@@ -150,13 +151,15 @@ class Linked:
         """
         import pyarrow as pa
 
-        columns, fields = list(self.left.columns), [mark_origin(field, LEFT) for field in self.left.schema]
+        named = {*self.blocks, *(field.name for field in self.fields)}, {*self.blocks, *(f.right for f in self.fields)}
+        columns = list(self.left.columns)
+        fields = [mark_origin(field, LEFT, compared=field.name in named[0]) for field in self.left.schema]
         taken, names = self.right.take(self._positions), set(self.left.column_names)
         about = self._about_links()
         for column, field in zip(taken.columns, taken.schema, strict=True):
-            field = field.with_name(f"{field.name}_right" if field.name in names else field.name)
+            marked = mark_origin(field.with_nullable(True), RIGHT, compared=field.name in named[1])
             columns.append(column)
-            fields.append(mark_origin(field.with_nullable(True), RIGHT))
+            fields.append(marked.with_name(f"{field.name}_right" if field.name in names else field.name))
         known = [field.name for field in fields] + list(about)
         if len(set(known)) < len(known):
             raise StudyError(
@@ -216,18 +219,20 @@ class Linked:
     def linkage(self) -> ELE:
         """The linkage model for `fit`: exchangeable errors within groups, with accuracies estimated from these very files.
 
-        An audit of links that were drawn in secret does not enter: :func:`dplinked.release_accuracy` alone may use it.
+        An audit of links that were drawn in secret does not enter: :func:`dplinked.release_accuracy` alone may use it. Nor does one whose links were drawn by the levels of a variable, since one
+        answer then moves accuracies further than is bounded.
         """
-        if not self._open_estimates:
+        usable = [found for found in self._open_estimates if found.by is None]
+        if not usable:
             raise StudyError(
                 "Nothing tells how good these links are: the pairs came without probabilities. Check some of them "
-                "(audit_sample), or declare dpl.ELE(accuracy=…, block='link_block') yourself."
+                "(audit_sample, without by=…), or declare dpl.ELE(accuracy=…, block='link_block') yourself."
             )
-        best = self._open_estimates[0]
+        best = usable[0]
         hidden = quality.hidden_accuracies(self.strata, best, self.least_checked)
         accuracy, other = quality.accuracy_table(self.strata, hidden)
         checked = None if best.checked is None else self.least_checked
-        return ELE(accuracy, BLOCK, other=other, checked=checked, source="estimated")
+        return ELE(accuracy, BLOCK, other=other, checked=checked, source="estimated", fields=self.compared or None)
 
     @plain_faults
     def linkage_by_identifiers(self, fields: Sequence[str] | None = None) -> ELE:
@@ -256,13 +261,15 @@ class Linked:
             raise StudyError(
                 "These links were made elsewhere: say by which columns, linkage_by_identifiers(fields=[…])."
             )
-        compared = [name for field in self.fields for name in (field.name, field.right or field.name)]
-        return ELE(
-            block=BLOCK,
-            **known,
-            source="identifiers",
-            fields=list(dict.fromkeys([*compared, *self.blocks, *(fields or ())])),
-        )
+        drawn_by = [] if self.audit.by is None else [self.audit.by]
+        looked_at = list(dict.fromkeys([*self.compared, *drawn_by, *(fields or ())]))
+        return ELE(block=BLOCK, **known, source="identifiers", fields=looked_at)
+
+    @property
+    def compared(self) -> list[str]:
+        """Names of the columns that records were linked by, of both files."""
+        named = [name for field in self.fields for name in (field.name, field.right or field.name)]
+        return list(dict.fromkeys([*named, *self.blocks]))
 
     @plain_faults
     def matching(self, *, seed: int = 0, tolerance: float = 1e-6) -> Matching:
@@ -310,7 +317,9 @@ class Linked:
         return banded
 
     @plain_faults
-    def audit_sample(self, size: int = 400, seed: int = 0, *, key: str | Path | bytes | None = None) -> pa.Table:
+    def audit_sample(
+        self, size: int = 400, seed: int = 0, *, key: str | Path | bytes | None = None, by: str | None = None
+    ) -> pa.Table:
         """Draw about `size` links for a person to check. Both records stand side by side; the answer, yes or no, goes into the column ``correct``.
 
         With `key`, random bytes or a file that holds them (it is made if it is not there), the sample is secret: nobody without the key knows who was drawn, and releasing
@@ -320,19 +329,30 @@ class Linked:
 
         Every row of the left file is drawn with the same chance, which follows from its position, the seed or key, the size and the number of
         rows alone, so who is checked does not depend on the links. A row without a partner is answered already: it has no right link.
+
+        With `by`, a column of the left file, as many links of each of its levels are drawn, so that rare ones can be told of as well (:meth:`quality_by`); estimates weigh links by their chances. Who is
+        drawn then depends on that column, so that such an audit is for the steward and for :meth:`linkage_by_identifiers`, with a formula without that column. It cannot be secret, and its
+        accuracies cannot be released.
         """
         import pyarrow as pa
 
         if key is not None and seed:
             raise StudyError("A sample is drawn by a public seed or by a secret key, not by both. Leave out seed=….")
+        if key is not None and by is not None:
+            raise StudyError(
+                "In a secret sample every row has the same chance to be drawn, by which its noise is reckoned. Draw links by the levels of a variable with a seed, without key=…."
+            )
+        rates = None if by is None else level_rates(self._levels(by), size)
         secret = quality.seed_key(seed) if key is None else audit_key(key, create=True)
-        rows = quality.draw_audit(self.links, self.strata, size, secret)
+        rows = quality.draw_audit(self.links, self.strata, size, secret, rates)
         pairs = self.pairs.take(rows)
         table = {"left_id": pairs["left"], "right_id": pairs["right"], "block": pairs[BLOCK], "score": pairs[SCORE]}
         for field in self.fields:
             table[f"{field.name} (left)"] = self.left.column(field.name).take(rows)
             table[f"{field.right} (right)"] = self.right.column(field.right).take(self._positions.take(pa.array(rows)))
         table[quality.ANSWER] = pa.array(["no" if right < 0 else None for right in self.links.right[rows]], pa.string())
+        if rates is not None:
+            table[quality.DRAWN_BY], table[quality.CHANCE] = pa.array([by] * rows.size), pa.array(rates[rows])
         if key is not None:
             table[quality.SECRET] = pa.array(["show to nobody"] * rows.size, pa.string())
         return pa.table(table)
@@ -378,7 +398,7 @@ class Linked:
             raise StudyError("The audit names a link twice.")
         correct = quality.read_answers(table.column(answered).to_pylist(), answered)
         checked = np.array(rows, dtype=np.int64)
-        found = quality.estimate_from_audit(self.strata, checked, correct)
+        found = quality.estimate_from_audit(self.strata, checked, correct, *quality.read_chances(table))
         audit = replace(found, secret=self._secret_audit(checked, key, size))
         return self._changed((*_OF_FILES, "strata", "_modelled"), audit=audit, least_checked=least_checked)
 
@@ -401,6 +421,24 @@ class Linked:
         return quality.SecretAudit(
             quality.sampling_rate(size, self.left.num_rows), hashlib.sha256(b"tag" + secret).hexdigest()
         )
+
+    @plain_faults
+    def quality_by(self, column: str) -> dict[str, LevelQuality]:
+        """Say how good links are on each level of a column of the left file: as estimated and, after an audit, as checked, with intervals.
+
+        Numbers with many values are divided into four classes. What an audit of links that were drawn in secret found is not told. FOR THE STEWARD, not for publication.
+        """
+        own, tried = (self._own_probability, self._tried) if self.links.candidates.left.size else (None, [])
+        audit = None if self.audit is None or self.audit.secret is not None else self.audit
+        linkable = self.links.block != UNLINKED
+        return {one.level: one for one in judge_levels(self._levels(column), own, tried, audit, linkable)}
+
+    def _levels(self, column: str) -> Levels:
+        """The levels of a column of the left file."""
+        if not isinstance(column, str):
+            raise StudyError("by must be the name of a column of the left file, like by='sex'.")
+        check_columns([column], self.left.column_names)
+        return read_levels(self.left.column(column), column)
 
     @plain_faults
     def resemblance(self, columns: Sequence[str] | None = None) -> dict[str, Resemblance]:
@@ -438,19 +476,21 @@ class Linked:
 
     # --- for people ----------------------------------------------------------------------------
 
-    def summary(self) -> str:
-        """The quality report as text."""
-        return write_text(self._document())
+    def summary(self, by: Sequence[str] = ()) -> str:
+        """The quality report as text; with quality on the levels of the columns in `by`."""
+        return write_text(self._document(by))
 
-    def to_html(self, path: str | Path | None = None) -> str:
-        """The quality report as an HTML page, also written to a file if a path is given."""
-        page = write_page(self._document())
+    def to_html(self, path: str | Path | None = None, *, by: Sequence[str] = ()) -> str:
+        """The quality report as an HTML page, also written to a file if a path is given; with quality on the levels of the columns in `by`."""
+        page = write_page(self._document(by))
         if path is not None:
             check_ending(path, HTML)
             Path(path).write_text(page, encoding="utf-8")
         return page
 
-    def _document(self) -> Document:
+    def _document(self, by: Sequence[str]) -> Document:
+        if isinstance(by, str):
+            raise StudyError("by must be a list of names, like by=['sex', 'region'].")
         rows = self.left.num_rows, self.right.num_rows
         found = list(self._resemblance.values()) if self.links.candidates.left.size else []
         secret = self.audit is not None and self.audit.secret is not None
@@ -465,6 +505,7 @@ class Linked:
                 found,
                 secret,
                 self.readable,
+                {name: list(self.quality_by(name).values()) for name in by},
             )
         )
 
@@ -480,16 +521,21 @@ class Linked:
         seed: int = 0,
         key: str | Path | bytes | None = None,
         linkage: ELE | None = None,
+        by: Sequence[str] = (),
+        audit_by: str | None = None,
     ) -> list[str]:
         """Write linked.parquet, linkage.toml, quality.txt and quality.html into a folder: all of them, or none if one fails.
 
         With `audit_sample`, about so many links to check are written to audit.csv, drawn with `seed` or, in secret, with `key`; then only their owner can read audit.csv and the reports. `linkage` is the model for
-        linkage.toml, for instance with released accuracies; by default the one estimated from the files. Returns the names of the files.
+        linkage.toml, for instance with released accuracies; by default the one estimated from the files. The reports tell quality on the levels of the columns in `by`, and `audit_by` draws as many links
+        of each level of a column. Returns the names of the files.
         """
         if isinstance(key, (str, Path)):
             check_kept(Path(folder), Path(key))
-        sample = None if audit_sample is None else self.audit_sample(audit_sample, seed if key is None else 0, key=key)
-        return save_linked(self, Path(folder), sample=sample, linkage=linkage)
+        sample = None
+        if audit_sample is not None:
+            sample = self.audit_sample(audit_sample, seed if key is None else 0, key=key, by=audit_by)
+        return save_linked(self, Path(folder), sample=sample, linkage=linkage, by=by)
 
 
 def _check_bands(bands: Any) -> None:

@@ -153,6 +153,11 @@ def release_accuracy(
         raise StudyError(
             "There is no audit to release. Check some links (audit_sample), then read them back with audited(…)."
         )
+    if linked.audit.by is not None:
+        raise StudyError(
+            f"These links were drawn by the levels of {shown(linked.audit.by)}: a person who changes it would change which links are checked, and no noise on the counts covers that. Release what a "
+            "sample without by=… found."
+        )
     if not unit.fixes_blocks:
         raise StudyError(
             "If rows may change their groups (moves_block, linkage_change), so may the sample of links that were checked, and no noise on "
@@ -248,6 +253,7 @@ def _release(
             source="released",
             paid=price,
             displaced_links=unit.displaced_links or 0,
+            fields=linked.compared or None,
         ),
         correct={names[k]: float(drawn.correct[k]) for k in groups},
         scale=drawn.scale,
