@@ -82,6 +82,12 @@ def link(
     engine: Annotated[str, typer.Option(help="Where Splink runs: duckdb or spark.")] = "duckdb",
     memory: Annotated[float, typer.Option(help="Gigabytes that the pairs of one block may take.")] = 2.0,
     seed: Annotated[int, typer.Option(help="Of ties, random links and samples.")] = 0,
+    model: Annotated[
+        Path | None, typer.Option(help="Link by this model, which --save-model wrote; nothing is trained again.")
+    ] = None,
+    save_model: Annotated[
+        Path | None, typer.Option(help="Write the model (JSON), to link new records by. It is for the steward.")
+    ] = None,
     overlap: Annotated[
         float | None, typer.Option(help="Share of the smaller file's people who are in the other file, if known.")
     ] = None,
@@ -148,15 +154,17 @@ def link(
         raise StudyError("--audit-key needs --audit-sample, also with --audited: how many links were to be drawn.")
     check_folder(out)
     filled_in = audited is not None and audited.resolve() == (out / AUDIT).resolve()  # with answers, none is written
-    check_kept(out, left, right, pairs, audit_key, None if filled_in else audited)
+    check_kept(out, left, right, pairs, audit_key, model, save_model, None if filled_in else audited)
     size = None if audit_key is None else audit_sample
     audit_sample = audit_sample if audited is None else None  # a new sample must not overwrite the answers
     with progress.status("Linking …"), told_warnings():
         linked = dpl.link(
             left, right, fields=[parse_field(text) for text in field] if field else None,
             id=None if id is None else (id, right_id or id), block=block or None, method=method, threshold=threshold,
-            assignment=assignment, pairs=pairs, settings=settings, engine=engine, memory=memory * 1e9, seed=seed, overlap=overlap,
+            assignment=assignment, pairs=pairs, settings=settings, engine=engine, memory=memory * 1e9, seed=seed, overlap=overlap, model=model,
         )  # fmt: skip
+        if save_model is not None:
+            linked.save_model(save_model)
         linked = linked if bands is None else linked.banded(bands)
         linked = linked if audited is None else linked.audited(audited, key=audit_key, size=size)
         paid: Any = None

@@ -10,10 +10,12 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
 
+from dplinked.linker.explain import Explanation
 from dplinked.linker.fields import Field
 from dplinked.linker.leftovers import BYTES_PER_PAIR
 from dplinked.linker.quality import AccuracyEstimate, Strata
@@ -59,6 +61,8 @@ class LinkageFacts:
         For each field, the share of the left and of the right records whose value could be compared.
     subgroups
         How good links are on the levels of some columns.
+    examples
+        Links that are explained: what they are examples of, and what their scores are made of.
     """
 
     rows: tuple[int, int]
@@ -71,6 +75,7 @@ class LinkageFacts:
     secret: bool = False
     readable: Sequence[tuple[float, float]] = ()
     subgroups: Mapping[str, Sequence[LevelQuality]] | None = None
+    examples: tuple[Sequence[str], Explanation] | None = None
 
 
 def quality_document(linked: LinkageFacts) -> Document:
@@ -80,6 +85,11 @@ def quality_document(linked: LinkageFacts) -> Document:
         *([Section("What was compared", _describe_passes(linked))] if linked.links.passes else []),
         Section("Links per group", _describe_groups(linked)),
         Section("Scores", _describe_scores(linked)),
+        *(
+            []
+            if linked.examples is None
+            else [Section("Why records were linked", _describe_examples(*linked.examples))]
+        ),
         Section("Accuracy per group", _describe_accuracy(linked)),
     ]
     if linked.estimates:
@@ -266,6 +276,27 @@ def _bar(count: int, largest: int) -> str:
     """A bar in eighths of a column; at least one eighth for what is there."""
     eighths = max(round(8 * _BAR * count / max(largest, 1)), int(count > 0))
     return "█" * (eighths // 8) + " ▏▎▍▌▋▊▉"[eighths % 8].strip()
+
+
+def _describe_examples(names: Sequence[str], told: Explanation) -> list[Part]:
+    """What each field adds to the scores of some links."""
+    parts: list[Part] = [
+        "What each field adds to the score of some links; their values are left out. linked.explain(row) tells it of any link, and the list of an audit of those in it."
+    ]
+    for k, name in enumerate(names):
+        weights, steps = told.weights[k], _waterfall_lines(told, k)
+        parts.append(Chart(partial(charts.waterfall, told.parts, weights, title=name[0].upper() + name[1:]), lines=[name, *steps]))  # fmt: skip
+    return parts
+
+
+def _waterfall_lines(told: Explanation, k: int) -> list[str]:
+    """One line for each part: its name, what it adds, how far the score is then, and how values agree."""
+    side, total = max(map(len, told.parts)), 0.0
+    lines = []
+    for name, weight, words in zip(told.parts, told.weights[k].tolist(), told.agreement[k], strict=True):
+        total += weight
+        lines.append(f"  {name:<{side}}  {weight:+7.2f}  {total:7.2f}  {words}".rstrip())
+    return lines
 
 
 # --- accuracy ----------------------------------------------------------------------------------------

@@ -16,11 +16,13 @@ from dplinked.data.fingerprint import source_state
 from dplinked.data.keys import number
 from dplinked.errors import StudyError, plain_faults, plain_number, shown, suggest
 from dplinked.linker.assignment import Candidates
-from dplinked.linker.fields import MOST_NAMES, Comparer, Field, make_comparer, read_fields
+from dplinked.linker.evidence import Evidence
+from dplinked.linker.fields import MOST_NAMES, Comparer, Field, make_comparers, read_fields
 from dplinked.linker.linked import BLOCK, PROBABILITY, SCORE, Linked, id_column
+from dplinked.linker.model import LinkageModel, load_model
 from dplinked.linker.passes import BlockingPass
 from dplinked.linker.rules import LATE, MEMORY, NO_KEY, Links, link_by_rules
-from dplinked.linker.splink import Scored, link_by_splink, link_scored, score_by_settings
+from dplinked.linker.splink import Scored, link_by_splink, link_scored, own_columns, score_by_settings
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -52,6 +54,7 @@ def link(
     seed: int = 0,
     overlap: float | None = None,
     duplicates: bool = True,
+    model: str | Path | LinkageModel | None = None,
 ) -> Linked:
     """Link two files about the same people one to one.
 
@@ -91,6 +94,8 @@ def link(
         evidence. It affects the links' probabilities and the accuracy estimated from them, not the links.
     duplicates
         False declares that nobody has two records in one file. By default that is estimated, too.
+    model
+        A model that was kept, ``linked.save_model("model.json")``: its fields, method, threshold and weights are used, so that nothing is trained again. Its blocks are, unless `block` names others.
 
     Returns
     -------
@@ -105,6 +110,18 @@ def link(
         raise StudyError(f"method must be one of {list(METHODS)}, not {shown(method)}.{suggest(method, METHODS)}")
     if not isinstance(assignment, str) or assignment not in _ASSIGNMENTS:
         raise StudyError(f"assignment must be one of {list(_ASSIGNMENTS)}, not {shown(assignment)}.")
+    kept = None if model is None else load_model(model)
+    if kept is not None:
+        if any(given is not None for given in (fields, threshold, settings, pairs)) or method not in (
+            "rules",
+            kept.method,
+        ):
+            raise StudyError(
+                "A model that was kept has its own fields, method, threshold and settings: leave them out, or link without model=…."
+            )
+        method, fields, threshold, assignment = kept.method, list(kept.fields), kept.threshold, kept.assignment
+        block = kept.blocks if block is None else block
+        settings = kept.settings if kept.own else None
     if (pairs is not None) != (method == "pairs"):
         raise StudyError("Links made elsewhere come with method='pairs' and pairs=…, both.")
     if isinstance(seed, bool) or not isinstance(seed, int) or seed < 0:
@@ -135,11 +152,13 @@ def link(
         _check_fields(table, chosen, where, typed=settings is not None)
     if settings is not None and method != "splink":
         raise StudyError("settings=… are Splink's: give them with method='splink'.")
-    comparers = [] if method == "pairs" or settings is not None else _make_comparers(a, b, chosen)
+    comparers = [] if method == "pairs" or settings is not None else make_comparers(a, b, chosen)
     if method == "rules":
-        links = _link_rules(a, b, comparers, listed, threshold, assignment, memory, seed)
+        evidence = None if kept is None else kept.evidence
+        links = _link_rules(a, b, comparers, listed, threshold, assignment, memory, seed, evidence)
     elif method == "splink":
-        links = _link_splink(a, b, chosen, comparers, listed, threshold, settings, engine, seed)
+        trained = None if kept is None else kept.settings
+        links = _link_splink(a, b, chosen, comparers, listed, threshold, settings, engine, seed, trained)
     else:
         links = _link_pairs(a, b, _read_pairs(pairs, a, b, ids), listed, threshold, seed)
     if method != "pairs":
@@ -147,21 +166,23 @@ def link(
     read = tuple(comparer.readable() for comparer in comparers)
     return Linked(
         a, b, links, chosen, method, ids, (paths[0] or a, paths[1] or b), states, tuple(listed), overlap=overlap, duplicates=duplicates,
-        readable=read,
+        readable=read, engine=engine, model=_kept_model(links, method, chosen, listed, threshold, assignment, own=settings is not None),
     )  # fmt: skip
 
 
-def _make_comparers(a: pa.Table, b: pa.Table, fields: Sequence[Field]) -> list[Comparer]:
-    """Read the values of fields from both files."""
-    return [
-        make_comparer(field, column_texts(a, field.name, "left"), column_texts(b, str(field.right), "right"))
-        for field in fields
-    ]
+def _kept_model(
+    links: Links, method: str, fields: Sequence[Field], block: list[str], threshold: float | None, assignment: str, *, own: bool
+) -> LinkageModel | None:  # fmt: skip
+    """What linking new records takes from this linkage; None for links made elsewhere."""
+    settings = tuple(fields), tuple(block), threshold, assignment
+    if isinstance(links.model, Evidence):
+        return LinkageModel(method, *settings, evidence=links.model)
+    return None if links.model is None else LinkageModel(method, *settings, settings=links.model, own=own)
 
 
 def _link_rules(
     a: pa.Table, b: pa.Table, comparers: list[Comparer], block: list[str], threshold: float | None, assignment: str,
-    memory: float, seed: int,
+    memory: float, seed: int, evidence: Evidence | None,
 ) -> Links:  # fmt: skip
     """Check the threshold, read the block keys, and link by rule."""
     largest = sum(comparer.field.weight for comparer in comparers)
@@ -173,7 +194,7 @@ def _link_rules(
         apart = set(block) - {comparer.field.name for comparer in comparers}
         return link_by_rules(
             comparers, left, right, limit, assignment=assignment, memory=memory, seed=seed,
-            block_comparers=_make_comparers(a, b, [Field(name) for name in block if name in apart]),
+            block_comparers=make_comparers(a, b, [Field(name) for name in block if name in apart]), evidence=evidence,
         )  # fmt: skip
     except ImportError:
         raise StudyError("Linking needs rapidfuzz: pip install 'dplinked[linkage]'.") from None
@@ -181,29 +202,15 @@ def _link_rules(
 
 def _link_splink(
     a: pa.Table, b: pa.Table, fields: Sequence[Field], comparers: list[Comparer], block: list[str], threshold: float | None,
-    settings: Any, engine: Any, seed: int,
+    settings: Any, engine: Any, seed: int, trained: dict[str, Any] | None,
 ) -> Links:  # fmt: skip
     """Link with Splink: by a model that follows from the fields, or by the settings given, which take columns in their own types."""
     limit, blocks = _least_probability(threshold), _model_blocks(a, b, block)
     if settings is not None:
-        tables = [_own_columns(table, fields, block, where) for table, where in ((a, "left"), (b, "right"))]
+        tables = [own_columns(table, fields, block, where) for table, where in ((a, "left"), (b, "right"))]
         scored = score_by_settings(tables[0], tables[1], settings, engine)
         return link_scored(scored, None, limit, blocks, seed)
-    return link_by_splink(comparers, engine=engine, threshold=limit, blocks=blocks, seed=seed)
-
-
-def _own_columns(table: pa.Table, fields: Sequence[Field], block: Sequence[str], where: str) -> pa.Table:
-    """Fields and block columns of one file as they are, under the names they have in the left file. Splink gets no others: what links were made by is on record."""
-    import pyarrow as pa
-
-    columns = {name: table.column(name) for name in block}
-    columns |= {field.name: table.column(field.name if where == "left" else str(field.right)) for field in fields}
-    return pa.table(
-        {
-            name: column.cast(column.type.value_type) if pa.types.is_dictionary(column.type) else column
-            for name, column in columns.items()
-        }
-    )
+    return link_by_splink(comparers, engine=engine, threshold=limit, blocks=blocks, seed=seed, trained=trained)
 
 
 def _check_found(links: Links, *, least: int | None) -> None:

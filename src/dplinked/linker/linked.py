@@ -22,12 +22,15 @@ from dplinked.linkage.ele import RESULTS_OF_LINKING
 from dplinked.linker import quality
 from dplinked.linker.assignment import matching_matrix
 from dplinked.linker.document import LinkageFacts, quality_document
-from dplinked.linker.fields import Field
+from dplinked.linker.explain import Explanation, explain_by_rule
+from dplinked.linker.fields import Field, make_comparers
 from dplinked.linker.files import check_kept, linkage_section, save_linked
 from dplinked.linker.matches import Matches, find_matches
+from dplinked.linker.model import LinkageModel
 from dplinked.linker.passes import BlockingPass
 from dplinked.linker.resemblance import Resemblance, is_comparable, measure_resemblance
 from dplinked.linker.rules import LATE, UNLINKED, Links, encode_names
+from dplinked.linker.splink import explain_by_splink, named_tables, own_columns
 from dplinked.linker.subgroups import LevelQuality, Levels, judge_levels, level_rates, read_levels
 from dplinked.report.document import Document
 from dplinked.report.files import HTML, check_ending
@@ -38,10 +41,19 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 FileState = tuple[int, ...]
+WHY = "why"  # the column of a reviewer's list that says what each field adds to the score
 BLOCK, SCORE, PROBABILITY = RESULTS_OF_LINKING
 # How far evidence may be off: that of rules is fitted to all pairs, that of a linker to the candidates it made, or nobody knows to what.
 _MISJUDGED = {"rules": 10.0, "splink": 30.0, "pairs": 30.0}
-_OF_FILES = ("pairs", "rows", "_own_probability", "_tried", "matches", "_resemblance")  # what an audit does not change
+_OF_FILES = (
+    "pairs",
+    "rows",
+    "_own_probability",
+    "_tried",
+    "matches",
+    "_resemblance",
+    "_examples",
+)  # what an audit does not change
 _MOST_COMPARED = 20  # columns that the report compares between rows and their wrong partners
 
 
@@ -69,6 +81,8 @@ class Linked:
         What was declared about the files: see :func:`dplinked.link`.
     readable
         For each field, the share of the left and of the right records whose value could be compared.
+    engine, model
+        Where Splink ran, and what tells matches from others, to link new records by; None for links made elsewhere.
     """
 
     left: pa.Table
@@ -85,6 +99,8 @@ class Linked:
     overlap: float | None = None
     duplicates: bool = True
     readable: tuple[tuple[float, float], ...] = ()
+    engine: Any = "duckdb"
+    model: LinkageModel | None = None
 
     def __repr__(self) -> str:
         return f"Linked({self.left.num_rows:,} rows, method={self.method!r}, {len(self.strata.names)} groups of links)"
@@ -189,6 +205,103 @@ class Linked:
             SCORE: pa.array(score, mask=np.isnan(score)),
             PROBABILITY: pa.array(self._own_probability),
         }
+
+    # --- why they are links --------------------------------------------------------------------
+
+    @plain_faults
+    def save_model(self, path: str | Path) -> None:
+        """Write what tells matches from others to a JSON file, with all settings: ``dpl.link(…, model=path)`` links new records by it, and trains nothing.
+
+        How often fields agree was read from identifiers, so the file is FOR THE STEWARD, not for publication.
+        """
+        if self.model is None:
+            raise StudyError("These links were made elsewhere, so there is no model to keep.")
+        check_ending(path, (".json",))
+        self.model.save(path)
+
+    @plain_faults
+    def explain(self, row: int | str) -> pa.Table:
+        """Say why a row of the left file, given by its position from 0 or by its id, is linked to its partner: how each field agrees, and what that adds to the score.
+
+        The weights add up to ``link_score``. By rule they are the fields' scores, and the column ``evidence`` tells how much likelier the agreement is for a match (log2 of m/u). With Splink
+        they are match weights, those of frequent values included; the first line is what any pair starts from. FOR THE STEWARD, not for publication.
+        """
+        import pyarrow as pa
+
+        place = self._place(row)
+        if self.links.right[place] < 0:
+            raise StudyError("This row has no partner, so there is no link to explain.")
+        told = self._explained(np.array([place]))
+        values = {
+            field.name: [
+                table.column(name)[int(at)].as_py()
+                for table, name, at in (
+                    (self.left, field.name, place),
+                    (self.right, str(field.right), self.links.right[place]),
+                )
+            ]
+            for field in self.fields
+        }
+        cells = [
+            [None if cell is None else str(cell) for cell in values.get(part, [None, None])] for part in told.parts
+        ]
+        table = {
+            "field": list(told.parts),
+            "left": [pair[0] for pair in cells],
+            "right": [pair[1] for pair in cells],
+            "agreement": told.agreement[0],
+            "weight": told.weights[0],
+        }
+        if told.evidence is not None:
+            table["evidence"] = np.append(told.evidence[0], np.zeros(len(told.parts) - told.evidence.shape[1]))
+        return pa.table(table)
+
+    def _place(self, row: int | str) -> int:
+        """The position of a row of the left file that is given by position or by id."""
+        if isinstance(row, str):
+            ids = id_column(self.left, self.ids[0]).to_pylist()
+            if self.ids[0] is None or row not in ids:
+                raise StudyError("No record of the left file has this id.")
+            return int(ids.index(row))
+        if isinstance(row, bool) or not isinstance(row, (int, np.integer)) or not 0 <= row < self.left.num_rows:
+            raise StudyError("row must be the position of a row of the left file, from 0, or its id.")
+        return int(row)
+
+    def _explained(self, rows: NDArray[np.int64]) -> Explanation:
+        """What the scores of the links of some rows, which have partners, are made of."""
+        if self.model is None or not self.fields:
+            raise StudyError("These links were made elsewhere, so what they were made by is not known here.")
+        pairs, score = (rows, self.links.right[rows]), self.links.score[rows]
+        if self.model.settings is None:
+            taken = self.left.take(pairs[0]), self.right.take(pairs[1])
+            return explain_by_rule(make_comparers(*taken, self.fields), self.model.evidence).completed(score)
+        if self.model.own:
+            names = dict[str, str]()
+            left, right = (
+                own_columns(table, self.fields, self.blocks, where)
+                for table, where in ((self.left, "left"), (self.right, "right"))
+            )
+        else:
+            left, right, names = named_tables(make_comparers(self.left, self.right, self.fields))
+        return explain_by_splink(left, right, pairs, self.model.settings, names, self.engine).completed(score)
+
+    @cached_property
+    def _examples(self) -> tuple[list[str], Explanation] | None:
+        """Links that the report explains: of those made first a typical one and the weakest, of those made later the strongest and a typical one."""
+        late, score = np.isin(self.links.block.astype(str), LATE), self.links.score
+        chosen = dict[int, str]()
+        for some, end, names in (
+            (~late, 0, ("a typical link over the threshold", "the weakest of them")),
+            (late, -1, ("a typical link of those made later", "the strongest of them")),
+        ):
+            known = np.flatnonzero(some & np.isfinite(score) & (self.links.right >= 0))
+            if known.size:
+                ordered = known[np.argsort(score[known], kind="stable")]
+                chosen[int(ordered[end])] = names[1]
+                chosen[int(ordered[ordered.size // 2])] = names[0]
+        if self.model is None or not chosen:
+            return None
+        return list(chosen.values()), self._explained(np.array(list(chosen)))
 
     # --- how good they are ---------------------------------------------------------------------
 
@@ -350,6 +463,11 @@ class Linked:
         for field in self.fields:
             table[f"{field.name} (left)"] = self.left.column(field.name).take(rows)
             table[f"{field.right} (right)"] = self.right.column(field.right).take(self._positions.take(pa.array(rows)))
+        if self.model is not None:
+            linked = np.flatnonzero(self.links.right[rows] >= 0)
+            told = self._explained(rows[linked]) if linked.size else None
+            why = {int(k): told.line(place) for place, k in enumerate(linked)} if told is not None else {}
+            table[WHY] = pa.array([why.get(k) for k in range(rows.size)], pa.string())
         table[quality.ANSWER] = pa.array(["no" if right < 0 else None for right in self.links.right[rows]], pa.string())
         if rates is not None:
             table[quality.DRAWN_BY], table[quality.CHANCE] = pa.array([by] * rows.size), pa.array(rates[rows])
@@ -506,6 +624,7 @@ class Linked:
                 secret,
                 self.readable,
                 {name: list(self.quality_by(name).values()) for name in by},
+                self._examples,
             )
         )
 

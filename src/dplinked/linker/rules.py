@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from dplinked.errors import StudyError
 from dplinked.linker.assignment import Candidates, assign_sparse
-from dplinked.linker.evidence import compare_records, estimate_evidence, pattern_levels
+from dplinked.linker.evidence import Evidence, compare_records, estimate_evidence, pattern_levels
 from dplinked.linker.fields import Comparer
 from dplinked.linker.leftovers import BYTES_PER_PAIR, Leftovers, compare_leftovers
 from dplinked.linker.passes import BlockingPass
@@ -57,6 +57,8 @@ class Links:
         Band of probabilities that each link is in, if blocks are divided into bands (n).
     passes
         What was compared, pass by pass, and what that found.
+    model
+        What tells matches from others: the evidence of patterns, or Splink's trained settings. None for links made elsewhere.
     """
 
     right: Integers
@@ -66,6 +68,7 @@ class Links:
     floor: float = -np.inf
     band: Integers | None = None
     passes: tuple[BlockingPass, ...] = ()
+    model: Evidence | dict[str, Any] | None = None
 
 
 def link_by_rules(
@@ -78,6 +81,7 @@ def link_by_rules(
     memory: float,
     seed: int,
     block_comparers: Sequence[Comparer] = (),
+    evidence: Evidence | None = None,
 ) -> Links:
     """Link records within blocks, then what is left over by the best evidence there is, then at random.
 
@@ -95,9 +99,11 @@ def link_by_rules(
         How many bytes the pairs of one block may take.
     block_comparers
         The columns that blocks are made of, unless they are fields. Across blocks, they tell how far two records agree there.
+    evidence
+        What tells matches from others, if that is known from files linked before. By default it is estimated.
     """
     rng = np.random.default_rng(seed)
-    state = _Linking(comparers, left_blocks.size, right_blocks.size, threshold, memory)
+    state = _Linking(comparers, left_blocks.size, right_blocks.size, threshold, memory, evidence)
     greedy = assignment == "greedy"
     blocks = list(_pair_blocks(left_blocks, right_blocks, missing_too=greedy))
     for _, left, right in blocks:
@@ -163,7 +169,15 @@ def settle_groups(block: NDArray[np.object_], right: Integers) -> None:
 class _Linking:
     """Links in the making: the partner of each left row so far, the right records that are still free, and the pairs compared."""
 
-    def __init__(self, comparers: Sequence[Comparer], left: int, right: int, threshold: float, memory: float) -> None:
+    def __init__(
+        self,
+        comparers: Sequence[Comparer],
+        left: int,
+        right: int,
+        threshold: float,
+        memory: float,
+        evidence: Evidence | None,
+    ) -> None:
         self.comparers, self.threshold, self.memory = comparers, threshold, memory
         self.right = np.full(left, -1)
         self.score = np.full(left, np.nan)
@@ -171,7 +185,7 @@ class _Linking:
         self.free_right = np.ones(right, dtype=bool)
         self.levels = pattern_levels(comparers)
         self.patterns = np.zeros(math.prod(self.levels), dtype=np.int64)
-        self.ratio: Floats | None = None  # evidence of each pattern, once it is estimated
+        self.evidence = evidence  # of each pattern, once it is estimated
         # Candidates so far: both positions, score, pattern, and what the place where they were compared adds to the evidence.
         self.seen: list[tuple[Integers, Integers, Floats, Integers, Floats]] = []
         self.passes: list[BlockingPass] = []
@@ -223,14 +237,15 @@ class _Linking:
         )
         if not (rest.left.size and rest.right.size):
             return False
-        if self.ratio is None:
+        if self.evidence is None:
             self._sample_patterns(rest)
-            self.ratio = self._estimate_ratio()
+            self.evidence = self._estimate_evidence()
+        ratio = self.evidence.ratio
         over = int(((self.right >= 0) & ~np.isin(self.block, LATE)).sum())
         found = compare_leftovers(
-            rest, self.comparers, block_comparers, self.ratio, threshold=self.threshold, linked=over, memory=self.memory, rng=rng
+            rest, self.comparers, block_comparers, ratio, threshold=self.threshold, linked=over, memory=self.memory, rng=rng
         )  # fmt: skip
-        pairs, evidence = found.pairs, self.ratio[found.pairs.pattern] * found.factor
+        pairs, evidence = found.pairs, ratio[found.pairs.pattern] * found.factor
         self.seen.append((pairs.left, pairs.right, pairs.score, pairs.pattern, found.factor))
         taken = assign_sparse(pairs.left, pairs.right, np.log(evidence) - np.log(evidence).min(initial=0.0) + 1e-9)
         for name, chosen in ((WEAK, taken & found.within), (FURTHER, taken & ~found.within)):
@@ -256,7 +271,7 @@ class _Linking:
         self._add_links(LAST, rng.permutation(left)[:few], rng.permutation(right)[:few], np.full(few, np.nan))
         settle_groups(self.block, self.right)
 
-    def _estimate_ratio(self) -> Floats:
+    def _estimate_evidence(self) -> Evidence:
         """Likelihood ratio of each pattern; the estimation starts from the pairs over the threshold."""
         over = [seen[3][seen[2] >= self.threshold] for seen in self.seen]
         linked = np.bincount(np.concatenate(over or [np.zeros(0, np.int64)]), minlength=self.patterns.size)
@@ -268,7 +283,7 @@ class _Linking:
 
     def links(self) -> Links:
         """The finished links, with the evidence of all pairs that might have been some."""
-        ratio = self._estimate_ratio() if self.ratio is None else self.ratio
+        model = self._estimate_evidence() if self.evidence is None else self.evidence
         none: list[Any] = [
             np.zeros(0, np.int64),
             np.zeros(0, np.int64),
@@ -277,8 +292,12 @@ class _Linking:
             np.zeros(0),
         ]
         left, right, score, pattern, factor = map(np.concatenate, zip(none, *self.seen, strict=True))
-        candidates = Candidates(left, right, score, ratio[pattern] * factor, self.right.size, self.free_right.size)
-        return Links(self.right, self.score, self.block, _distinct_pairs(candidates), passes=tuple(self.passes))
+        candidates = Candidates(
+            left, right, score, model.ratio[pattern] * factor, self.right.size, self.free_right.size
+        )
+        return Links(
+            self.right, self.score, self.block, _distinct_pairs(candidates), passes=tuple(self.passes), model=model
+        )
 
 
 def _distinct_pairs(candidates: Candidates) -> Candidates:
