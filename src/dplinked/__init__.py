@@ -17,6 +17,7 @@ from dplinked.study.descent import Descent
 from dplinked.study.study import Study
 
 if TYPE_CHECKING:
+    from dplinked.linker.dedupe import dedupe
     from dplinked.linker.fields import Field
     from dplinked.linker.link import link
     from dplinked.linker.linked import Linked
@@ -52,6 +53,7 @@ __all__ = [
     "Study",
     "StudyError",
     "baseline",
+    "dedupe",
     "fit",
     "fit_study",
     "link",
@@ -71,6 +73,7 @@ _LATER = {
     "LinkedPoissonRegression": "dplinked.outcome_regression:LinkedPoissonRegression",
     "LinkedRegression": "dplinked.regression:LinkedRegression",
     "baseline": "dplinked.not_private.baseline",
+    "dedupe": "dplinked.linker.dedupe:dedupe",
     "link": "dplinked.linker.link:link",
     "release_accuracy": "dplinked.linker.release_accuracy:release_accuracy",
 }

@@ -1,4 +1,4 @@
-"""The command line: ``dplinked demo | link | check | plan | fit | report | budget | reproduce | studio``."""
+"""The command line: ``dplinked demo | link | dedupe | check | plan | fit | report | budget | reproduce | studio``."""
 
 from __future__ import annotations
 
@@ -94,6 +94,12 @@ def link(
     bands: Annotated[
         int | None, typer.Option(help="Divide groups into so many bands of like probabilities; fits hold links fixed.")
     ] = None,
+    links: Annotated[
+        str, typer.Option(help="one-to-one, or many-to-one: several rows may share a record of the right file.")
+    ] = "one-to-one",
+    carriers: Annotated[
+        int | None, typer.Option(help="With --links many-to-one: how many rows may share a record.")
+    ] = None,
     audit_sample: Annotated[
         int | None, typer.Option(min=1, help="Write about this many links to check into audit.csv.")
     ] = None,
@@ -137,7 +143,7 @@ def link(
     ] = None,
     again: Annotated[bool, typer.Option("--again", help="Pay anew for accuracies that the ledger has stored.")] = False,
 ) -> None:
-    """Steward: link two files one to one, and say how good the links are. NOT FOR PUBLICATION."""
+    """Steward: link two files, and say how good the links are. NOT FOR PUBLICATION."""
     import dplinked as dpl
     from dplinked.linker.fields import parse_field
     from dplinked.linker.files import ACCURACY, AUDIT, check_kept
@@ -161,7 +167,7 @@ def link(
         linked = dpl.link(
             left, right, fields=[parse_field(text) for text in field] if field else None,
             id=None if id is None else (id, right_id or id), block=block or None, method=method, threshold=threshold,
-            assignment=assignment, pairs=pairs, settings=settings, engine=engine, memory=memory * 1e9, seed=seed, overlap=overlap, model=model,
+            assignment=assignment, pairs=pairs, settings=settings, engine=engine, memory=memory * 1e9, seed=seed, overlap=overlap, model=model, links=links, carriers=carriers,
         )  # fmt: skip
         if save_model is not None:
             linked.save_model(save_model)
@@ -192,6 +198,38 @@ def link(
                 f"Who was drawn is secret, and the promise rests on it: keep {out}/audit.csv and {audit_key.name} like the data, show them to nobody but the reviewers, and destroy "
                 "them once the accuracies are released."
             )
+
+
+@app.command()
+def dedupe(
+    data: Annotated[Path, typer.Argument(help="The file (Parquet or CSV).")],
+    field: Annotated[list[str], typer.Option(help="Column to compare, like surname or dob:date; repeat.")],
+    out: Annotated[Path, typer.Option(help="Where to write one record of each person (Parquet).")] = Path(
+        "unique.parquet"
+    ),
+    clusters: Annotated[
+        Path | None,
+        typer.Option(help="Where to write all records, with the person of each in the column 'cluster' (Parquet)."),
+    ] = None,
+    id: Annotated[str | None, typer.Option(help="Column that names a record.")] = None,
+    least: Annotated[float, typer.Option(help="Least probability of two records that are joined.")] = 0.5,
+) -> None:
+    """Steward: find the records of one file that are the same person's. NOT FOR PUBLICATION."""
+    import pyarrow.parquet
+
+    import dplinked as dpl
+    from dplinked.linker.fields import parse_field
+
+    wanted = [path for path in (out, clusters) if path is not None]
+    for path in wanted:
+        check_writable(path, data)
+        check_ending(path, (".parquet",))
+    with progress.status("Comparing …"), told_warnings():
+        found = dpl.dedupe(data, fields=[parse_field(text) for text in field], id=id, least=least)
+        for path, table in zip(wanted, (found.unique, found.rows), strict=False):
+            pyarrow.parquet.write_table(table, path)
+    typer.echo(found.summary())
+    typer.echo(f"\nWritten: {', '.join(map(str, wanted))}.")
 
 
 @app.command()

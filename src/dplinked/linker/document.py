@@ -31,6 +31,7 @@ WARNING = "FOR THE STEWARD ONLY, NOT FOR PUBLICATION: everything below is read f
 _TITLE = "How good are the links?"
 _STEP = 0.02  # an error in the accuracy that is easily made
 _BAR = 22
+_FEW_TWICE = 0.002  # of a file's records that may be duplicates without a word
 _ALL = "overall"
 _QUANTILES = (0.0, 0.05, 0.5, 0.95, 1.0)
 _METHODS = {
@@ -63,6 +64,8 @@ class LinkageFacts:
         How good links are on the levels of some columns.
     examples
         Links that are explained: what they are examples of, and what their scores are made of.
+    duplicates
+        About how many records of the left and of the right file are further records of somebody in it, if that is known.
     """
 
     rows: tuple[int, int]
@@ -76,6 +79,7 @@ class LinkageFacts:
     readable: Sequence[tuple[float, float]] = ()
     subgroups: Mapping[str, Sequence[LevelQuality]] | None = None
     examples: tuple[Sequence[str], Explanation] | None = None
+    duplicates: tuple[int, int] | None = None
 
 
 def quality_document(linked: LinkageFacts) -> Document:
@@ -110,13 +114,24 @@ def _describe_files(linked: LinkageFacts) -> list[Part]:
     without = int((linked.links.right < 0).sum())
     facts = [
         ("Left file", f"{_count(n)}, every one kept"),
-        ("Right file", f"{_count(m)}, {m - n + without:,} of them left over"),
+        (
+            "Right file",
+            f"{_count(m)}, {m - np.unique(linked.links.right[linked.links.right >= 0]).size:,} of them left over",
+        ),
         ("Method", _METHODS.get(linked.method, linked.method)),
     ]
+    if linked.links.carriers > 1:
+        facts[2] = "Method", facts[2][1].replace("one to one", "many to one")
+        facts.append(("Rows for one record", f"at most {linked.links.carriers}; each row is taken for another person"))
     for name, chosen in _stages(linked):
         facts.append((name.capitalize(), f"{int(chosen.sum()):,} ({_percent(int(chosen.sum()), n)})"))
     facts.append(("Unlinked", f"{without:,} ({_percent(without, n)}); keep their place with the public response"))
-    parts: list[Part] = [Facts(facts, "Files and links")]
+    if linked.duplicates is not None:
+        told = " and ".join(
+            f"{count:,} of the {file} file" for count, file in zip(linked.duplicates, ("left", "right"), strict=True)
+        )
+        facts.append(("Likely duplicates", f"about {told}: further records of somebody in the same file"))
+    parts: list[Part] = [Facts(facts, "Files and links"), *_describe_duplicates(linked)]
     if linked.fields:
         shares = [tuple(f"{100 * share:.1f} %" for share in both) for both in linked.readable]
         rows = [
@@ -129,6 +144,25 @@ def _describe_files(linked: LinkageFacts) -> list[Part]:
     else:
         parts.append("No fields were compared here.")
     return parts
+
+
+def _describe_duplicates(linked: LinkageFacts) -> list[Part]:
+    """What several records of one person do to the promise, where there seem to be some."""
+    many = [
+        file
+        for count, rows, file in zip(linked.duplicates or (0, 0), linked.rows, ("left", "right"), strict=True)
+        if count > _FEW_TWICE * rows
+    ]
+    said: list[Part] = []
+    if "left" in many:
+        said.append(
+            "Somebody with several rows in the left file has regressors on all of them, and no privacy unit covers that: keep one record for each person first, dpl.dedupe(file, fields=…)."
+        )
+    if "right" in many and linked.links.carriers == 1:
+        said.append(
+            "Somebody with several records in the right file may have responses on several rows: keep one record for each person first, dpl.dedupe(file, fields=…)."
+        )
+    return said
 
 
 def _describe_unreadable(linked: LinkageFacts) -> list[Part]:

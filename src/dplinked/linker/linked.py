@@ -22,12 +22,13 @@ from dplinked.linkage.ele import RESULTS_OF_LINKING
 from dplinked.linker import quality
 from dplinked.linker.assignment import matching_matrix
 from dplinked.linker.document import LinkageFacts, quality_document
+from dplinked.linker.duplicates import START_SHARE, comparers_within, find_duplicates
 from dplinked.linker.explain import Explanation, explain_by_rule
 from dplinked.linker.fields import Field, make_comparers
 from dplinked.linker.files import check_kept, linkage_section, save_linked
-from dplinked.linker.matches import Matches, find_matches
+from dplinked.linker.matches import Matches, find_matches, find_matches_of_rows
 from dplinked.linker.model import LinkageModel
-from dplinked.linker.passes import BlockingPass
+from dplinked.linker.passes import BlockingPass, pair_budget
 from dplinked.linker.resemblance import Resemblance, is_comparable, measure_resemblance
 from dplinked.linker.rules import LATE, UNLINKED, Links, encode_names
 from dplinked.linker.splink import explain_by_splink, named_tables, own_columns
@@ -53,13 +54,15 @@ _OF_FILES = (
     "matches",
     "_resemblance",
     "_examples",
+    "likely_duplicates",
 )  # what an audit does not change
+_FEW_PAIRS = 200_000  # within a file that are always worth comparing, to count duplicates
 _MOST_COMPARED = 20  # columns that the report compares between rows and their wrong partners
 
 
 @dataclass(frozen=True, repr=False)
 class Linked:
-    """Two files, linked one to one. Every row of the left file is kept.
+    """Two files, linked one to one or many to one. Every row of the left file is kept.
 
     Attributes
     ----------
@@ -120,7 +123,32 @@ class Linked:
     @cached_property
     def matches(self) -> Matches:
         """How probable candidate pairs are, how many people both files have, and how many further records of them. FOR THE STEWARD, not for publication."""
-        return find_matches(self.links.candidates, overlap=self.overlap, duplicates=self.duplicates)
+        return self._found_matches(self.overlap)
+
+    def _found_matches(self, overlap: float | None, strength: float = 1.0) -> Matches:
+        """What evidence says, or says if it is stronger or weaker, given what was declared about the files."""
+        if self.carriers > 1:
+            return find_matches_of_rows(self.links.candidates, overlap=overlap, strength=strength)
+        return find_matches(self.links.candidates, overlap=overlap, duplicates=self.duplicates, strength=strength)
+
+    @cached_property
+    def likely_duplicates(self) -> tuple[int, int] | None:
+        """About how many records of the left and of the right file are further records of somebody in it; None where fields are not compared as texts. FOR THE STEWARD, not for publication."""
+        if self.model is None or self.model.own:
+            return None
+        found = (
+            find_duplicates(
+                comparers_within(table, self.fields, right=right), pair_budget(table.num_rows, table.num_rows, _FEW_PAIRS), START_SHARE
+            ).clusters()
+            for table, right in ((self.left, False), (self.right, True))
+        )  # fmt: skip
+        left, right = (int(clusters.size - np.unique(clusters).size) for clusters in found)
+        return left, right
+
+    @property
+    def carriers(self) -> int:
+        """How many rows may be linked to one record of the right file."""
+        return self.links.carriers
 
     @property
     def _pair_probability(self) -> NDArray[np.float64]:
@@ -139,7 +167,7 @@ class Linked:
         return [
             quality.link_probabilities(self.links, found.probability)
             for strength in (factor, 1.0 / factor)
-            for found in [find_matches(self.links.candidates, duplicates=self.duplicates, strength=strength)]
+            for found in [self._found_matches(None, strength)]
         ]
 
     def _changed(self, kept: Sequence[str], **changes: Any) -> Linked:
@@ -317,8 +345,9 @@ class Linked:
         count = self.links.candidates.left.size
         if not count:
             return ()
-        said = quality.describe_matches(self.matches, self.overlap)
+        said = quality.describe_matches(self.matches, self.overlap, self.carriers)
         one = quality.estimate_from_probabilities(self.strata, self._own_probability, self._tried, said)
+        one = replace(one, unopposed=self.carriers > 1)
         if count > quality.MOST_SIMULATED:
             return (one,)
         return one, quality.estimate_by_simulation(self.strata, self.links, self._pair_probability)
@@ -345,7 +374,9 @@ class Linked:
         hidden = quality.hidden_accuracies(self.strata, best, self.least_checked)
         accuracy, other = quality.accuracy_table(self.strata, hidden)
         checked = None if best.checked is None else self.least_checked
-        return ELE(accuracy, BLOCK, other=other, checked=checked, source="estimated", fields=self.compared or None)
+        return ELE(
+            accuracy, BLOCK, other=other, checked=checked, source="estimated", fields=self.compared or None, carriers=self.carriers
+        )  # fmt: skip
 
     @plain_faults
     def linkage_by_identifiers(self, fields: Sequence[str] | None = None) -> ELE:
@@ -376,7 +407,7 @@ class Linked:
             )
         drawn_by = [] if self.audit.by is None else [self.audit.by]
         looked_at = list(dict.fromkeys([*self.compared, *drawn_by, *(fields or ())]))
-        return ELE(block=BLOCK, **known, source="identifiers", fields=looked_at)
+        return ELE(block=BLOCK, **known, source="identifiers", fields=looked_at, carriers=self.carriers)
 
     @property
     def compared(self) -> list[str]:
@@ -392,6 +423,8 @@ class Linked:
         """
         if not self.links.candidates.left.size:
             raise StudyError("These links came without probabilities, so there is no matching matrix.")
+        if self.carriers > 1:
+            raise StudyError("The matching matrix is that of one-to-one links. Use the accuracies of groups: linkage.")
         single = find_matches(self.links.candidates, overlap=self.overlap, duplicates=False).probability
         return Matching(
             matching_matrix(self.links.right, self.links.candidates, single, seed=seed, tolerance=tolerance)
@@ -567,6 +600,10 @@ class Linked:
         """
         if not self.links.candidates.left.size:
             raise StudyError("These links came without probabilities, so it is not known which records competed.")
+        if self.carriers > 1:
+            raise StudyError(
+                "Rows that may share a record do not compete for it, so their likeness tells nothing. Read quality_by(…)."
+            )
         if columns is None:
             used = {self.ids[0], *self.blocks, *(field.name for field in self.fields)}
             named = [name for name in self.left.column_names if name not in used]
@@ -610,7 +647,7 @@ class Linked:
         if isinstance(by, str):
             raise StudyError("by must be a list of names, like by=['sex', 'region'].")
         rows = self.left.num_rows, self.right.num_rows
-        found = list(self._resemblance.values()) if self.links.candidates.left.size else []
+        found = list(self._resemblance.values()) if self.links.candidates.left.size and self.carriers == 1 else []
         secret = self.audit is not None and self.audit.secret is not None
         return quality_document(
             LinkageFacts(
@@ -625,6 +662,7 @@ class Linked:
                 self.readable,
                 {name: list(self.quality_by(name).values()) for name in by},
                 self._examples,
+                self.likely_duplicates,
             )
         )
 

@@ -153,6 +153,10 @@ def release_accuracy(
         raise StudyError(
             "There is no audit to release. Check some links (audit_sample), then read them back with audited(…)."
         )
+    if linked.carriers > 1:
+        raise StudyError(
+            "Released accuracies are for links that are one to one. With links='many-to-one' use linkage_by_identifiers, or declare public accuracies: dpl.ELE(…, carriers=…, source='public')."
+        )
     if linked.audit.by is not None:
         raise StudyError(
             f"These links were drawn by the levels of {shown(linked.audit.by)}: a person who changes it would change which links are checked, and no noise on the counts covers that. Release what a "

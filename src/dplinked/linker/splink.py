@@ -58,6 +58,7 @@ def link_by_splink(
     blocks: NDArray[np.object_],
     seed: int,
     trained: dict[str, Any] | None = None,
+    carriers: int = 1,
 ) -> Links:
     """Link two files by Splink's match weights, one to one, with a model that follows from the fields.
 
@@ -73,6 +74,8 @@ def link_by_splink(
         Group of each left record, if its link is over the threshold (n).
     trained
         A model that was trained before; by default one is trained.
+    carriers
+        How many left records may be linked to one right record.
 
     Notes
     -----
@@ -81,14 +84,13 @@ def link_by_splink(
     """
     first = _guarded(lambda: _score_files(comparers, engine, trained))
     candidates, further = first.candidates, None
-    sure = assign_sparse(candidates.left, candidates.right, candidates.score - log_odds(threshold))
-    rest = (
-        np.setdiff1d(np.arange(candidates.left_count), candidates.left[sure]),
-        np.setdiff1d(np.arange(candidates.right_count), candidates.right[sure]),
-    )
+    room = np.full(candidates.right_count, carriers)
+    sure = assign_sparse(candidates.left, candidates.right, candidates.score - log_odds(threshold), room)
+    np.subtract.at(room, candidates.right[sure], 1)
+    rest = np.setdiff1d(np.arange(candidates.left_count), candidates.left[sure]), np.flatnonzero(room > 0)
     if min(rest[0].size, rest[1].size) > 0:
         further = _guarded(lambda: _score_rest(rest, comparers, first.model, engine))
-    return link_scored(first, further, threshold, blocks, seed)
+    return link_scored(first, further, threshold, blocks, seed, carriers)
 
 
 def score_by_settings(left: pa.Table, right: pa.Table, settings: Any, engine: Any) -> Scored:
@@ -463,9 +465,9 @@ def log_odds(probability: float) -> float:
 
 
 def link_scored(
-    first: Scored, further: Scored | None, threshold: float, blocks: NDArray[np.object_], seed: int
+    first: Scored, further: Scored | None, threshold: float, blocks: NDArray[np.object_], seed: int, carriers: int = 1
 ) -> Links:
-    """Link candidates one to one: first pairs over the probability threshold, then the best of the rest, then at random."""
+    """Link candidates one to one, or up to `carriers` rows to one record: first pairs over the probability threshold, then the best of the rest, then at random."""
     candidates, found_by = first.candidates, first.found_by
     late = np.zeros(candidates.left.size, dtype=bool)  # found by a further pass
     passes = first.passes
@@ -474,30 +476,30 @@ def link_scored(
         passes = (*first.passes, *further.passes)
     n, m, rng = candidates.left_count, candidates.right_count, np.random.default_rng(seed)
     right, score = np.full(n, -1), np.full(n, np.nan)
-    free_right = np.ones(m, dtype=bool)
+    room = np.full(m, carriers)
     block, used = blocks.astype(object), np.zeros(len(passes), dtype=np.int64)
 
     def add_links(gain: NDArray[np.float64]) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-        chosen = assign_sparse(candidates.left, candidates.right, gain)
+        chosen = assign_sparse(candidates.left, candidates.right, gain, None if carriers == 1 else room)
         left = candidates.left[chosen]
         right[left], score[left] = candidates.right[chosen], candidates.score[chosen]
-        free_right[candidates.right[chosen]] = False
+        np.subtract.at(room, candidates.right[chosen], 1)
         np.add.at(used, found_by[chosen], 1)
         return left, late[chosen]
 
     add_links(np.where(late, -1.0, candidates.score - log_odds(threshold)))
     block[right < 0] = LAST
-    open_pairs = (right[candidates.left] < 0) & free_right[candidates.right]
+    open_pairs = (right[candidates.left] < 0) & (room[candidates.right] > 0)
     rows, by_further = add_links(np.where(open_pairs, candidates.score - candidates.score.min(initial=0.0) + 1.0, -1.0))
     block[rows] = np.where(by_further, FURTHER, WEAK)
-    left_over, right_over = np.flatnonzero(right < 0), np.flatnonzero(free_right)
+    left_over, right_over = np.flatnonzero(right < 0), np.repeat(np.arange(m), room)
     few = min(left_over.size, right_over.size)
     right[rng.permutation(left_over)[:few]] = rng.permutation(right_over)[:few]
     settle_groups(block, right)
     counted = [
         one if one.found is None else replace(one, linked=int(links)) for one, links in zip(passes, used, strict=True)
     ]
-    return Links(right, score, block, candidates, passes=tuple(counted), model=first.model)
+    return Links(right, score, block, candidates, passes=tuple(counted), model=first.model, carriers=carriers)
 
 
 def _with_further(first: Scored, further: Scored) -> tuple[Candidates, NDArray[np.int64], NDArray[np.bool_]]:
