@@ -8,7 +8,7 @@ FEBRL ?= .venv-febrl
 RELEASE ?= .venv-release
 PYTEST := $(BIN)/python -m pytest -n 2
 
-.PHONY: demo studio test test-slow test-all test-febrl check format hooks docs wheel bench bench-attack bench-audits bench-coverage bench-engines bench-estimand bench-ledger bench-linking bench-missing bench-outcomes bench-peers bench-plan bench-reproduction bench-sharper bench-symmetric clean
+.PHONY: demo studio test test-slow test-all test-febrl check format hooks docs wheel bench bench-attack bench-audits bench-coverage bench-engines bench-estimand bench-ledger bench-linking bench-missing bench-outcomes bench-peers bench-plan bench-reproduction bench-sharper bench-surveys bench-symmetric clean
 
 $(READY): pyproject.toml constraints.txt hatch_build.py src/dplinked/sums/numpy/kernel.c
 	$(PYTHON) -m venv $(VENV)
@@ -122,6 +122,10 @@ bench-missing: $(READY)
 # Events and counts beside Chambers' estimator without privacy, and coverage of their intervals.
 bench-outcomes: $(READY)
 	$(BIN)/python benchmarks/outcomes.py --out benchmarks/results
+
+# Coverage of intervals with survey weights and in subgroups.
+bench-surveys: $(READY)
+	$(BIN)/python benchmarks/surveys.py --out benchmarks/results
 
 # What declaring symmetric errors does.
 bench-symmetric: $(READY)

@@ -40,6 +40,7 @@ NEEDS_HISTORY = pytest.mark.skipif(
         ["symmetric.py", "--quick"],
         ["missing.py", "--quick"],
         ["outcomes.py", "--quick"],
+        ["surveys.py", "--quick"],
         ["audits.py", "--quick"],
         ["linking.py", "accuracy", "--quick"],
         ["linking.py", "quality", "--quick"],
@@ -80,6 +81,7 @@ def test_small_benchmark(command: list[str], tmp_path: Path) -> None:
         ("symmetric.py", "MISSED: heteroscedastic, skewed: the intervals hold the slope in"),
         ("missing.py", "MISSED: households: x: intervals hold the slope in"),
         ("outcomes.py", "MISSED: normal: the intervals hold"),
+        ("surveys.py", "MISSED: informative, ε = 8: intervals hold the slopes in"),
     ],
     ids=[
         "more-noise-than-before",
@@ -88,6 +90,7 @@ def test_small_benchmark(command: list[str], tmp_path: Path) -> None:
         "skewed-errors",
         "filled-cells",
         "wrong-links-taken-for-right",
+        "weights-left-out",
     ],
 )
 def test_small_control(benchmark: str, found: str, tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from dplinked import privacy
+from dplinked.data.limit import limit_rows
 from dplinked.data.sources import Query, SparkTable, Stream
 from dplinked.errors import BudgetError, CalibrationError, DplinkedError, LedgerError, ReleaseError, StudyError
 from dplinked.fitting import fit, fit_study
@@ -56,6 +57,7 @@ __all__ = [
     "dedupe",
     "fit",
     "fit_study",
+    "limit_rows",
     "link",
     "plan",
     "plan_split",

@@ -13,9 +13,8 @@ from dplinked.data.fingerprint import locate, source_state
 from dplinked.errors import DplinkedError, LedgerError, ReleaseError, StudyError, plain_faults, raise_alone
 from dplinked.ledger.ledger import REFUSED, Ledger
 from dplinked.linkage import ELE, UNSTATED, Linkage, PrivacyUnit
-from dplinked.methods import method_of
+from dplinked.methods import method_of, spending_of
 from dplinked.privacy.calibration import round_up
-from dplinked.privacy.spending import Spending
 from dplinked.release.release import Release
 from dplinked.study.descent import Descent
 from dplinked.study.study import Study
@@ -35,6 +34,8 @@ def fit(
     levels: Mapping[str, Sequence[Any]] | None = None,
     family: str = "linear",
     exposure: str | None = None,
+    weights: str | None = None,
+    where: str | None = None,
     unit: PrivacyUnit | None = None,
     method: str = "ssp",
     calibration: str = "tight",
@@ -78,6 +79,12 @@ def fit(
         (0, largest). Coefficients are then logarithms of odds ratios and of rate ratios; see :meth:`Release.ratios`.
     exposure
         Name of the column, with bounds above 0, that counts are taken by, such as years under observation: its logarithm is added to the line.
+    weights
+        Name of a column of the regressors' file, with bounds from 0 on, that says how much a row counts, such as a survey's weights. The line is that of weighted least squares.
+        `typical` may say where weights usually lie; where nothing is declared, that is looked for with the regressors' ranges.
+    where
+        A condition over columns of the regressors' file, such as ``"age >= 65 and region == 'north'"``: rows for which it does not hold count nothing. Their number stays private, and a
+        noisy one is released; see :attr:`Release.subgroup`.
     unit
         What one individual can change besides their x and y; see :class:`PrivacyUnit`.
     method
@@ -140,6 +147,8 @@ def fit(
         levels={} if levels is None else levels,
         family=family,
         exposure=exposure,
+        weights=weights,
+        where=where,
         unit=UNSTATED if unit is None else unit,
         method=method,
         calibration=calibration,
@@ -208,7 +217,7 @@ def _run(study: Study, opened: Source, rows: LinkedRows) -> Release:
     """Make the release, and note which of its variables records were linked by."""
     method, compared = method_of(study), study.compared_variables(opened.origins.compared)
     with _quietly():
-        release = method.run(study, rows, Spending(method.mu(study)))
+        release = method.run(study, rows, spending_of(study))
     return replace(release, declared=replace(release.declared, compared=compared)) if compared else release
 
 
@@ -236,13 +245,14 @@ def _state(study: Study, source: Any) -> tuple[Any, ...]:
 
 def _open_source(study: Study, source: Any, progress: Progress | None) -> Source:
     """Open the columns that the study needs."""
-    once = study.family == "linear" and not study.intervals and study.ranges != "private"
+    once = study.family == "linear" and not study.intervals and study.ranges != "private" and not study.counts_unevenly
     return open_source(source, [*study.prepare()[0].variables, *key_columns(study)], once=once, progress=progress)
 
 
 def key_columns(study: Study) -> list[str]:
     """The columns of blocks and ids."""
-    return [name for name in (study.linkage.block, getattr(study.linkage, "id", None)) if name is not None]
+    named = (study.linkage.block, getattr(study.linkage, "id", None), *study.unit.ids)
+    return [name for name in named if name is not None]
 
 
 def _find_rows(study: Study, opened: Source) -> LinkedRows:
@@ -256,6 +266,7 @@ def _find_rows(study: Study, opened: Source) -> LinkedRows:
     try:
         with _quietly():
             method = method_of(study)
+            _check_ids(study, opened)
             rows = opened.linked_rows(method.prepare(design), study.linkage, study.unit)
             method.check(study, rows)
             return rows
@@ -263,6 +274,18 @@ def _find_rows(study: Study, opened: Source) -> LinkedRows:
         if study.ledger is None:
             raise
         raise_alone(StudyError(f"{fault} Nothing was spent."))
+
+
+def _check_ids(study: Study, opened: Source) -> None:
+    """Refuse ids of more rows than a person may have. Which rows belong together is public where persons have several."""
+    design, _ = study.prepare()
+    for name in study.unit.ids:
+        found = opened.linked_rows(design, ELE(0.5, block=name, other=0.5), PrivacyUnit()).blocks
+        if found is not None and found.largest > study.unit.rows:
+            raise StudyError(
+                f"An id in {name!r} is on more rows than unit.rows={study.unit.rows} allows, or ids are missing. Keep at most as many rows of each in the files before they are linked "
+                "(dpl.limit_rows), or declare more; all noise grows in proportion."
+            )
 
 
 def release_mu(study: Study) -> float:

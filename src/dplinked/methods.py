@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from dplinked.errors import CalibrationError
+from dplinked.errors import CalibrationError, StudyError
 from dplinked.estimate.coefficients import Estimate, solve_sums
 from dplinked.estimate.descent import descent_sums, solve_descent
 from dplinked.estimate.groups import Groups
@@ -28,6 +28,7 @@ from dplinked.estimate.variance import (
     NoisyVariance,
     accuracy_variance,
     link_dependence,
+    repeated_rows,
     split_errors,
 )
 from dplinked.outcomes import check_outcome, fit_curve
@@ -109,6 +110,15 @@ def paper_mu(study: Study) -> float:
     return 1.0 / noise_multiplier(study.epsilon, study.delta, method_of(study).rule)
 
 
+def spending_of(study: Study) -> Spending:
+    """The purse of a release, whose noise is planned for changes of one row.
+
+    A person of L rows takes L such steps from a file to its neighbour: one row's regressors and one response at a time, links and blocks as they are. Whatever was released before, each value
+    moves by no more than its sensitivity at each step, so by L times that in all. Noise for μ/L then makes the release μ-GDP for the person.
+    """
+    return Spending(method_of(study).mu(study) / study.unit.rows)
+
+
 def method_of(study: Study) -> Method:
     """The way that a study declares."""
     return METHODS[study.method, study.calibration] if study.family == "linear" else OUTCOMES
@@ -128,6 +138,7 @@ def fit_sums(study: Study, rows: LinkedRows, spending: Spending) -> Release:
         stage = expect_second_stage(study, rows, groups, spending, start, first)
         if stage is not None:
             return fit_residuals(study, rows, spending, start, stage)
+    assert not study.counts_unevenly, "one stage counts all rows the same"
     rest = spending.unspent(VARIANCE if study.intervals else 0.0)
     sums = release_sums(private, spending, intervals=study.intervals)
     if start is not None:
@@ -136,6 +147,19 @@ def fit_sums(study: Study, rows: LinkedRows, spending: Spending) -> Release:
     variance = release_variance(study, rows, groups, spending, sums, estimate.beta)
     errors = split_errors(rows.design, groups, estimate, sums, variance)
     return build_release(study, rows.design, rows.count, spending, estimate, errors, sums=sums)
+
+
+def check_counting(study: Study, rows: LinkedRows) -> None:
+    """Refuse weights and conditions where there cannot be a second stage, from public values."""
+    if not study.counts_unevenly:
+        return
+    spending = spending_of(study)
+    weighed, groups = weigh_groups(study, rows, spending)
+    if not may_take_second_stage(study, weighed, groups, spending):
+        raise StudyError(
+            "Weights and conditions need a second stage, for which there are too few rows, too small a budget, no regressor, links of too small an accuracy, or rows that "
+            "come as a stream and are read once. Take a larger epsilon or another source, or leave out weights and where."
+        )
 
 
 def fit_outcome(study: Study, rows: LinkedRows, spending: Spending) -> Release:
@@ -180,14 +204,19 @@ def fit_descent(study: Study, rows: LinkedRows, spending: Spending) -> Release:
 
 def search_ranges(rows: LinkedRows, spending: Spending) -> Design:
     """Aim the instrument at privately found middles; the design as it is where a search could only mislead."""
-    numeric = [group.start for group in rows.design.groups if group.numeric]
+    design = rows.design.with_weight_column()
+    numeric = [group.start for group in design.groups if group.numeric]
     if plan_ranges(len(numeric), rows.count, spending.share(RANGES)) is None:
         return rows.design
     middles = {}
-    for k, (low, high) in zip(numeric, release_ranges(rows.column_counts(BINS), spending), strict=True):
-        start, stop = rows.design.columns[k].interval
+    for k, (low, high) in zip(
+        numeric, release_ranges(rows.with_design(design).column_counts(BINS), spending), strict=True
+    ):
+        start, stop = design.columns[k].interval
         middles[k] = (start + low * (stop - start), start + high * (stop - start))
-    return rows.design.centred(middles)
+    if design is rows.design:
+        return design.centred(middles)
+    return rows.design.counted_usually(middles.pop(len(rows.design.columns))).centred(middles)
 
 
 def release_variance(
@@ -217,6 +246,7 @@ def release_variance(
         residual,
         accuracy_variance(study.linkage.public, blocks),
         link_dependence(study.linkage, route.name, blocks),
+        repeated=repeated_rows(study.linkage, study.unit, route.name),
     )
 
 
@@ -303,7 +333,7 @@ def _without_instrument(design: Design) -> Design:
 
 
 METHODS = {
-    ("ssp", "tight"): Method("analytic", lambda design: design, fit_sums),
+    ("ssp", "tight"): Method("analytic", lambda design: design, fit_sums, check_counting),
     ("ngd", "tight"): Method("analytic", _without_instrument, fit_descent),
     ("ssp", "paper"): Method("classic", Design.unscaled, fit_paper_sums),
     ("ngd", "paper"): Method("paper-zcdp", Design.unscaled, fit_paper_descent),

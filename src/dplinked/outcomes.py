@@ -33,7 +33,7 @@ from dplinked.estimate.curve import (
 )
 from dplinked.estimate.descent import solve_descent
 from dplinked.estimate.groups import Groups
-from dplinked.estimate.variance import NoisyVariance, accuracy_variance, link_dependence, split_errors
+from dplinked.estimate.variance import NoisyVariance, accuracy_variance, link_dependence, repeated_rows, split_errors
 from dplinked.privacy.quantities.curve import release_expected, release_slope, response_share
 from dplinked.privacy.quantities.instrument import ReleasedSums
 from dplinked.privacy.quantities.meat import SCALE_ALONE, MeatRoute, choose_route
@@ -252,6 +252,7 @@ def release_outcome_variance(
         deviation,
         accuracy_variance(study.linkage.public, rows.blocks),
         link_dependence(study.linkage, route.name, rows.blocks),
+        repeated=repeated_rows(study.linkage, study.unit, route.name),
     )
 
 

@@ -27,6 +27,7 @@ from dplinked.estimate.residuals import (
     closest_clip,
     column_sizes,
     combine_steps,
+    counted_sizes,
     derivative,
     expect_residuals,
     instrument_sizes,
@@ -40,6 +41,7 @@ from dplinked.estimate.variance import (
     accuracy_variance,
     explained_variance,
     link_dependence,
+    repeated_rows,
     split_errors,
 )
 from dplinked.estimate.whitening import (
@@ -192,7 +194,8 @@ def expect_second_stage(
     wide = rows.with_design(widen_instrument(design, sizes, choose_width(noise, groups.squares)))
     deviation, present = measure_deviation(groups, wide, spending, estimate, explained)
     moments, scale = first_moments(design, start, accuracy, groups.total)
-    groups = replace(groups, present=present.complete)
+    counted = counted_sizes(design)
+    groups = replace(groups, present=present.complete, mean=counted.mean, square=counted.root**2)
     matrix, strengths = whiten(moments, scale, INTERCEPT_WEIGHT * design.intercept)
     inverse = invert_moments(moments, scale, design.intercept, sizes)
     expectation = _Expectation(study, rows, groups, spending, start, estimate, explained, deviation, inverse, present)
@@ -200,6 +203,7 @@ def expect_second_stage(
     if _hang_together(inverse, sizes) and not has_rare_levels(design, moments):
         stage = _choose(stage, expectation.whitened(matrix, rounds_needed(strengths), sizes))
     bent = present.is_incomplete and groups.contrast > _LEAST_CONTRAST  # by filled cells
+    bent = bent or design.counting is not None  # the first stage's line is that of all rows
     return stage if bent or _pays(stage, expectation.one_stage(sizes, first)) else None
 
 
@@ -277,7 +281,7 @@ class _Expectation:
             study, groups, rows, spending, self.estimate, self.explained, geometry, share, self.deviation
         )
         near = _is_near(groups, residuals, float(np.trace(geometry.way(self._left))), bent)
-        near = near and not self.present.is_incomplete
+        near = near and not self.present.is_incomplete and rows.design.counting is None
         bent *= 1.0 if near else _AFTER_ONE_STEP
         drawn = right_residuals_sensitivity(residuals.limit, rows.exposure) / spending.share(share)
         noise = np.full(geometry.ratios.size, math.sqrt(drawn**2 + bent * (groups.contrast * residuals.kept[2]) ** 2))
@@ -357,6 +361,7 @@ def expect_clip(
         study.errors,
         closest,
         most,
+        counted_sizes(design),
     )
 
 
@@ -419,7 +424,8 @@ def fit_residuals(
         variance = replace(_residual_variance(study, groups, wide, spending, private, residuals), basis=sums.basis)
     share = residuals.wrong_share(groups.accuracy)
     errors = split_errors(wide.design, groups, estimate, sums, variance, share)
-    return build_release(study, wide.design, rows.count, spending, estimate, errors, sums=sums)
+    present = (rows.count * stage.present.drawn, rows.count * stage.present.noise) if study.where else None
+    return build_release(study, wide.design, rows.count, spending, estimate, errors, sums=sums, counted=present)
 
 
 def _began_far(stage: SecondStage, before: Estimate, after: Estimate) -> bool:
@@ -453,8 +459,9 @@ def release_slope(
         gram = release_curvature(wide.own_gram(), spending, intervals=study.intervals, share=stage.gram)
         gram = _times(gram, factor)
         if rows.design.intercept and wide.dropped:
-            most = groups.contrast * groups.total / stage.present.complete  # what all rows have together
-            gram.matrix[0, 0] = np.clip(gram.matrix[0, 0], most / 20.0, most)
+            usual = groups.contrast * groups.total
+            most = usual / (groups.present * groups.mean)  # what all rows have together
+            gram.matrix[0, 0] = np.clip(gram.matrix[0, 0], min(most / 20.0, usual / 10.0), most)
         if not stage.same:
             return gram, geometry
         told = told_gram(start, groups.accuracy, groups.contrast, rows.design.intercept)
@@ -515,7 +522,7 @@ def plan_meat_clip(groups: Groups, rows: LinkedRows, residuals: Residuals, spend
     if route is SCALE_ALONE:
         return None
     weights = residuals.meat_weights(rows.design.intercept)
-    return MeatClip(route.name, weights, route.clip * residuals.spread(groups.accuracy))
+    return MeatClip(route.name, weights, route.clip * residuals.counted * residuals.spread(groups.accuracy))
 
 
 def _residual_variance(
@@ -526,7 +533,8 @@ def _residual_variance(
     spread = residuals.spread(groups.accuracy)
     weights = residuals.meat_weights(rows.design.intercept)
     route, noise = SCALE_ALONE.name, 0.0
-    meat = groups.squares * spread**2 * np.eye(p)
+    squares = groups.squares if rows.design.counting is None else groups.total  # no larger: rows count at most 1
+    meat = squares * spread**2 * np.eye(p)
     if clip is not None:
         route = clip.route
         meat, noise = release_residual_meat(private, spending)
@@ -538,4 +546,5 @@ def _residual_variance(
         spread,
         accuracy_variance(study.linkage.public, rows.blocks),
         link_dependence(study.linkage, route, rows.blocks),
+        repeated=repeated_rows(study.linkage, study.unit, route),
     )

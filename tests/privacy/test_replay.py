@@ -66,6 +66,11 @@ PATHS = {
     "second stage, one step": {},
     "second stage, filled cells": {"missing": "fill"},
     "second stage, whitened": {},
+    "second stage, weights": {"weights": "x"},
+    "second stage, weights, block meat": {"weights": "x", "typical": {"x": (1.0, 3.0)}},
+    "second stage, weights, scale alone": {"weights": "x", "ranges": "declared"},
+    "second stage, a condition": {"where": "x > 4 and g != 'b'"},
+    "second stage, whitened, a condition and weights": {"where": "not g == 'c' or w < 0", "weights": "x"},
     "second stage, declared ranges": {"typical": {"x": (2.0, 4.0)}, "ranges": "declared"},
     "ngd": {"method": "ngd", "intervals": False},
     "ngd with intervals": {"method": "ngd"},
@@ -122,6 +127,8 @@ def check(
     monkeypatch: pytest.MonkeyPatch, pair: Pair, formula: str, path: str, seed: int, engine: Any = in_memory
 ) -> float:
     options = {"epsilon": EPSILON, **PATHS[path]}
+    if {"weights", "where"} & options.keys() and not can_be_unlinked(pair):
+        return 0.0  # refused
 
     def run(data, linkage):
         data, linkage = engine(data, linkage)

@@ -7,6 +7,7 @@ import importlib
 import itertools
 import math
 from collections.abc import Callable
+from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -32,6 +33,7 @@ from dplinked.privacy.quantities.right_residuals import (
 )
 from dplinked.privacy.quantities.whitened_gram import release_whitened_gram
 from dplinked.privacy.spending import MEAT, Spending
+from dplinked.study.counting import Counting, declare_counting
 from dplinked.study.design import build_design
 from dplinked.sums import files as file_engine
 from dplinked.sums.engine import open_source
@@ -480,6 +482,61 @@ def test_no_cell_that_becomes_missing_moves_a_release_further(
             check(monkeypatch, what, pair, clip, formula, typical, LinkedRows.without_missing)
             done += 1
     assert done >= 3 or what == "block squares"
+
+
+def count_by_x(rows: LinkedRows) -> LinkedRows:
+    """The same rows, which count by their own x, and nothing if it is small."""
+    low, high = rows.design.bounds["x"]
+    counting = declare_counting("x", f"x > {low + 0.1 * (high - low)}", {"x": (0.0, high)}, {})
+    return rows.with_design(dataclasses.replace(rows.design, counting=counting)).without_missing()
+
+
+@pytest.mark.parametrize("kind", [*KINDS, *FURTHER_KINDS])
+@pytest.mark.parametrize("what", MISSING_RELEASES)
+def test_nothing_that_a_row_counts_moves_a_release_further(
+    monkeypatch: pytest.MonkeyPatch, what: str, kind: str
+) -> None:
+    """What a person's row counts changes with the person's x, from nothing to all or anywhere between."""
+    rng, done = np.random.default_rng([len(kind), len(what), 2]), 0
+    for seed in range(12):
+        pair = make_pair(rng, kind, SIZES[seed % 3] if seed % 2 else None)
+        pair = lose_cells(pair, rng) if seed % 3 == 0 else pair
+        formula, typical = FORMULAS[seed % 3], {"x": (2.0, 4.0)} if seed % 4 < 2 else None
+        clip = draw_clip(rng, 2 if seed % 3 < 2 else 5, "0 +" not in formula)
+        blocks = kind != "matching" and kind != "exact" and pair.unit.fixes_blocks
+        if can_be_unlinked(pair) and (blocks or what != "block squares"):
+            check(monkeypatch, what, pair, clip, formula, typical, count_by_x)
+            done += 1
+    assert done >= 3 or what == "block squares"
+
+
+@pytest.mark.parametrize("kind", ["ele", "displaced", "mover"])
+def test_nothing_that_a_row_counts_moves_another_engine_further(
+    monkeypatch: pytest.MonkeyPatch, kind: str, store: Callable[[Any], Any]
+) -> None:
+    rng = np.random.default_rng(len(kind))
+    for what, sizes in itertools.product(("equation", "slopes"), ([18, 17, 2, 1], [16, 3])):
+        pair = make_pair(rng, kind, sizes)
+        check(monkeypatch, what, pair, draw_clip(rng, 2, True), "y ~ x", None, count_by_x, store=store)
+
+
+@pytest.mark.parametrize(("largest", "what"), list(itertools.product([1.0, 1.5], ["equation", "whitened slopes"])))
+def test_catches_rows_that_count_for_more_than_one(monkeypatch: pytest.MonkeyPatch, largest: float, what: str) -> None:
+    """The slopes have no room for it, and neither has the equation if its clips do not know of it."""
+    pair = turn(opposed_pair(0.5, 40)) if what == "equation" else exact_pair()
+    clip = ResidualClip(np.zeros(2), 0.5, 0.01, 4.0)
+    if what == "whitened slopes":
+        clip = dataclasses.replace(clip, intercept_weight=0.0, whitening=Whitening(np.eye(2), 1.4))
+    widths, counting = ResidualClip.widths, declare_counting("x", None, {"x": (0.0, 1.0)}, {})
+    monkeypatch.setattr(kernel, "KERNEL", None)
+    monkeypatch.setattr(Counting, "factors", lambda counting, raw, codes: np.full(raw["x"].shape, largest))
+    monkeypatch.setattr(ResidualClip, "widths", lambda clip, h, counted=1.0: widths(clip, h))
+
+    def counted(rows: LinkedRows) -> LinkedRows:
+        return rows.with_design(dataclasses.replace(rows.design, counting=counting)).without_missing()
+
+    with pytest.raises(Leak) if largest > 1.0 else nullcontext():
+        assert check(monkeypatch, what, pair, clip, "y ~ x", change=counted) > 0.7
 
 
 @pytest.mark.parametrize("kind", ["ele", "displaced", "mover"])

@@ -31,7 +31,7 @@ import dplinked as dpl
 from dplinked.simulate import linked_households
 from dplinked.studio.desk import Desk, Fault, Job, Made, attempt
 from dplinked.studio.draft import BLANK, Draft, formula_columns, list_from, table_from
-from dplinked.studio.form import Fields, column_changes, exposure_of, family_of, form, form_changes
+from dplinked.studio.form import Fields, column_changes, counted_of, exposure_of, family_of, form, form_changes
 from dplinked.studio.guard import Guard
 from dplinked.studio.serve import run_studio, write_redirect
 from studies import LEDGER_STUDY, STUDY
@@ -386,7 +386,11 @@ def form_text(text: str, sent: dict[str, Any]) -> str:
     """What the form makes of a text, as the browser sent its fields."""
     draft = Draft(0, "s.toml", text)
     fields = Fields(Sent(**{f"{name}_0": value for name, value in sent.items()}), draft, {"died": 0, "years": 1})
-    chosen = family_of(draft, fields), exposure_of(draft, fields)
+    chosen = (
+        family_of(draft, fields),
+        exposure_of(draft, fields),
+        *(counted_of(draft, fields, name) for name in ("weights", "where")),
+    )
     columns = formula_columns(draft.get("model", "formula"), [], *chosen)
     kept = {
         ("privacy", "epsilon"),
@@ -413,6 +417,18 @@ def test_the_form_gives_counts_an_exposure() -> None:
     again = form_text(text, {**sent, "family": "linear"})
     assert dpl.Study.from_text(again, "folder").family == "linear"
     assert "exposure" not in again
+
+
+def test_the_form_shows_what_rows_count_by() -> None:
+    """Columns of weights and conditions get bounds and levels like those of the formula."""
+    where = "age > 3 and region == 'north' and w < 2"
+    assert formula_columns("y ~ x", [], "linear", None, "w", where) == (["y", "x", "w", "age"], ["region"])
+    assert formula_columns("y ~ x", [], "linear", None, "w", "age >") == (["y", "x", "w"], [])
+    sent = {"family": "linear", "weights": "years", "where": "age > 50", "bounds0_1": 0.5, "bounds1_1": 2.0}
+    text = form_text(EVENTS_STUDY, sent)
+    assert 'weights = "years"' in text
+    assert 'where = "age > 50"' in text
+    assert form_text(text, {**sent, "weights": "", "where": ""}).count("where") == 0
 
 
 def test_the_form_says_nothing_of_lines() -> None:

@@ -114,10 +114,12 @@ LAYOUTS: dict[str, Callable[[pa.Table, Path], Any]] = {
 }
 
 
-def all_sums(source: Any, formula: str, linkage: Any, unit: Any = None, typical: Any = None) -> dict[str, np.ndarray]:
+def all_sums(
+    source: Any, formula: str, linkage: Any, unit: Any = None, typical: Any = None, **counted: Any
+) -> dict[str, np.ndarray]:
     """What every verb of an engine returns."""
-    names = {"g": LEVELS["g"]} if "g" in formula else {}
-    design = build_design(formula, BOUNDS, names, typical)
+    names = {"g": LEVELS["g"]} if "g" in formula + str(counted) else {}
+    design = build_design(formula, BOUNDS, names, typical, **counted)
     found = open_source(source).open(design, linkage, unit or dpl.PrivacyUnit())
     result = every_sum(found)
     if not isinstance(linkage, dpl.Matching):
@@ -563,6 +565,17 @@ def test_an_interrupted_pass_stops_its_threads(tmp_path: Path) -> None:
     with pytest.raises(KeyboardInterrupt):
         dpl.fit_study(study, one_file(make_table(), tmp_path), progress=interrupt)
     assert threading.active_count() == before
+
+
+@pytest.mark.usefixtures("small_parts")
+@pytest.mark.parametrize("where", ["x > -0.3 and not g == 'b'", "-0.5 < x <= 0.5 or 2 * w - x >= 3"])
+def test_what_rows_count_is_the_same_with_and_without_the_kernel(
+    where: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table, linkage = make_table(4, np.arange(N) // 6), dpl.ELE(0.8, block="k")
+    found = all_sums(several_files(table, tmp_path), "y ~ x", linkage, weights="w", where=where)
+    monkeypatch.setattr(kernel, "KERNEL", None)
+    assert_equal_sums(all_sums(table, "y ~ x", linkage, weights="w", where=where), found)
 
 
 @pytest.mark.parametrize("pattern", ["alternating", "pairs", "random"])

@@ -256,6 +256,10 @@ def plan(
     response_mean: Annotated[
         float | None, typer.Option(help="Guessed mean of events or counts: 0.02 for events on 2 % of the rows.")
     ] = None,
+    subgroup: Annotated[
+        float,
+        typer.Option(min=0.0, max=1.0, help="Guessed share of rows for which the study's condition (where) holds."),
+    ] = 0.1,
     half_width: Annotated[
         list[str] | None, typer.Option(help="Wanted half-width of a 95 % interval, like income=0.01.")
     ] = None,
@@ -284,7 +288,7 @@ def plan(
         except ValueError:
             raise StudyError(f"--half-width {text!r} must look like income=0.01.") from None
     declared = Study.from_toml(study)
-    found = plan_study(declared, rows, epsilon or [0.1, 0.3, 1.0, 3.0], r_squared, wanted, response_mean)
+    found = plan_study(declared, rows, epsilon or [0.1, 0.3, 1.0, 3.0], r_squared, wanted, response_mean, subgroup)
     typer.echo(str(found))
     if links:
         typer.echo(f"\n{plan_split(declared, rows[0], links, r_squared, response_mean)}")

@@ -21,7 +21,8 @@ _LEAST = 1e-3  # weight, and contrast that a group is taken to have
 class Groups:
     """Public groups of rows: their sizes, declared accuracies and weights, and their keys in an accuracy table (None: the other block).
 
-    `present` is the released share of rows that have all cells, where others are dropped.
+    `present` is the released share of rows that have all cells, where others are dropped. `mean` and `square` are what such a row counts, and the square of it,
+    on average, as far as public and released values tell.
     """
 
     keys: tuple[str | None, ...]
@@ -29,6 +30,8 @@ class Groups:
     accuracies: Floats
     weights: Floats
     present: float = 1.0
+    mean: float = 1.0
+    square: float = 1.0
 
     @property
     def weighed(self) -> dict[str | None, tuple[float, float]]:
@@ -58,13 +61,13 @@ class Groups:
 
     @property
     def total(self) -> float:
-        """Number of rows that are present, each times its weight."""
-        return self.present * float((self.weights * self.sizes).sum())
+        """Number of rows that are present, each times its weight and what it counts."""
+        return self.present * self.mean * float((self.weights * self.sizes).sum())
 
     @property
     def squares(self) -> float:
-        """Number of rows that are present, each times the square of its weight."""
-        return self.present * float((self.weights**2 * self.sizes).sum())
+        """Number of rows that are present, each times the square of its weight and of what it counts."""
+        return self.present * self.square * float((self.weights**2 * self.sizes).sum())
 
     def _mean(self, values: Floats) -> float:
         shares = self.weights * self.sizes

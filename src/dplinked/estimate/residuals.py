@@ -16,11 +16,13 @@ from scipy.optimize import brentq
 
 from dplinked.estimate.centring import centred_core
 from dplinked.privacy.quantities.instrument import ReleasedSums
+from dplinked.study.counting import Sizes
 from dplinked.study.design import Design
 from dplinked.sums.partners import NEAR
 
 Floats = NDArray[np.float64]
 
+ALL = Sizes(1.0, 1.0, 1.0)  # rows that count whole
 INTERCEPT_WEIGHT = 0.85  # ι, relative to the size of an instrument
 _LARGE = 2.0  # deviations of ‖h‖² above its mean: a row of large norm, whose residuals are clipped at λ deviations
 _WORTH = 1.0  # noise of the equation, relative to its sampling error, up to which residuals are clipped further out
@@ -90,7 +92,7 @@ class Residuals:
     clip
         λ: at how many deviations residuals of a row of large norm are clipped.
     norm, intercept_weight
-        ``‖(ι, h)‖`` of a row of large norm, and ι.
+        ``‖(ι, h)‖`` of a row of large norm that counts much, times what it counts, and ι.
     kept
         Shares of the slope that clipping keeps: of the intercept's own entry, of its row and column, of the rest.
     wrong
@@ -99,6 +101,8 @@ class Residuals:
         Variance of the response that the coefficients explain.
     sizes
         Root mean square of each instrument (d).
+    counted
+        What a row counts where that is much.
     """
 
     deviation: float
@@ -109,6 +113,7 @@ class Residuals:
     wrong: float
     explained: float
     sizes: Floats
+    counted: float = 1.0
 
     def spread(self, accuracy: float) -> float:
         """Root mean square of a row's clipped residual, right links and wrong ones together."""
@@ -145,6 +150,7 @@ def expect_residuals(
     errors: str,
     closest: float = 1.0,
     most: float | None = None,
+    counted: Sizes = ALL,
 ) -> Residuals:
     """Choose how far residuals are clipped, and expect what that keeps.
 
@@ -162,20 +168,28 @@ def expect_residuals(
         The closest clip, in deviations, of errors that are declared symmetric.
     most
         The largest ‖h‖²; the number of columns if it is not given.
+    counted
+        What rows count, which is a factor on their instruments.
     """
     most = float(ratios.size) if most is None else most
     square, spread = float((ratios**2).sum()), math.sqrt(2.0 * float((ratios**4).sum()))  # mean and deviation of ‖h‖²
     typical = math.sqrt(square / max(1, ratios.size)) if ratios.size else 1.0
     iota = INTERCEPT_WEIGHT * typical * intercept
-    norm = math.sqrt(iota**2 + min(most, square + _LARGE * spread))
+    norm = math.sqrt(iota**2 + min(most, square + _LARGE * spread)) * counted.large
     clip = min(choose_clip(noise * norm / (math.sqrt(count) * typical), errors, closest), largest / deviation)
     squares = np.clip(square + spread * _EXAMPLES, 0.05 * square, most) if ratios.size else np.zeros(1)
-    widths = clip * norm / np.sqrt(iota**2 + squares)
+    widths = clip * norm / np.sqrt(iota**2 + squares) / counted.root
     weights = squares / squares.sum() if ratios.size else np.ones(1)
     within, beyond = slope_kept(widths), math.sqrt(1.0 + 2.0 * max(0.0, explained) / deviation**2)
     mean, core = float(within.mean()), float(within @ weights)
     wrong = float(slope_kept(widths / beyond) @ weights)
-    return Residuals(deviation, clip, norm, iota, (mean, math.sqrt(mean * core), core), wrong, explained, ratios)
+    kept = mean, math.sqrt(mean * core), core
+    return Residuals(deviation, clip, norm, iota, kept, wrong, explained, ratios, counted.large)
+
+
+def counted_sizes(design: Design) -> Sizes:
+    """How much rows count that count at all, as far as public and released values tell."""
+    return ALL if design.counting is None else design.counting.size
 
 
 def choose_clip(noise: float, errors: str, closest: float = 1.0) -> float:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from dplinked.estimate.centring import centred_core
 from dplinked.estimate.coefficients import Estimate
 from dplinked.estimate.groups import Groups
-from dplinked.linkage import ELE, Exact, Linkage
+from dplinked.linkage import ELE, Exact, Linkage, PrivacyUnit
 from dplinked.privacy.quantities.instrument import ReleasedSums
 from dplinked.records import Record
 from dplinked.study.design import Design
@@ -41,6 +41,8 @@ class NoisyVariance:
         By how much links that hang together within a block raise the linkage part of row-wise variance.
     basis
         B (p×p), if the meat is that of whitened instruments: in those of the columns it is ``B' meat B``.
+    repeated
+        By how much rows of one person may raise the variance beyond what is squared.
     """
 
     route: str
@@ -51,6 +53,7 @@ class NoisyVariance:
     accuracy: float | None
     dependence: float
     basis: Floats | None = None
+    repeated: float = 1.0
 
 
 @dataclass(frozen=True, eq=False)
@@ -113,7 +116,7 @@ def split_errors(
     share = wrong_share
     if share is None:
         share = linkage_share(groups, design, estimate.beta, sums, variance)
-    meat = usable_meat(variance, groups.squares) * (1.0 + share * variance.dependence)
+    meat = usable_meat(variance, groups.squares) * (1.0 + share * variance.dependence) * variance.repeated
     spread = np.diag(gain @ meat @ gain.T)
     sampling, linked = spread * (1.0 - share), spread * share
     if variance.accuracy:
@@ -167,6 +170,15 @@ def accuracy_variance(linkage: Linkage, blocks: BlockFacts | None) -> float | No
         return linkage.accuracy_variance(None)
     total = sum(blocks.by_key.values())
     return linkage.accuracy_variance({key: rows / total for key, rows in blocks.by_key.items()})
+
+
+def repeated_rows(linkage: Linkage, unit: PrivacyUnit, route: str) -> float:
+    """By how much rows of one person may raise the variance beyond what is squared.
+
+    If a person's L rows are squared one by one, the square of their sum is at most L times that (Cauchy-Schwarz), whatever they have in common. In an exact join
+    the blocks are persons, so that blocks which are squared have it all.
+    """
+    return 1.0 if route == "block" and isinstance(linkage, Exact) else float(unit.rows)
 
 
 def link_dependence(linkage: Linkage, route: str, blocks: BlockFacts | None) -> float:

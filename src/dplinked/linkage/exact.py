@@ -41,7 +41,7 @@ class Exact:
                 "Exact() is a join on a unique key: identifiers cannot displace links. "
                 "Use PrivacyUnit() with it, or ELE(accuracy=…) for links that can be wrong."
             )
-        return LinkageExposure(True, True, 1.0, 1.0, 0.0, 0)
+        return LinkageExposure(True, True, 1.0, 1.0, 0.0, 0, persons=unit.rows)
 
     def describe(self) -> DeclaredLinkage:
         """Return what a release shows of the model."""

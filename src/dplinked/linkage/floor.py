@@ -29,6 +29,8 @@ class LinkageFloor:
         How many rows may hold one person's response.
     moves_block, displaced_links, linkage_change
         As in :class:`~dplinked.PrivacyUnit`.
+    rows
+        How many rows one person may have.
     column_sum, accuracy_min
         As in :class:`~dplinked.Matching`; None for other models. Whether a matrix is as declared is seen from the matrix, so tighter limits
         than were registered would ask about it, and for too little noise besides.
@@ -43,11 +45,12 @@ class LinkageFloor:
     linkage_change: float
     column_sum: float | None = None
     accuracy_min: float | None = None
+    rows: int = 1
 
     @classmethod
     def of(cls, linkage: Linkage | None, unit: PrivacyUnit) -> LinkageFloor:
         """What a linkage model and a unit state. Without a linkage model, the data is a file that is yet to be linked."""
-        named = (getattr(linkage, "block", None), getattr(linkage, "id", None))
+        named = (getattr(linkage, "block", None), getattr(linkage, "id", None), *unit.ids)
         return cls(
             linked=linkage is not None,
             exact=isinstance(linkage, Exact),
@@ -58,6 +61,7 @@ class LinkageFloor:
             linkage_change=unit.linkage_change or 0.0,
             column_sum=linkage.column_sum if isinstance(linkage, Matching) else None,
             accuracy_min=linkage.accuracy_min if isinstance(linkage, Matching) else None,
+            rows=unit.rows,
         )
 
     def undercut_by(self, study: LinkageFloor) -> str | None:
@@ -72,6 +76,7 @@ class LinkageFloor:
             "the links can be wrong, so they are not exact": self.exact or not study.exact,
             f"no columns but {list(self.keys)} hold blocks or ids": set(study.keys) <= set(self.keys),
             f"carriers must be at least {self.carriers}": study.carriers >= self.carriers,
+            f"rows must be at least {self.rows}": study.rows >= self.rows,
             **self._matrix_rules(study),
         }
         return next((rule for rule, holds in rules.items() if not holds), None)

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 from dplinked.errors import StudyError, plain_faults, plain_number, shown
 from dplinked.records import PlainlyShown, ReadableByKey
 
+_MOST_ROWS = 1000  # of one person
 _MOST = 10**9  # largest number of displaced links, and largest change of the matching matrix, that may be declared
 
 
@@ -27,10 +29,13 @@ class PrivacyUnit(PlainlyShown, ReadableByKey):
         How far the matching matrix may change, ``‖Q - Q'‖₁`` entrywise (the paper's M). If it is above 0, rows may change their
         groups within it, so nothing but the noisy sums follows the groups. This does not protect declared accuracies: they are public, and
         a release prints them.
+    rows, id, response_id
+        How many rows one person has at most, or one household: as many with their regressors, and as many with their responses. `id` is the column that says which rows of the regressors' file
+        belong together, `response_id` the same of the response's file; an exact join needs none. Which rows belong together is public. It needs links and blocks that are held fixed.
 
     Notes
     -----
-    All regressors of a person are taken to sit on one row, and their response on one row too, possibly another; on up to as many as the
+    Unless `rows` says otherwise, all regressors of a person are taken to sit on one row, and their response on one row too, possibly another; on up to as many as the
     linkage declares (`carriers`) if links are one to many. The regressors must therefore all come from one file, in which the person has
     one row, and the response may come from either. If links may change, or are one to many, it must be the file whose rows are kept and to
     which links bring responses. The default protects x and y with links and blocks held fixed. What identifiers do to the linkage is
@@ -41,6 +46,9 @@ class PrivacyUnit(PlainlyShown, ReadableByKey):
     moves_block: bool = False
     displaced_links: int | None = None
     linkage_change: float | None = None
+    rows: int = 1
+    id: str | None = None
+    response_id: str | None = None
 
     @plain_faults
     def __post_init__(self) -> None:
@@ -54,6 +62,41 @@ class PrivacyUnit(PlainlyShown, ReadableByKey):
             raise StudyError(f"linkage_change must be a number from 0 to 1e9, not {shown(change)}.")
         if change is not None:
             object.__setattr__(self, "linkage_change", float(change))
+        self._check_rows()
+
+    def _check_rows(self) -> None:
+        """Refuse several rows of a person that nobody could count, or whose links may change."""
+        if isinstance(self.rows, bool) or not isinstance(self.rows, int) or not 1 <= self.rows <= _MOST_ROWS:
+            raise StudyError(f"rows must be a whole number from 1 to {_MOST_ROWS}, not {shown(self.rows)}.")
+        for name in ("id", "response_id"):
+            if getattr(self, name) is not None and not isinstance(getattr(self, name), str):
+                raise StudyError(f"{name} must be the name of a column, not {shown(getattr(self, name))}.")
+        if self.rows == 1 and (self.id or self.response_id):
+            raise StudyError(
+                "id and response_id say which rows belong to one person: give rows=… too, how many these may be."
+            )
+        if self.rows > 1 and not self.id:
+            raise StudyError("rows=… needs id=…: the column that says which rows belong to one person.")
+        if self.rows > 1 and (not self.fixes_blocks or self.displaced_links):
+            raise StudyError(
+                "Several rows of a person are covered where links and blocks are held fixed: leave out moves_block, displaced_links and linkage_change, or rows."
+            )
+
+    def identity(self) -> dict[str, Any]:
+        """What distinguishes this unit from others in a ledger's request. Units of one row are written as they were before there were others."""
+        stated = {
+            "moves_block": self.moves_block,
+            "displaced_links": self.displaced_links,
+            "linkage_change": self.linkage_change,
+        }
+        if self.rows == 1:
+            return stated
+        return {**stated, "rows": self.rows, "id": self.id, "response_id": self.response_id}
+
+    @property
+    def ids(self) -> tuple[str, ...]:
+        """The columns of ids, if persons have several rows."""
+        return tuple(name for name in (self.id, self.response_id) if name is not None)
 
     @property
     def fixes_blocks(self) -> bool:
@@ -69,6 +112,12 @@ class PrivacyUnit(PlainlyShown, ReadableByKey):
             "one individual, present once in both files, with all regressors from one of them and the response on "
             f"{held}: any change of their x and y"
         )
+        if self.rows > 1:
+            several = "" if carriers == 1 else f", each of which may be on {carriers} rows"
+            protected = (
+                f"one individual (all rows with the same {self.id}), with regressors on at most {self.rows} rows and at most {self.rows} responses{several}: any change of "
+                "all their x and y together"
+            )
         if not (self.moves_block or k or change):
             return f"{protected}. Links and blocks are held fixed: what identifiers do to the linkage is not protected."
         return (
@@ -113,6 +162,8 @@ class LinkageExposure:
         The part of M that the person's own move to another block accounts for.
     weighed
         Weight and accuracy of each group of rows, if groups are weighed, which they are only if every row keeps its block.
+    persons
+        How many rows a person has at most, if each block is a person; noise is planned for steps of one row. 1 elsewhere.
     """
 
     exact: bool
@@ -124,6 +175,7 @@ class LinkageExposure:
     carriers: int = 1
     moved_change: float = 0.0
     weighed: tuple[tuple[float, float], ...] = ()
+    persons: int = 1
 
     @cached_property
     def groups(self) -> tuple[tuple[float, float], ...]:

@@ -105,7 +105,7 @@ class Deduped:
         ]  # fmt: skip
         steps = [
             "Look at some of the pairs: nothing but a person's eye sees what the evidence gets wrong.",
-            "Go on with one record of each person (unique), or make one of theirs, such as sums by the column 'cluster'. A promise covers a person with one row; whoever is left with two is protected less.",
+            "Go on with one record of each person (unique), or make one of theirs, such as sums by the column 'cluster'. Unless the privacy unit says otherwise (rows=…), a promise is for people with one row; whoever is left with two is protected less.",
         ]
         compared = ", ".join(field.name for field in self.fields)
         return write_text(
@@ -140,7 +140,7 @@ def dedupe(
 
     Privacy
     -------
-    None. The file is read without noise, for the steward. A promise is for people who have one row in each file: records of one person that are not found protect them less.
+    None. The file is read without noise, for the steward. Unless the privacy unit says otherwise (``rows=…``), a promise is for people who have one row in each file: records of one person that are not found protect them less.
     """
     table = to_arrow(data, "given")
     check_file(table, id, "given")

@@ -122,7 +122,12 @@ def _describe_files(linked: LinkageFacts) -> list[Part]:
     ]
     if linked.links.carriers > 1:
         facts[2] = "Method", facts[2][1].replace("one to one", "many to one")
-        facts.append(("Rows for one record", f"at most {linked.links.carriers}; each row is taken for another person"))
+        facts.append(
+            (
+                "Rows for one record",
+                f"at most {linked.links.carriers}; each row is another person's, unless the privacy unit says otherwise",
+            )
+        )
     for name, chosen in _stages(linked):
         facts.append((name.capitalize(), f"{int(chosen.sum()):,} ({_percent(int(chosen.sum()), n)})"))
     facts.append(("Unlinked", f"{without:,} ({_percent(without, n)}); keep their place with the public response"))
@@ -156,7 +161,8 @@ def _describe_duplicates(linked: LinkageFacts) -> list[Part]:
     said: list[Part] = []
     if "left" in many:
         said.append(
-            "Somebody with several rows in the left file has regressors on all of them, and no privacy unit covers that: keep one record for each person first, dpl.dedupe(file, fields=…)."
+            "Somebody with several rows in the left file has regressors on all of them: keep one record for each person first, dpl.dedupe(file, fields=…), or let the privacy unit say how many there may be and which belong "
+            "together, dpl.PrivacyUnit(rows=…, id=…)."
         )
     if "right" in many and linked.links.carriers == 1:
         said.append(

@@ -102,7 +102,7 @@ def link(
         A model that was kept, ``linked.save_model("model.json")``: its fields, method, threshold and weights are used, so that nothing is trained again. Its blocks are, unless `block` names others.
     links, carriers
         ``"many-to-one"``: up to `carriers` rows of the left file may be linked to the same record of the right file, such as the members of a household to its record. The privacy unit then covers a
-        response on so many rows. Every row of the left file must still be another person's, since their regressors are on one row. By default links are ``"one-to-one"``.
+        response on so many rows. Rows of the left file are different people's, with regressors on one row each, unless the unit says how many rows one has (``PrivacyUnit(rows=…, id=…)``), such as transactions. By default links are ``"one-to-one"``.
 
     Returns
     -------

@@ -162,6 +162,10 @@ def release_accuracy(
             f"These links were drawn by the levels of {shown(linked.audit.by)}: a person who changes it would change which links are checked, and no noise on the counts covers that. Release what a "
             "sample without by=… found."
         )
+    if unit.rows > 1:
+        raise StudyError(
+            "Accuracies are released for persons who have one row. With several, declare public accuracies, or those of a check of identifiers (linked.linkage_by_identifiers)."
+        )
     if not unit.fixes_blocks:
         raise StudyError(
             "If rows may change their groups (moves_block, linkage_change), so may the sample of links that were checked, and no noise on "
@@ -188,7 +192,7 @@ def release_accuracy(
     answers = {"checked": linked.audit.checked.tolist(), "right": linked.audit.correct.tolist()}
     request = {
         "accuracy": book.fingerprint(answers), "files": book.check_registered(*linked.sources, unit=unit), "groups": list(linked.strata.names),
-        "epsilon": epsilon, "delta": delta, "unit": asdict(unit),
+        "epsilon": epsilon, "delta": delta, "unit": unit.identity(),
         **({"sample": asdict(price), "key": links.key} if isinstance(price, SecretSample) else {}),
     }  # fmt: skip
     _check_unchanged(linked)  # checked again: they must not have changed while they were fingerprinted either

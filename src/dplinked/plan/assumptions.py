@@ -35,7 +35,7 @@ def describe_assumptions(study: Study, guess: Guess) -> str:
         return _describe_outcomes(study, guess, curve)
     return (
         "Assumes columns spread evenly over their typical ranges (else bounds) and uncorrelated, "
-        f"R² = {guess.r_squared:g}{_describe_errors(study)}{_describe_links(study, guess)}. {_FIGURES[study.method, study.calibration]}"
+        f"R² = {guess.r_squared:g}{_describe_errors(study)}{_describe_counted(study, guess)}{_describe_links(study, guess)}. {_FIGURES[study.method, study.calibration]}"
     )
 
 
@@ -56,6 +56,15 @@ def _describe_outcomes(study: Study, guess: Guess, curve: Curve) -> str:
 def _describe_errors(study: Study) -> str:
     return {"symmetric": ", errors symmetric around the line", "skewed": ", errors that may be skewed"}.get(
         study.errors, ""
+    )
+
+
+def _describe_counted(study: Study, guess: Guess) -> str:
+    counted = "" if study.where is None else f", {study.where} on {format_percent(guess.subgroup)} of the rows"
+    return (
+        counted
+        if study.weights is None
+        else f"{counted}, weights within their typical range (else most of their bounds)"
     )
 
 

@@ -61,7 +61,7 @@ class _Outcomes:
 def curve_errors(setting: Setting, guess: Guess, count: int, epsilon: float) -> ExpectedErrors:
     """The equation's response part once, and the means and the slope of the last step."""
     study, exposure = setting.study, setting.exposure
-    mu = privacy_mu(epsilon, study.delta)
+    mu = privacy_mu(epsilon, study.delta) / study.unit.rows
     route = choose_route(len(setting.aimed.names), exposure, None, count, mu * math.sqrt(MEAT))
     paid = study.intervals and route is not SCALE_ALONE
     design, share = aim_at_middles(setting, count, mu, 1.0 - (MEAT if paid else 0.0))

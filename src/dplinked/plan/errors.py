@@ -14,6 +14,7 @@ from dplinked.estimate.intervals import noise_covariance
 from dplinked.estimate.paper import is_usable
 from dplinked.estimate.residuals import (
     choose_width,
+    counted_sizes,
     expect_residuals,
     instrument_sizes,
     level_of_right_links,
@@ -99,7 +100,7 @@ class ExpectedErrors:
 def tight_sums(setting: Setting, guess: Guess, count: int, epsilon: float) -> ExpectedErrors:
     """Sufficient statistics of the bounded instrument, or of the symmetric one where a release would choose it; and the second stage where it pays."""
     study, exposure = setting.study, setting.exposure
-    mu = privacy_mu(epsilon, study.delta)
+    mu = privacy_mu(epsilon, study.delta) / study.unit.rows
     design, share = aim_at_middles(setting, count, mu, 1.0 - (VARIANCE if study.intervals else 0.0))
     if design.half_widths is not None:
         design = better_instrument(design, setting.plain, exposure, count, mu * math.sqrt(share))
@@ -109,6 +110,12 @@ def tight_sums(setting: Setting, guess: Guess, count: int, epsilon: float) -> Ex
     vector[: int(design.intercept)] = noise.response_total
     one = _solve(design, exposure, rows, guess, count, noise, vector, rows.beta)
     two = _second_stage(setting, guess, design, one, count, mu, share)
+    if study.counts_unevenly:  # all rows count the same in the first stage
+        if two is None:
+            raise StudyError(
+                f"At epsilon = {epsilon:g} with {count:,} rows a release would refuse weights and conditions, for want of a second stage. Plan with more of either."
+            )
+        return two
     return one if two is None or _mean_error(one) <= _mean_error(two) else two
 
 
@@ -153,15 +160,19 @@ def _second_stage(
     sizes, explained = np.sqrt(plain.spread[start:]), float(plain.beta[start:] ** 2 @ plain.spread[start:])
     begin = first_share(first, exposure, count, mu)
     half = right_residuals_sensitivity(1.0, exposure) / (mu * math.sqrt(0.5))
-    wide = widen_instrument(first, sizes, choose_width(half, count))
+    sized = counted_sizes(first)
+    total, squares = count * guess.subgroup * sized.mean, count * guess.subgroup * sized.root**2
+    wide = widen_instrument(first, sizes, choose_width(half, squares))
     left = share + (VARIANCE - MEAT if study.intervals else 0.0) - begin - 2.0 * CLIPPING - GRAM[0]
     unit = right_residuals_sensitivity(1.0, exposure) / (mu * math.sqrt(left))
     deviation, ratios = math.sqrt(plain.sampling) * _EDGE, instrument_sizes(wide, sizes)
     largest = 4.0 * first.response.peak
-    residuals = expect_residuals(deviation, explained, ratios, first.intercept, unit, count, largest, study.errors)
+    residuals = expect_residuals(
+        deviation, explained, ratios, first.intercept, unit, squares, largest, study.errors, counted=sized
+    )
     contrast = 1.0 if not exposure.symmetric else accuracy
     h = np.concatenate([np.ones(start), ratios])
-    gain = np.diag(1.0 / (contrast * count * residuals.kept[2] * h * np.concatenate([np.ones(start), sizes])))
+    gain = np.diag(1.0 / (contrast * total * residuals.kept[2] * h * np.concatenate([np.ones(start), sizes])))
     drawn = np.full(h.size, unit * residuals.limit)
     drawn[:start] /= residuals.intercept_weight or 1.0
     curvature = plan_sums(
@@ -170,7 +181,7 @@ def _second_stage(
     to_go = float(np.trace(one.privacy[start:, start:])) * (left / begin + 1.0) * _AFTER_ONE_STEP
     bent = (contrast * residuals.kept[2] * entry_noise(curvature).core) ** 2 * to_go
     privacy = gain @ np.diag(drawn**2 + bent) @ gain
-    spread = count * gain @ np.diag((h * residuals.spread(accuracy)) ** 2) @ gain
+    spread = squares * gain @ np.diag((h * residuals.spread(accuracy)) ** 2) @ gain
     wrong = residuals.wrong_share(accuracy)
     mixing = min(1.0, accuracy * residuals.wrong / (contrast * residuals.kept[2]))
     covariances = (_shift(spread * (1.0 - wrong), plain), _shift(spread * wrong, plain), _shift(privacy, plain))
@@ -194,7 +205,7 @@ def tight_descent(setting: Setting, guess: Guess, count: int, epsilon: float) ->
     """
     study, exposure, descent = setting.study, setting.exposure, setting.study.descent or Descent()
     design = replace(setting.aimed, half_widths=None)
-    rows, mu = expect_rows(setting.aimed, design, guess), privacy_mu(epsilon, study.delta)
+    rows, mu = expect_rows(setting.aimed, design, guess), privacy_mu(epsilon, study.delta) / study.unit.rows
     own = mu * math.sqrt(CURVATURE)
     curvature = plan_sums(design, exposure, count, own, matrix_only=True, intervals=study.intervals)
     gradients = mu * math.sqrt(1.0 - CURVATURE - (VARIANCE if study.intervals else 0.0))

@@ -80,8 +80,11 @@ def plan(
     intervals: bool = True,
     family: str = "linear",
     exposure: str | None = None,
+    weights: str | None = None,
+    where: str | None = None,
     r_squared: float = 0.5,
     response_mean: float | None = None,
+    subgroup: float = 0.1,
     half_width: Mapping[str, float] | None = None,
 ) -> Plan:
     """Expected intervals of a release over budgets and numbers of rows, touching no data.
@@ -100,6 +103,8 @@ def plan(
         (McKelvey and Zavoina's R²): .5 makes log odds vary with a standard deviation of 1.8, .2 with .9. Of counts, that of counts whose rates are lognormal.
     response_mean
         Guessed mean of events (their share of the rows) or counts; by default .1, and 1.
+    subgroup
+        Guessed share of rows for which the condition `where` holds.
     half_width
         Wanted half-widths of 95 % intervals, by coefficient: the plan says which epsilon they need.
     """
@@ -123,9 +128,11 @@ def plan(
         intervals=intervals,
         family=family,
         exposure=exposure,
+        weights=weights,
+        where=where,
     )
     counts: Any = [count] if isinstance(count, Integral) else count
-    return plan_study(study, counts, epsilons, r_squared, half_width, response_mean)
+    return plan_study(study, counts, epsilons, r_squared, half_width, response_mean, subgroup)
 
 
 @plain_faults
@@ -136,8 +143,11 @@ def plan_study(
     r_squared: float = 0.5,
     half_width: Mapping[str, float] | None = None,
     response_mean: float | None = None,
+    subgroup: float = 0.1,
 ) -> Plan:
     """Plan for a study; see :func:`plan`."""
+    if not 0.0 < plain_number(subgroup) <= 1.0:
+        raise StudyError(f"subgroup must be a share of the rows, above 0 and up to 1, not {shown(subgroup)}.")
     _check_counts(counts)
     if not _is_one_number(counts):
         counts = [int(number) for number in _listed(counts, "count", 1.0 / study.delta)]
@@ -147,6 +157,8 @@ def plan_study(
     for count in counts:
         study.check_count(count)
     guess = guess_rows(study, setting, r_squared, response_mean)
+    if study.where is not None:
+        guess = replace(guess, subgroup=float(subgroup))
     points = [(epsilon, count) for epsilon in epsilons for count in counts]
     errors = {point: expect_errors(setting, guess, *point) for point in points}
     point = Point(epsilons[len(epsilons) // 2], counts[0], guess.accuracy)

@@ -29,6 +29,8 @@ class Guess:
         Share of the response's variance that the model explains.
     accuracy, accuracy_variance
         Share of right links, and the relative variance of what is declared for it, ``Var(γ̂)/γ²``.
+    subgroup
+        Share of rows that count at all.
     """
 
     level: float
@@ -36,6 +38,7 @@ class Guess:
     r_squared: float
     accuracy: float
     accuracy_variance: float
+    subgroup: float = 1.0
 
 
 @dataclass(frozen=True, eq=False)

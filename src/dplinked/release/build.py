@@ -32,6 +32,7 @@ def build_release(
     descent: ReleasedDescent | None = None,
     squares: float | None = None,
     shrunken: Estimate | None = None,
+    counted: tuple[float, float] | None = None,
 ) -> Release:
     """Put a release together; what it spent is read off its spending."""
     matrix, offset = design.scaling.to_user()
@@ -51,23 +52,32 @@ def build_release(
             for k, name in enumerate(names)
         },
         identified=dict(zip(names, identified.tolist(), strict=True)),
-        privacy=describe_privacy(study, spending.spent),
+        privacy=describe_privacy(study, spending.spent * study.unit.rows),
         linkage=study.linkage.describe(),
         declared=Declared(
             study.formula,
             dict(design.bounds),
             dict(design.levels),
-            dict(study.prepare()[0].fill),
+            _fills(study.prepare()[0]),
             study.errors,
             study.family,
             study.exposure,
             study.missing,
+            study.weights,
+            study.where,
         ),
-        released=Released(sums, descent, errors.released, spending.parts, squares, _largest(design)),
+        released=Released(sums, descent, errors.released, spending.parts, squares, _largest(design), counted),
         scaling=design.scaling,
         versions=dict(_versions()),
         shrunken={} if shrunken is None else dict(zip(names, (matrix @ shrunken.beta + offset).tolist(), strict=True)),
     )
+
+
+def _fills(design: Design) -> dict[str, float]:
+    """What missing cells of the formula's columns count as."""
+    used = {name for column in (*design.columns, design.response) for f in column.numeric for name in f.variables}
+    used |= set() if design.exposure is None else {name for f in design.exposure.numeric for name in f.variables}
+    return {name: value for name, value in design.fill.items() if name in used}
 
 
 def _largest(design: Design) -> int | None:

@@ -29,8 +29,8 @@ class Privacy:
 @dataclass(frozen=True)
 class Declared(ReadableByKey):
     """The model as it was declared: its formula, the bounds and levels of its columns, what null cells count as where they are filled, and which errors responses may have;
-    the family of the regression, the column that counts are taken by, and what is done with missing cells; and the variables that are, or by their names may be made of, columns by which
-    records were linked, each with that column.
+    the family of the regression, the column that counts are taken by, what is done with missing cells, the column of weights, and the condition for rows to count; and the variables that are, or by
+    their names may be made of, columns by which records were linked, each with that column.
     """
 
     formula: str
@@ -41,6 +41,8 @@ class Declared(ReadableByKey):
     family: str = "linear"
     exposure: str | None = None
     missing: str = ""  # releases of versions that had no choice
+    weights: str | None = None
+    where: str | None = None
     compared: dict[str, str] = field(default_factory=dict)
 
 
@@ -62,6 +64,8 @@ class Released(Record):
         Noisy z'z, of the paper's algorithms with intervals.
     largest
         The count that larger ones were clipped to, as it was found.
+    counted
+        Noisy number of complete rows for which the declared condition holds, and the standard deviation of its noise.
     """
 
     sums: ReleasedSums | None
@@ -70,6 +74,7 @@ class Released(Record):
     parts: tuple[Part, ...]
     squares: float | None = None
     largest: int | None = None
+    counted: tuple[float, float] | None = None
 
     OLD_KEYS: ClassVar[Mapping[str, str]] = {
         "meat": "variance",

@@ -16,6 +16,7 @@ from dplinked.release.notes import (
     NOISE_ALONE,
     hidden_names,
     say_accuracy,
+    say_counted,
     say_descent,
     say_hidden,
     say_line,
@@ -214,6 +215,7 @@ def _coefficient_notes(result: Result, rows: Sequence[CoefficientRow]) -> list[s
     said = _coverage(result) if result.has_intervals else NOISE_ALONE
     return [
         *notes,
+        *say_counted(result),
         *say_accuracy(result),
         *say_linking_fields(result),
         said,

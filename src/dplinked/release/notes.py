@@ -147,6 +147,19 @@ def _say_largest(result: Result) -> list[str]:
     ]
 
 
+def say_counted(result: Result) -> list[str]:
+    """Which rows count, and how much, if they do not all count the same."""
+    said, declared, found = [], result.declared, result.subgroup
+    if found is not None:
+        number, low, high = (f"{round(end):,}" for end in found)
+        said.append(
+            f"Only rows count for which {declared.where} holds: about {number} complete ones, 95 % interval {low} to {high}. The number itself stays private."
+        )
+    if declared.weights is not None:
+        said.append(f"Rows are weighted by {declared.weights}: the line is that of weighted least squares.")
+    return said
+
+
 def say_missing(result: Result) -> list[str]:
     """What became of missing cells, the same whether there are any or not. Releases of earlier versions, the paper's algorithms, and regressions of events and counts fill them."""
     if result.calibration != "tight" or result.declared.missing == "":

@@ -110,6 +110,11 @@ def _declared_facts(result: Result) -> list[str]:
         "All regressors come from one file, in which each person has one row.",
         f"Each person's response is on {'one row: links are one to one' if rows == 1 else f'at most {rows:,} rows'}.",
     ]
+    if unit.rows > 1:
+        facts[1:] = [
+            f"Rows with the same {unit.id} are those of one person (or of one household), at most {unit.rows:,} of them, and so many responses. All of them may change together.",
+            "Which rows belong together is public.",
+        ]
     if not (k or change or moves):
         return [
             *facts,

@@ -210,6 +210,15 @@ class Result:
             raise ValueError("names or sizes do not fit together")
 
     @property
+    def subgroup(self) -> tuple[float, float, float] | None:
+        """About how many complete rows the declared condition holds for: a noisy number, and the ends of its 95 % interval. None without a condition."""
+        if self.released.counted is None:
+            return None
+        number, noise = self.released.counted
+        low, high = (min(max(0.0, number + step * 1.96 * noise), float(self.count)) for step in (-1.0, 1.0))
+        return min(max(0.0, number), float(self.count)), low, high
+
+    @property
     def tells_other_accuracies(self) -> bool:
         """Whether :meth:`with_accuracy` can be asked."""
         whole = self.has_intervals and not self.dropped and self.scaling.intercept and not self._tells_last_iterate

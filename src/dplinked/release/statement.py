@@ -15,6 +15,8 @@ def describe_privacy(study: Study, mu: float) -> Privacy:
     public = ["the number of rows", "the schema", "bounds, levels and all other settings", *_accuracy_is(study.linkage)]
     if study.linkage.block is not None and study.unit.fixes_blocks:
         public.append(f"the block keys ({study.linkage.block})")
+    if study.unit.rows > 1:
+        public.append(f"which rows belong to one person ({', '.join(study.unit.ids)})")
     carriers = study.linkage.exposure(study.unit).carriers
     statement = (
         f"({round_up(study.epsilon, 10)}, {round_up(study.delta, 10)})-differentially private. Protected is {study.unit.describe(carriers)} "

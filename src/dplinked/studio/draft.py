@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from dplinked.errors import StudyError
+from dplinked.study.counting import compared_with_texts, counted_columns
 from dplinked.study.formula import parse_formula
 
 Changes = dict[tuple[str, str], Any]
@@ -99,9 +100,14 @@ class Draft:
 
 
 def formula_columns(
-    formula: str, levels: list[str], family: Any = "linear", exposure: Any = None
+    formula: str,
+    levels: list[str],
+    family: Any = "linear",
+    exposure: Any = None,
+    weights: Any = None,
+    where: Any = None,
 ) -> tuple[list[str], list[str]]:
-    """The numeric and the categorical columns of a formula, the response first, and an exposure last; two empty lists if the formula is not valid."""
+    """The numeric and the categorical columns of a formula, the response first, then an exposure and what says how much rows count; two empty lists if the formula is not valid."""
     events = family == "logistic"
     try:
         parsed = parse_formula(formula, levels, events=events and formula.lstrip().startswith("C("))
@@ -112,6 +118,12 @@ def formula_columns(
     numeric, categorical = ([name for factor in part for name in factor.variables] for part in split)
     categorical = [*(parsed.response.variables if events else ()), *categorical]
     numeric += [exposure] if family == "poisson" and isinstance(exposure, str) and exposure else []
+    try:
+        named = [*levels, *(compared_with_texts(where) if where else [])]
+        counted = counted_columns(weights or None, where or None, dict.fromkeys(named))
+    except StudyError:  # which the check of the whole study says
+        counted = counted_columns(weights or None, None, {})
+    numeric, categorical = numeric + counted[0], categorical + counted[1]
     return list(dict.fromkeys(numeric)), list(dict.fromkeys(categorical))
 
 

@@ -69,6 +69,14 @@ def form(draft: Draft, fields: Fields) -> TagList:
                 ),
                 class_="only-counts",
             ),
+            ui.input_text(
+                id("weights"), "Column of weights, if rows do not all count the same", _text(get("model", "weights")),
+                update_on="blur", spellcheck="false",
+            ),
+            ui.input_text(
+                id("where"), "Only rows for which this holds", _text(get("model", "where")),
+                placeholder="age >= 65 and region == 'north'", update_on="blur", spellcheck="false",
+            ),
             class_="model",
         ),
         group(
@@ -169,6 +177,8 @@ def form_changes(draft: Draft, fields: Fields) -> Changes:
         ("model", "formula"): get("formula"),
         ("model", "family"): family_of(draft, fields),
         ("model", "exposure"): exposure_of(draft, fields),
+        ("model", "weights"): counted_of(draft, fields, "weights"),
+        ("model", "where"): counted_of(draft, fields, "where"),
         ("privacy", "epsilon"): get("epsilon"),
         ("privacy", "delta"): get("delta"),
         ("unit", "displaced_links"): get("displaced"),
@@ -207,6 +217,11 @@ def exposure_of(draft: Draft, fields: Fields) -> Any:
     if not fields.has("exposure"):
         return draft.get("model", "exposure")
     return fields.get("exposure") if family_of(draft, fields) == "poisson" else None
+
+
+def counted_of(draft: Draft, fields: Fields, name: str) -> Any:
+    """The weights or the condition that the form says."""
+    return fields.get(name) if fields.has(name) else draft.get("model", name)
 
 
 def column_changes(draft: Draft, fields: Fields, numeric: Iterable[str], categorical: Iterable[str]) -> Changes:

@@ -11,7 +11,16 @@ from shiny.types import NavSetArg
 
 from dplinked.studio.desk import Desk, Fault, attempt
 from dplinked.studio.draft import BLANK, Changes, Draft, formula_columns
-from dplinked.studio.form import Fields, column_changes, column_fields, exposure_of, family_of, form, form_changes
+from dplinked.studio.form import (
+    Fields,
+    column_changes,
+    column_fields,
+    counted_of,
+    exposure_of,
+    family_of,
+    form,
+    form_changes,
+)
 from dplinked.studio.look import ask, panel, say, section, show
 from dplinked.study.study import Study
 
@@ -86,6 +95,7 @@ def serve(input: Inputs, desk: Desk) -> Room:
         formula = fields().get("formula") if fields().has("formula") else draft().get("model", "formula")
         levels = [name for name in draft().keys("levels") if name not in draft().keys("bounds")]
         chosen = family_of(draft(), fields()), exposure_of(draft(), fields())
+        chosen += tuple(counted_of(draft(), fields(), name) for name in ("weights", "where"))
         return formula_columns(formula if isinstance(formula, str) else "", levels, *chosen)
 
     @reactive.calc

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from dplinked.data.keys import key_text
 from dplinked.errors import StudyError, plain_number, raise_alone, shown, suggest
+from dplinked.study.counting import Counting, counted_columns, declare_counting
 from dplinked.study.family import MOST_COUNTS, Curve
 from dplinked.study.formula import Factor, Interval, ParsedFormula, evaluate, interval_of, parse_formula
 from dplinked.study.scaling import ColumnScaling, Scaling
@@ -120,6 +121,8 @@ class Design:
         How the mean of the outcome follows the line, if it is not the line itself.
     exposure
         The logarithm of a count's exposure, which is added to the line.
+    counting
+        What rows count, if they do not all count the same.
     """
 
     formula: str
@@ -133,6 +136,7 @@ class Design:
     half_widths: tuple[float, ...] | None = None
     curve: Curve | None = None
     exposure: Column | None = None
+    counting: Counting | None = None
 
     @cached_property
     def names(self) -> tuple[str, ...]:
@@ -208,10 +212,13 @@ class Design:
         return names, [column.shift for column in columns], scales, lows, highs
 
     def present(self, raw: Mapping[str, Floats], codes: Mapping[str, Codes]) -> tuple[Floats, Floats]:
-        """1 for rows whose regressors are all there, else 0, and 1 for rows whose response is (k each)."""
+        """What rows count, 0 for those without all regressors, and 1 for rows whose response is there, else 0 (k each)."""
         response = self.response.present(raw, codes)
         columns = [column.present(raw, codes) for column in self.columns]
-        return np.logical_and.reduce([np.ones_like(response), *columns]).astype(np.float64), response.astype(np.float64)
+        known = np.logical_and.reduce([np.ones_like(response), *columns]).astype(np.float64)
+        if self.counting is not None:
+            known *= self.counting.factors(raw, codes)
+        return known, response.astype(np.float64)
 
     def regressors(self, numbers: Mapping[str, Floats], codes: Mapping[str, Codes], out: Floats) -> None:
         """Write the scaled columns of some rows into the rows of `out` (d×k)."""
@@ -251,6 +258,24 @@ class Design:
                 else:
                     half_widths.append(column.peak)
         return replace(self, columns=tuple(columns), groups=tuple(groups), half_widths=tuple(half_widths))
+
+    def with_weight_column(self) -> Design:
+        """The design for looking where columns lie: the weights are one more, if there are any of which that is not known yet."""
+        counting = self.counting
+        if counting is None or counting.weight is None or counting.usual is not None:
+            return self
+        factor = Factor(counting.weight, (counting.weight,), ast.Name(id=counting.weight, ctx=ast.Load()))
+        column = _numeric_column((factor,), self.bounds, centre=True)
+        last = Group(len(self.columns), len(self.columns) + 1, column.peak, numeric=True)
+        widths = None if self.half_widths is None else (*self.half_widths, column.peak)
+        return replace(
+            self, columns=(*self.columns, column), groups=(*self.groups, last), half_widths=widths, counting=None
+        )
+
+    def counted_usually(self, usual: Interval) -> Design:
+        """The same design, of which it is known where weights usually lie."""
+        assert self.counting is not None
+        return replace(self, counting=replace(self.counting, usual=usual))
 
     def fill_middles(self, declared: Collection[str]) -> Design:
         """The same columns, missing cells of which count as the middles that the instrument is aimed at, unless a value was declared for them."""
@@ -323,6 +348,8 @@ def build_design(
     fill: Mapping[str, float] | None = None,
     family: str = "linear",
     exposure: str | None = None,
+    weights: str | None = None,
+    where: str | None = None,
 ) -> Design:
     """Turn declarations into a design, or say which declaration is missing or wrong."""
     declared_levels = {name: _checked_levels(name, values, formula) for name, values in (levels or {}).items()}
@@ -336,8 +363,13 @@ def build_design(
                 f"{shown(factor.text)} uses the response's own column {shown(shared.pop())}, which is on a linked row."
             )
     numeric = dict.fromkeys(name for factor in factors if not factor.categorical for name in factor.variables)
-    intervals = {name: _checked_bounds(name, bounds) for name in numeric}
-    used_levels: dict[str, tuple[Any, ...]] = {}
+    counted, sorted_by = counted_columns(weights, where, {name: declared_levels[name] for name in known})
+    if shared := {*counted, *sorted_by} & set(parsed.response.variables):
+        raise StudyError(
+            f"What rows count is made of the response's own column {shown(shared.pop())}, which is on a linked row. Weights and conditions take columns of the regressors' side."
+        )
+    intervals = {name: _checked_bounds(name, bounds) for name in (*numeric, *counted)}
+    used_levels: dict[str, tuple[Any, ...]] = {name: declared_levels[name] for name in sorted_by}
     for factor in factors:
         if factor.categorical:
             name = factor.variables[0]
@@ -360,8 +392,11 @@ def build_design(
         fill=_checked_fill(fill or {}, intervals),
         curve=curve,
         exposure=None if exposure is None else _exposure_column(factors[-1], intervals),
+        counting=declare_counting(weights, where, intervals, used_levels),
     )
     middles = _typical_middles(design, typical or {}, intervals)
+    if weights is not None and weights in (typical or {}):
+        design = design.counted_usually(_checked_typical(weights, typical or {}, intervals))
     return design.centred(middles) if middles else design
 
 

@@ -137,6 +137,14 @@ def _column_factor(name: str, levels: Sequence[str]) -> Factor:
     return Factor(name, (name,), ast.Name(id=name, ctx=ast.Load()))
 
 
+def parse_expression(tree: ast.expr, quoted: Mapping[str, str]) -> Factor:
+    """An expression over columns that is already parsed, as a factor; `quoted` has the names that stand-ins are for."""
+    names: list[str] = []
+    text = ast.unparse(tree)
+    tree = _restore_names(tree, quoted, names, text)
+    return Factor(text, tuple(dict.fromkeys(names)), tree)
+
+
 def _restore_names(tree: ast.expr, quoted: Mapping[str, str], names: list[str], text: str) -> ast.expr:
     """Put quoted names back, and refuse whatever is not arithmetic, log or sqrt of columns."""
 

@@ -67,6 +67,8 @@ class Study(PlainlyShown):
     family: str = "linear"
     exposure: str | None = None
     missing: str = "drop"
+    weights: str | None = None
+    where: str | None = None
 
     @plain_faults
     def __post_init__(self) -> None:
@@ -127,8 +129,9 @@ class Study(PlainlyShown):
                 raise StudyError(
                     f"{name} must be a mapping from columns' names, like {name}={{'income': …}}, not {shown(getattr(self, name))}."
                 )
-        for name in ("method", "calibration", "ranges", "errors", "family", "missing", "population", "exposure"):
-            left_out = name in ("population", "exposure") and getattr(self, name) is None
+        optional = ("population", "exposure", "weights", "where")
+        for name in ("method", "calibration", "ranges", "errors", "family", "missing", *optional):
+            left_out = name in optional and getattr(self, name) is None
             if not isinstance(getattr(self, name), str) and not left_out:
                 raise StudyError(f"{name} must be a text, not {shown(getattr(self, name))}.")
         if self.ledger is not None and not isinstance(self.ledger, (str, PathLike)):
@@ -163,6 +166,44 @@ class Study(PlainlyShown):
             )
 
         self._check_family()
+        self._check_counting()
+        self._check_rows_of_a_person()
+
+    def _check_rows_of_a_person(self) -> None:
+        """Refuse several rows of a person where what is released is not known to cover them."""
+        if self.unit.rows == 1:
+            return
+        if self.calibration != "tight":
+            raise StudyError("Several rows of a person (unit.rows) are covered by calibration='tight': leave it out.")
+        if isinstance(self.linkage, ELE) and self.linkage.source not in ("public", "identifiers"):
+            raise StudyError(
+                f"Accuracies that were {self.linkage.source} are those of persons who have one row. With several rows of a person, declare public accuracies, or those of a check of identifiers."
+            )
+        if not isinstance(self.linkage, Exact) and self.unit.response_id is None:
+            raise StudyError(
+                "Wrong links bring responses of other people: say by response_id=… which responses belong to one person, as id=… does for regressors."
+            )
+        if (self.linkage.block is not None and self.linkage.block in self.unit.ids) or getattr(
+            self.linkage, "id", None
+        ) in self.unit.ids:
+            raise StudyError("The ids of persons and the columns of the linkage (block, id) must be different columns.")
+
+    @property
+    def counts_unevenly(self) -> bool:
+        """Whether rows do not all count the same."""
+        return self.weights is not None or self.where is not None
+
+    def _check_counting(self) -> None:
+        """Refuse what weights and conditions cannot be combined with: they count in the second stage of a line."""
+        if not self.counts_unevenly:
+            return
+        what = "weights" if self.weights is not None else "where"
+        if not self.drops_missing:
+            raise StudyError(
+                f"{what} belongs to method='ssp' with calibration='tight', family='linear' and missing='drop': leave these out."
+            )
+        if self.ridge is not None:
+            raise StudyError(f"{what} and ridge do not go together: leave out ridge.")
 
     def _check_family(self) -> None:
         """Refuse what is for lines alone."""
@@ -199,7 +240,15 @@ class Study(PlainlyShown):
     def prepare(self) -> tuple[Design, LinkageExposure]:
         """Check all declarations against each other; nothing of the data is needed."""
         design = build_design(
-            self.formula, self.bounds, self.levels, self.typical, self.fill, self.family, self.exposure
+            self.formula,
+            self.bounds,
+            self.levels,
+            self.typical,
+            self.fill,
+            self.family,
+            self.exposure,
+            self.weights,
+            self.where,
         )
         if self.drops_missing:
             design = design.fill_middles(self.fill)
@@ -218,11 +267,18 @@ class Study(PlainlyShown):
             "family": "linear",
             "exposure": None,
             "missing": "drop",
+            "weights": None,
+            "where": None,
         }  # as before there was a choice
         for name, value in unsaid.items():
             if settings[name] == value:
                 del settings[name]
-        return {**settings, "linkage": self.linkage.identity(), "data": list(fingerprints)}
+        return {
+            **settings,
+            "unit": self.unit.identity(),
+            "linkage": self.linkage.identity(),
+            "data": list(fingerprints),
+        }
 
     def check_count(self, count: int) -> None:
         """Check the public number of rows against the budget."""
@@ -308,6 +364,10 @@ def _check_variables(design: Design, linkage: Linkage, unit: PrivacyUnit) -> Non
         raise StudyError(
             f"The formula uses {used[0]!r}, which linking or checking the links looked at, so the accuracies may tell of it. Leave it out of the formula, or let "
             "dpl.release_accuracy pay for the accuracies (source='released')."
+        )
+    if found := sorted(set(design.variables) & set(unit.ids)):
+        raise StudyError(
+            f"The study uses {found[0]!r}, which says which rows belong to one person: leave it out of the formula, of weights and of where."
         )
     if linkage.block in design.response_variables:
         raise StudyError(

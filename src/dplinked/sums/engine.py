@@ -19,7 +19,7 @@ from dplinked.data.arrow import Origins
 from dplinked.data.sources import Progress as Progress
 from dplinked.data.sources import Query, SparkTable, is_duckdb, is_path, is_spark, is_stream
 from dplinked.errors import StudyError
-from dplinked.linkage import ELE, Linkage, PrivacyUnit
+from dplinked.linkage import ELE, Exact, Linkage, PrivacyUnit
 from dplinked.study.design import Design
 from dplinked.sums.linked_rows import LinkedRows, Pass
 from dplinked.sums.types import CellFacts
@@ -55,6 +55,10 @@ class Source(ABC):
     def linked_rows(self, design: Design, linkage: Linkage, unit: PrivacyUnit) -> LinkedRows:
         """Rows ready to be summed, together with what one person can change about their links."""
         complete = linkage.complete(unit) if isinstance(linkage, ELE) else linkage
+        if (
+            isinstance(linkage, Exact) and unit.id is not None
+        ):  # persons are blocks in which no link is wrong, so that their rows can be squared together
+            complete = ELE(1.0, block=unit.id, other=1.0)
         return LinkedRows(self.open(design, complete, unit), linkage.exposure(unit), unit.fixes_blocks)
 
     @abstractmethod

@@ -138,7 +138,7 @@ class ResidualClip:
     """Public by then: the line that residuals are taken around, and how far they are clipped.
 
     A row's residuals are clipped to ±`limit`/√(ι² + ‖h‖²), h its instruments and ι the `intercept_weight`, but to ±`widest` at most. So no row's
-    ``(ι, h)`` times a clipped residual is longer than `limit`. If there is a `whitening`, its instruments, times what the row counts, take the place of (ι, h) and of
+    ``(ι, h)`` times a clipped residual is longer than `limit`. What a row counts is a factor on its (ι, h). If there is a `whitening`, its instruments, times what the row counts, take the place of (ι, h) and of
     the equation's (1, h).
 
     Along a `curve` nothing is clipped, since residuals of rare events are all in one tail. Fitted values are the curve's means at the line, and residuals are multiplied by
@@ -178,12 +178,12 @@ class ResidualClip:
         """What counts of residuals: ψ of them, or along a curve their part that the shortened instruments leave."""
         return clip_residuals(residuals, widths) if self.curve is None else residuals * widths
 
-    def widths(self, instruments: Floats) -> Floats:
+    def widths(self, instruments: Floats, counted: Floats | float = 1.0) -> Floats:
         """How far the residuals of some rows are clipped, or by what their instruments are multiplied (k).
 
-        From instruments without the intercept's (d×k), or from whitened ones (p×k).
+        From instruments without the intercept's (d×k), or from whitened ones (p×k), and from what rows count (k).
         """
-        norms = np.sqrt(self.intercept_weight**2 + np.einsum("ij,ij->j", instruments, instruments))
+        norms = counted * np.sqrt(self.intercept_weight**2 + np.einsum("ij,ij->j", instruments, instruments))
         return np.asarray(self.limit / np.maximum(norms * (1.0 + 1e-12), self.limit / self.widest), np.float64)
 
 

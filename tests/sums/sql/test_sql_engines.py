@@ -61,9 +61,11 @@ def make_table(seed: int = 0, keys: Any = None) -> pa.Table:
     )
 
 
-def all_sums(source: Any, formula: str, linkage: Any, unit: Any = UNIT, typical: Any = None) -> dict[str, np.ndarray]:
+def all_sums(
+    source: Any, formula: str, linkage: Any, unit: Any = UNIT, typical: Any = None, **counted: str
+) -> dict[str, np.ndarray]:
     """What every verb of an engine returns."""
-    design = build_design(formula, BOUNDS, LEVELS, typical)
+    design = build_design(formula, BOUNDS, LEVELS, typical, **counted)
     found = source.open(design, linkage, unit)
     result = every_sum(found)
     result["counts"] = found.column_counts(16).counts
@@ -130,6 +132,26 @@ def test_accuracy_tables(engine: Open, kind: str) -> None:
 def test_without_blocks(engine: Open, linkage: Any, formula: str) -> None:
     table = make_table(3)
     assert_equal_sums(all_sums(open_source(table), formula, linkage), all_sums(engine(table), formula, linkage))
+
+
+@pytest.mark.parametrize(
+    "counted",
+    [
+        {"weights": "w"},
+        {"where": "x > -0.3 and not g == 'b'"},
+        {"weights": "w", "where": "(x + 1)**2 / w <= 1.5 or g in ['a', 'c']"},
+        {"weights": "w", "where": "-0.5 < x <= 0.5"},
+    ],
+)
+@pytest.mark.parametrize(
+    "linkage", [dpl.ELE(0.8, block="k"), dpl.ELE(0.8), dpl.Exact()], ids=["blocks", "one", "exact"]
+)
+def test_what_rows_count(engine: Open, linkage: Any, counted: dict[str, str]) -> None:
+    table = make_table(8, np.arange(N) // 6)
+    expected = all_sums(open_source(table), "y ~ x", linkage, **counted)
+    assert_equal_sums(expected, all_sums(engine(table), "y ~ x", linkage, **counted))
+    plain = all_sums(open_source(table), "y ~ x", linkage)
+    assert np.abs(expected["complete own S"] - plain["complete own S"]).max() > 1e-3
 
 
 def test_estimated_accuracies_are_raised(engine: Open) -> None:

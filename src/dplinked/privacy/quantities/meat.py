@@ -48,8 +48,11 @@ def block_meat_sensitivity(norm: float, exposure: LinkageExposure) -> float:
     Proof. All that a person changes lies in the block of row j, the block of row p, and one more block for each
     displaced link (a move's new block is that of its displaced link). In each, one positive semidefinite
     rank-one matrix of norm at most K² replaces another: ``√2K²``. Not for a declared change of Q, which may
-    lie in any block.
+    lie in any block. An exact join has row j's block alone. If blocks are persons of up to L rows, all L steps to the neighbour lie in one block: ``√2K²`` in all,
+    and so the L-th part of it for each step that noise is planned for.
     """
+    if exposure.exact:
+        return math.sqrt(2.0) * norm**2 / exposure.persons
     return (1.0 + exposure.carriers + exposure.displaced) * math.sqrt(2.0) * norm**2
 
 
@@ -77,7 +80,7 @@ def choose_route(p: int, exposure: LinkageExposure, largest_block: int | None, c
     an eighth of relative noise allows: closer, the largest contributions of skewed columns under strong signals were cut, and intervals too short.
     """
     signal = mu * count
-    if largest_block is not None and exposure.matrix_change == 0.0 and not exposure.exact:
+    if largest_block is not None and exposure.matrix_change == 0.0:
         unit = block_meat_sensitivity(1.0, exposure) * largest_block * p / signal
         least = 3.0 + 4.0 / math.sqrt(largest_block)
         if unit * least**2 <= 0.2:

@@ -21,16 +21,18 @@ Floats = NDArray[np.float64]
 
 _STEPS = 6  # halvings of the grid
 _BINS = 1 << _STEPS
-_LEAST = 0.1  # share of rows that are taken to be complete at least
+_LEAST = 0.1  # share of rows that are taken to be complete at least, or
+_FEW = 4.0  # times the noise of that share, if it is smaller
 _CLEAR = 2.0  # times its noise: how far a share must lie below 1 for cells to be taken as missing
 
 
 @dataclass(frozen=True)
 class Present:
-    """Which share of rows is taken to have all cells, and the noise of that share, 0 where cells are filled."""
+    """Which share of rows is taken to count and to have all cells, the noise of that share, 0 where cells are filled, and the share as it was drawn."""
 
     complete: float = 1.0
     noise: float = 0.0
+    drawn: float = 1.0
 
     @property
     def is_incomplete(self) -> bool:
@@ -44,7 +46,7 @@ def residual_count_sensitivity(exposure: LinkageExposure) -> float:
     Proof. A row's own residual ``z_i - β₀ - (γx_i + (1-γ)x̄)'β`` sees its own cells and public values only. Row j
     changes, and the row p that holds the person's response, and each displaced row; an exact join has row j
     alone. Each moves the count by at most 1. Q does not enter. Whether a row has a residual at all is seen from its own cells as well: where
-    missing cells are dropped, the number of rows that have one moves by no more, whatever it weighs up to 1.
+    missing cells are dropped, the number of rows that have one moves by no more, whatever it weighs up to 1. So is what a row counts.
     """
     return 1.0 if exposure.exact else 1.0 + exposure.carriers + exposure.displaced
 
@@ -107,5 +109,6 @@ def _release_present(private: ResidualCounts, plan: NoisePlan) -> Present:
     if private.incomplete is None:
         return Present()
     scale = plan.parts[1].scale
-    drawn = float(noise.add_gaussian(np.array([float(private.rows - private.incomplete)]), scale)[0])
-    return Present(min(1.0, max(_LEAST, drawn / private.rows)), scale / private.rows)
+    drawn = float(noise.add_gaussian(np.array([float(private.rows - private.incomplete)]), scale)[0]) / private.rows
+    spread = scale / private.rows
+    return Present(min(1.0, max(min(_LEAST, _FEW * spread), drawn)), spread, drawn)

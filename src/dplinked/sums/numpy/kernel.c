@@ -67,6 +67,13 @@ INLINE void keep_present(const double *restrict cells, int64_t rows, double *res
         kept[i] = fabs(cells[i]) <= DBL_MAX ? kept[i] : 0.0;
 }
 
+/* Where rows do not all count the same, what they count, 0 to 1, stands behind the response's cells; elsewhere nothing does. */
+INLINE void keep_counted(const double *counted, int64_t first, int64_t rows, double *restrict kept)
+{
+    for (int64_t i = 0; counted && i < rows; i++)
+        kept[i] *= counted[first + i];
+}
+
 INLINE void clip_instrument(const double *restrict x, double half, int64_t rows, double *restrict h)
 {
     if (isnan(half)) {
@@ -416,7 +423,8 @@ FOR_ALL_MACHINES int dplinked_sum(int64_t rows, int64_t columns, const double *c
     const int64_t d = columns;
     double *x = workspace, *h = clipped ? x + d * STRIDE : x, *weighted = x + 2 * d * STRIDE, *z = weighted + d * STRIDE;
     const int weighed = weights || dropped;
-    double weight[CHUNK];
+    const double *counts = dropped ? cells[d + 1] : 0;
+    double weight[CHUNK], counted[CHUNK];
     double *b = sums + d * d, *sum_h = b + d, *sum_x = sum_h + d, *sum_z = sum_x + d, *sum_weight = sum_z + 1, *sum_complete = sum_z + 2;
     Totals t = {totals, lost, z + STRIDE, (clipped ? 2 * d : d) + 1, -1, 1};
     for (int64_t first = 0; first < rows; first += CHUNK) {
@@ -432,15 +440,18 @@ FOR_ALL_MACHINES int dplinked_sum(int64_t rows, int64_t columns, const double *c
         }
         scale_cells(cells[d] + first, scaling + d, n, z);
         weigh(x, code, a, same, d, n, weighted);
-        for (int64_t i = 0; weighed && i < n; i++)
-            weight[i] = weights ? weights[code[i]] : 1.0;
+        for (int64_t i = 0; i < n; i++)
+            counted[i] = 1.0;
         for (int64_t j = 0; dropped && j < d; j++)
-            keep_present(cells[j] + first, n, weight);
+            keep_present(cells[j] + first, n, counted);
+        keep_counted(counts, first, n, counted);
         for (int64_t j = 0; dropped && j < d; j++)
             for (int64_t i = 0; i < n; i++)
-                weighted[j * STRIDE + i] = weight[i] == 0.0 ? 0.0 : weighted[j * STRIDE + i];
-        for (int64_t i = 0; weighed && i < n; i++)
+                weighted[j * STRIDE + i] *= counted[i];
+        for (int64_t i = 0; weighed && i < n; i++) {
+            weight[i] = weights ? weights[code[i]] * counted[i] : counted[i];
             z[i] *= weight[i];
+        }
         for (int64_t j = 0; j < d; j++) {
             const double *hj = h + j * STRIDE;
             int64_t k = clipped ? 0 : j;
@@ -515,7 +526,7 @@ FOR_ALL_MACHINES void dplinked_store(int64_t rows, int dropped, const double *co
  * squared, `totals` are there if blocks are totalled. If the line is `mixed`, slopes count for the block's `a` only, and totals go on with those
  * of instruments and of slopes'x, by which what is missing of the line can be told. A `whitening` matrix puts whitened instruments, times what
  * a row counts, in the place of (1, h). If they are `dropped`, residuals with missing responses are 0, and so is all that rows with a missing
- * regressor add. Returns 0 where a code is no block's number or a slot is
+ * regressor add; what rows count is then a factor on their instruments. Returns 0 where a code is no block's number or a slot is
  * another block's, else 1. */
 FOR_ALL_MACHINES int dplinked_residuals(int64_t rows, int64_t columns, int intercept, int mixed, int dropped, const double *const *cells, const Scaling *scaling,
                                         const double *slopes, const Clip *c, const double *whitening, int64_t blocks,
@@ -526,6 +537,7 @@ FOR_ALL_MACHINES int dplinked_residuals(int64_t rows, int64_t columns, int inter
     const int64_t d = columns, p = d + intercept;
     double *x = workspace, *u = x + d * STRIDE, *h = u + p * STRIDE, *line = h + p * STRIDE, z[CHUNK], width[CHUNK], lengths[CHUNK];
     const int clipped = c->limit <= DBL_MAX, curved = c->events || c->counts;
+    const double *counts = dropped ? cells[d + 1] : 0;
     Totals t = {totals, lost, line + STRIDE, mixed ? 2 * p + 1 : p, -1, 0};
     for (int64_t first = 0; first < rows; first += CHUNK) {
         const int64_t n = rows - first < CHUNK ? rows - first : CHUNK;
@@ -552,6 +564,8 @@ FOR_ALL_MACHINES int dplinked_residuals(int64_t rows, int64_t columns, int inter
             for (int64_t i = 0; i < n; i++)
                 width[i] += hj[i] * hj[i];
         }
+        keep_counted(counts, first, n, width);
+        keep_counted(counts, first, n, width);
         fit_line(x, slopes, mixed ? 0.0 : c->level, d, n, line);
         if (curved)
             follow_curve(line, 0, c, n);
@@ -581,6 +595,7 @@ FOR_ALL_MACHINES int dplinked_residuals(int64_t rows, int64_t columns, int inter
             z[i] *= weights[code[i]];
         for (int64_t j = 0; dropped && j < d; j++)
             keep_present(cells[j] + first, n, z);
+        keep_counted(counts, first, n, z);
         for (int64_t i = 0; i < n; i++)
             lengths[i] = 0.0;
         for (int64_t j = 0; j < p; j++) {
@@ -687,6 +702,7 @@ FOR_ALL_MACHINES int dplinked_squares(int64_t rows, int64_t columns, int interce
             counted[i] *= weights[codes[first + i]];
         for (int64_t j = 0; dropped && j < d; j++)
             keep_present(cells[j] + first, n, counted);
+        keep_counted(dropped ? cells[d + 1] : 0, first, n, counted);
         for (int64_t j = 0; j < p; j++) {
             for (int64_t i = 0; i < n; i++)
                 weighted[i] = u[j * STRIDE + i] * counted[i];
@@ -718,6 +734,7 @@ FOR_ALL_MACHINES void dplinked_counts(int64_t rows, int64_t columns, int dropped
             known[i] = 1.0;
         for (int64_t j = 0; dropped && j <= columns; j++)
             keep_present(cells[j] + first, n, known);
+        keep_counted(dropped ? cells[columns + 1] : 0, first, n, known);
         for (int64_t i = 0; i < n; i++)
             counts[known[i] == 0.0 ? bins : bin[i]]++;
     }

@@ -91,21 +91,25 @@ class _Columns:
         """Address of numbers to work with."""
         return self._workspace.ctypes.data
 
-    def cells(self, tile: Piece) -> list[Floats]:
-        """The columns of a tile, the response last. Those that are computed from others come from NumPy, scaled already; NaN where a cell is missing, if rows are dropped for that."""
+    def cells(self, tile: Piece) -> list[Floats | None]:
+        """The columns of a tile, then the response, and last what rows count, if they do not all count the same and missing ones are dropped.
+
+        Columns that are computed from others come from NumPy, scaled already; NaN where a cell is missing, if rows are dropped for that.
+        """
         columns = (*self.design.columns, self.design.response)
         made = np.empty((sum(column.plain is None for column in columns), tile.count))
         numbers, rest = self.design.numbers(tile.raw) if len(made) else {}, iter(made)
-        cells = []
+        cells: list[Floats | None] = []
         for column in columns:
             if column.plain is None:
-                cells.append(next(rest))
-                column.write(numbers, tile.levels, cells[-1])
+                cells.append(own := next(rest))
+                column.write(numbers, tile.levels, own)
                 if self.dropped:
-                    cells[-1][~column.present(tile.raw, tile.levels)] = math.nan
+                    own[~column.present(tile.raw, tile.levels)] = math.nan
             else:
                 cells.append(np.require(tile.raw[column.plain], np.float64, ["C", "A"]))
-        return cells
+        counting = self.design.counting if self.dropped else None
+        return [*cells, None if counting is None else counting.factors(tile.raw, tile.levels)]
 
 
 class InstrumentSums:
@@ -352,8 +356,8 @@ def _address(array: NDArray[Any] | None) -> int | None:
     return None if array is None else array.ctypes.data
 
 
-def _pointers(arrays: list[Floats]) -> Any:
-    """Where several arrays are. It does not keep them alive."""
+def _pointers(arrays: list[Floats | None]) -> Any:
+    """Where several arrays are, or None. It does not keep them alive."""
     return (ctypes.c_void_p * len(arrays))(*map(_address, arrays))
 
 

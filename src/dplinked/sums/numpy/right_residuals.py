@@ -116,7 +116,7 @@ def _sum_rows(data: PreparedRows, clip: ResidualClip, meat: MeatClip | None) -> 
 
 def _row_terms(data: PreparedRows, clip: ResidualClip, circle: Circle | None, strip: Strip) -> Floats:
     """``(1, h_i)`` times what it is multiplied by, of each row of a strip (p×k)."""
-    h, fitted, widths = _row_clips(data, clip, strip.x)
+    h, fitted, widths = _row_clips(data, clip, strip.x, strip.known)
     z = strip.z if circle is None else circle.rounded(strip.z)
     brackets = clip.cut(z - fitted, widths) * strip.answered
     if data.blocks is not None and circle is not None:
@@ -127,15 +127,17 @@ def _row_terms(data: PreparedRows, clip: ResidualClip, circle: Circle | None, st
     return h * (brackets * strip.known)
 
 
-def _row_clips(data: PreparedRows, clip: ResidualClip, x: Floats) -> tuple[Floats, Floats, Floats]:
-    """Instruments (p×k), fitted values (k) and widths (k) of rows."""
+def _row_clips(
+    data: PreparedRows, clip: ResidualClip, x: Floats, counted: Floats | float
+) -> tuple[Floats, Floats, Floats]:
+    """Instruments (p×k), fitted values (k) and widths (k) of rows, which are `counted` as they are told (k)."""
     first = int(data.design.intercept)
     h, fitted = instruments_of(data, x), clip.fit(clip.beta[:first].sum() + clip.beta[first:] @ x)
     if clip.whitening is None:
-        return h, fitted, clip.widths(h[first:])
-    u, counted = clip.whitening.apply(h)
-    u *= counted
-    return u, fitted, clip.widths(u)
+        return h, fitted, clip.widths(h[first:], counted)
+    u, kept = clip.whitening.apply(h)
+    u *= kept
+    return u, fitted, clip.widths(u, counted)
 
 
 def _meet_partners(circle: Circle, strip: Strip, clip: ResidualClip, fitted: Floats, widths: Floats) -> Floats:
@@ -192,7 +194,7 @@ def _matched(data: PreparedRows, clip: ResidualClip, meat: MeatClip | None) -> t
     C, (x, z), (known, answered) = _unlinking(data), data.whole(), data.whole_present()
 
     def work(rows: slice) -> Sums:
-        h, fitted, widths = _row_clips(data, clip, x[:, rows])
+        h, fitted, widths = _row_clips(data, clip, x[:, rows], known[rows])
         pairs = C[rows]
         row = np.repeat(np.arange(fitted.size), np.diff(pairs.indptr))
         met = clip.cut(z[pairs.indices] - fitted[row], widths[row]) * answered[pairs.indices]

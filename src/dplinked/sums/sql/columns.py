@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dplinked.data.keys import level_numbers
+from dplinked.study.counting import Comparison, Condition, HasLevel, Joined
 from dplinked.study.design import Column, Design
 from dplinked.study.formula import Factor
 from dplinked.sums.sql.dialect import LARGEST, SqlColumn, SqlEngine
@@ -72,7 +73,7 @@ class DesignColumns:
 
     @property
     def known(self) -> list[Scaled]:
-        """What rows are multiplied by where those with a missing regressor are dropped."""
+        """What rows are multiplied by where those with a missing regressor are dropped: what they count, from 0 to 1."""
         return [Scaled("e")] if self.dropped else []
 
     def is_missing(self, response: str, *, scaled: bool = True) -> str:
@@ -106,7 +107,8 @@ class DesignColumns:
         double, top = self.engine.double, max((column.log for column in h), default=0)
         squares = [double(math.ldexp(clip.intercept_weight, -top) ** 2)]
         squares += [f"{double(math.ldexp(1.0, 2 * (column.log - top)))} * {column.sql} * {column.sql}" for column in h]
-        norm = f"sqrt({' + '.join(squares)}) * {double(1.0 + 1e-12)}"
+        counted = "e * " if self.dropped and self.design.counting is not None else ""
+        norm = f"{counted}sqrt({' + '.join(squares)}) * {double(1.0 + 1e-12)}"
         least = double(math.ldexp(clip.limit / clip.widest, -top))
         return f"{double(math.ldexp(clip.limit, -top - unit))} / greatest({norm}, {least})"
 
@@ -211,9 +213,26 @@ class DesignColumns:
         cells = {name: self.engine.finite(sql) for name, sql in self._numbers.items()}
         response = " and ".join(cells.pop(name) for name in sorted(self.design.response_variables))
         regressors = " and ".join([*cells.values(), *(f"{sql}_null = 0" for sql in self._codes.values())]) or "1 = 1"
-        one, zero = self.engine.double(1.0), self.engine.double(0.0)
-        known = f", case when {regressors} then {one} else {zero} end as e"
+        counted, zero = self.engine.double(1.0), self.engine.double(0.0)
+        counting = self.design.counting
+        if counting is not None and counting.condition is not None:
+            regressors += f" and {self._holds(counting.condition)}"
+        if counting is not None and counting.weight is not None:
+            counted = f"({self._number(counting.weight)}) / {self.engine.double(counting.largest)}"
+        known = f", case when {regressors} then {counted} else {zero} end as e"
         return f"{known}, case when {response} then 1 else 0 end as answered"
+
+    def _holds(self, condition: Condition) -> str:
+        """Whether a condition holds, over clipped numbers and codes of levels."""
+        match condition:
+            case Comparison(left, sign, right):
+                return f"({self._expression(left, clipped=True)} {sign} {self._expression(right, clipped=True)})"
+            case HasLevel(name, places):
+                return f"({self._codes[name]} in ({', '.join(map(str, places))}))"
+            case Joined("not", (part,)):
+                return f"(not {self._holds(part)})"
+            case Joined(word, parts):
+                return f"({f' {word} '.join(map(self._holds, parts))})"
 
     def _number(self, name: str) -> str:
         """A clipped number. Null and non-finite cells get the declared fill value."""
@@ -259,14 +278,14 @@ class DesignColumns:
             f"when {value} <= {double(LARGEST)} then {double(high)} else {double(low + (high - low) / 2.0)} end"
         )
 
-    def _expression(self, factor: Factor) -> str:
-        """A factor's formula. Within the declared bounds nothing in it is undefined; the guards are for rounding."""
+    def _expression(self, factor: Factor, *, clipped: bool = False) -> str:
+        """A factor's formula over numbers that are clipped already, or are to be `clipped`. Within the declared bounds nothing in it is undefined; the guards are for rounding."""
         engine = self.engine
 
         def walk(node: ast.expr) -> str:
             match node:
                 case ast.Name(id=name):
-                    return self._numbers[name]
+                    return f"({self._number(name)})" if clipped else self._numbers[name]
                 case ast.Constant(value=int() | float() as value):
                     return engine.double(float(value))
                 case ast.UnaryOp(op=op, operand=operand):

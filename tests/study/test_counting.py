@@ -1,0 +1,167 @@
+"""Weights and conditions: what they may be, what rows count by them, and what is refused in which words."""
+
+from __future__ import annotations
+
+import html
+from typing import Any
+
+import numpy as np
+import pytest
+
+import dplinked as dpl
+from dplinked.errors import StudyError
+from dplinked.study.counting import declare_counting
+
+BOUNDS = {"age": (0.0, 100.0), "income": (0.0, 10.0), "w": (1.0, 4.0)}
+LEVELS = {"region": ("north", "south", "east"), "odd name": ("1", "2")}
+ROWS = {
+    "age": np.array([10.0, 64.0, 65.0, 900.0, np.nan, -5.0]),
+    "income": np.array([1.0, 2.0, 3.0, 4.0, 5.0, np.inf]),
+    "w": np.array([1.0, 2.0, 4.0, 40.0, 2.0, 2.0]),
+}
+CODES = {
+    "region": np.array([0, 1, 2, 0, 1, -1], np.int32),
+    "odd name": np.array([0, 1, 0, 1, 0, 1], np.int32),
+}
+
+
+def counted(weights: str | None, where: str | None) -> list[float]:
+    counting = declare_counting(weights, where, BOUNDS, LEVELS)
+    assert counting is not None
+    return counting.factors(ROWS, CODES).tolist()
+
+
+@pytest.mark.parametrize(
+    ("where", "expected"),
+    [
+        ("age >= 65", [0, 0, 1, 1, 0, 0]),
+        ("age == 100", [0, 0, 0, 1, 0, 0]),  # as it is clipped
+        ("20 <= age < 65", [0, 1, 0, 0, 0, 0]),
+        ("not age >= 65", [1, 1, 0, 0, 0, 1]),
+        ("income * 2 > 3 + 1", [0, 0, 1, 1, 1, 0]),
+        ("region == 'north'", [1, 0, 0, 1, 0, 0]),
+        ("region != 'north'", [0, 1, 1, 0, 1, 0]),
+        ("region in ['south', 'east']", [0, 1, 1, 0, 1, 0]),
+        ("region not in ('south', 'east')", [1, 0, 0, 1, 0, 0]),
+        ("'south' == region", [0, 1, 0, 0, 1, 0]),
+        ("`odd name` == 2 and age > 5", [0, 1, 0, 1, 0, 0]),
+        ("region == 'north' or age == 65", [1, 0, 1, 1, 0, 0]),
+    ],
+)
+def test_conditions_hold_where_they_say(where: str, expected: list[float]) -> None:
+    """Rows that lack a cell which the condition names count nothing, also where it would hold without it."""
+    assert counted(None, where) == expected
+
+
+def test_weights_are_clipped_and_divided_by_their_largest() -> None:
+    assert counted("w", None) == [0.25, 0.5, 1.0, 1.0, 0.5, 0.5]
+    assert counted("w", "age >= 65") == [0.0, 0.0, 1.0, 1.0, 0.0, 0.0]
+
+
+@pytest.mark.parametrize(
+    ("where", "said"),
+    [
+        ("age >=", "cannot be read"),
+        ("age", "not a condition"),
+        ("age + 1", "not a condition"),
+        ("1 < 2", "names no column"),
+        ("agee > 5", "no declared bounds"),
+        ("region > 'north'", "no order"),
+        ("region == 'nord'", "not declared"),
+        ("region == age", "not a condition"),
+        ("max(age) > 5", "not a condition"),
+        ("__import__('os') == 1", "not a condition"),
+        ("income / age > 1", "contain 0"),
+        ("log(income) > 1", "above 0"),
+        ("(age > 5) & (income > 2)", "not a condition"),
+        ("age > 5 if income > 2 else age < 3", "not a condition"),
+    ],
+)
+def test_other_conditions_are_refused(where: str, said: str) -> None:
+    with pytest.raises(StudyError, match=said):
+        declare_counting(None, where, BOUNDS, LEVELS)
+
+
+STUDY: dict[str, Any] = {
+    "formula": "y ~ x",
+    "bounds": {"y": (-5, 5), "x": (0, 1), "w": (0, 3)},
+    "levels": {"g": ["a", "b"]},
+    "linkage": dpl.ELE(0.9, block="k"),
+    "unit": dpl.PrivacyUnit(),
+    "epsilon": 1.0,
+    "delta": 1e-6,
+}
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"weights": "v"}, "has no declared bounds"),
+        ({"weights": "y"}, "response's own column"),
+        ({"where": "y > 1"}, "response's own column"),
+        ({"weights": "w", "bounds": {"y": (-5, 5), "x": (0, 1), "w": (-1, 3)}}, "must not begin below 0"),
+        ({"weights": "w", "missing": "fill"}, "missing='drop'"),
+        ({"where": "g == 'a'", "method": "ngd"}, "method='ssp'"),
+        ({"where": "g == 'a'", "calibration": "paper"}, "calibration='tight'"),
+        ({"weights": "w", "ridge": 1.0}, "leave out ridge"),
+        ({"weights": 3}, "must be a text"),
+        ({"where": "k == 1"}, "no declared bounds"),
+    ],
+)
+def test_studies_that_cannot_be_are_refused(change: dict[str, Any], said: str) -> None:
+    with pytest.raises(StudyError, match=said):
+        dpl.Study(**{**STUDY, **change}).prepare()
+
+
+def linked(n: int = 4000) -> dict[str, Any]:
+    rng = np.random.default_rng(1)
+    x = rng.uniform(0, 1, n)
+    g = rng.choice(["a", "b"], n)
+    return {
+        "x": x,
+        "y": x * (1 + (g == "b")) + rng.normal(0, 0.3, n),
+        "w": rng.uniform(0, 3, n),
+        "g": g,
+        "k": np.arange(n) // 10,
+    }
+
+
+def test_too_few_rows_are_refused_before_anything_is_spent() -> None:
+    with pytest.raises(StudyError, match="need a second stage"):
+        dpl.fit_study(dpl.Study(**{**STUDY, "weights": "w", "epsilon": 0.01}), linked(60))
+
+
+def test_columns_of_the_other_file_are_refused() -> None:
+    """As far as columns say which of the linked files they come from."""
+    design, _ = dpl.Study(**STUDY, where="g == 'a'").prepare()
+    study = dpl.Study(**STUDY, where="g == 'a'")
+    with pytest.raises(StudyError, match="both linked files"):
+        study.check_origins(design, {"x": "left", "g": "right", "y": "right"})
+
+
+def test_the_line_is_that_of_the_rows_that_count() -> None:
+    release = dpl.fit_study(
+        dpl.Study(**{**STUDY, "where": "g == 'b'", "weights": "w", "epsilon": 8.0, "linkage": dpl.Exact()}),
+        linked(40_000),
+    )
+    assert abs(release.coef["x"] - 2.0) < 5 * release.std_err["x"] < 0.5
+    assert release.subgroup is not None
+    number, low, high = release.subgroup
+    assert low < number < high
+    assert abs(number - 20_000) < 500
+    text = release.summary()
+    assert "g == 'b' holds" in text
+    assert "weighted by w" in text
+    assert dpl.Release.from_json(release.to_json()).subgroup == release.subgroup
+    assert "g == 'b' holds" in html.unescape(release.to_html())
+    assert release.predict({"x": [0.5]})
+
+
+def test_plans_know_subgroups() -> None:
+    declared = {name: value for name, value in STUDY.items() if name not in ("formula", "epsilon")}
+    whole = dpl.plan(50_000, "y ~ x", epsilon=1.0, **declared)
+    part = dpl.plan(50_000, "y ~ x", epsilon=1.0, where="g == 'a'", subgroup=0.1, **declared)
+    whole_error, part_error = (next(row for row in plan.rows if row.name == "x") for plan in (whole, part))
+    assert part_error.half_width() > 3 * whole_error.half_width()
+    with pytest.raises(StudyError, match="subgroup must be a share"):
+        dpl.plan(50_000, "y ~ x", epsilon=1.0, where="g == 'a'", subgroup=0.0, **declared)
