@@ -278,5 +278,5 @@ def test_pairs_made_elsewhere_may_share_records_as_declared() -> None:
     pairs = {"left": ["1", "2"], "right": ["7", "7"]}
     linked = dpl.link(left, right, method="pairs", id="id", pairs=pairs, links="many-to-one", carriers=2)
     assert linked.links.right[:2].tolist() == [0, 0]
-    with pytest.raises(dpl.StudyError, match="more often than links may"):
+    with pytest.raises(dpl.StudyError, match="twice, or more often than links may"):
         dpl.link(left, right, method="pairs", id="id", pairs=pairs)

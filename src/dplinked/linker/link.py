@@ -411,7 +411,7 @@ def _read_pairs(data: Any, a: pa.Table, b: pa.Table, ids: tuple[str | None, str 
     else:
         if len(set(left.tolist())) != left.size or np.bincount(right).max(initial=0) > carriers:
             raise StudyError(
-                "The pairs link a record more often than links may, and have no probabilities to choose by. Give a column 'probability', or say how often: links='many-to-one', carriers=…."
+                "The pairs link a record twice, or more often than links may, and have no probabilities to choose by. Give a column 'probability', or say how often: links='many-to-one', carriers=…."
             )
         return Candidates(left, right, np.full(left.size, 60.0), np.full(left.size, np.inf), n, m)
     odds = np.exp2(weight)
