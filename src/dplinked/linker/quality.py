@@ -365,7 +365,7 @@ def describe_matches(matches: Matches, declared: float | None, carriers: int = 1
         )
         return [
             f"{share}; there are {1.0 + matches.further[0]:.1f} rows for each record that has any. Rows do not compete for records, so that nothing holds an error of the evidence in check: such estimates were "
-            "too high by .02 to .05 where address, postcode and suburb change together."
+            "too high by .02 to .06 where address, postcode and suburb change together."
         ]
     told = (
         f"{100 * matches.overlap:.0f} % of the smaller file's people have a record among their candidates in the other file, as far as the evidence tells."
