@@ -245,7 +245,8 @@ def _state(study: Study, source: Any) -> tuple[Any, ...]:
 
 def _open_source(study: Study, source: Any, progress: Progress | None) -> Source:
     """Open the columns that the study needs."""
-    once = study.family == "linear" and not study.intervals and study.ranges != "private" and not study.counts_unevenly
+    plain = study.family == "linear" and not study.counts_unevenly and study.unit.rows == 1
+    once = plain and not study.intervals and study.ranges != "private"
     return open_source(source, [*study.prepare()[0].variables, *key_columns(study)], once=once, progress=progress)
 
 

@@ -112,6 +112,18 @@ def test_more_rows_than_declared_are_refused(column: str) -> None:
         run(data, *LINKAGES["ele"], "default")
 
 
+def test_streams_are_read_as_often_as_ids_ask_for() -> None:
+    import pyarrow as pa
+
+    table = pa.table(make_rows(np.random.default_rng(3), 3))
+    stream = pa.RecordBatchReader.from_batches(table.schema, table.to_batches(max_chunksize=500))
+    linkage, unit = LINKAGES["exact"]
+    release = dpl.fit(
+        stream, "y ~ x", bounds=BOUNDS, linkage=linkage, unit=unit, epsilon=EPSILON, delta=DELTA, intervals=False, ranges="declared",
+    )  # fmt: skip
+    assert release.count == N
+
+
 @pytest.mark.parametrize(
     ("change", "said"),
     [
