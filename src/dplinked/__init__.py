@@ -18,6 +18,7 @@ from dplinked.study.descent import Descent
 from dplinked.study.study import Study
 
 if TYPE_CHECKING:
+    from dplinked.linker.dedupe import dedupe
     from dplinked.linker.fields import Field
     from dplinked.linker.link import link
     from dplinked.linker.linked import Linked
@@ -53,6 +54,7 @@ __all__ = [
     "Study",
     "StudyError",
     "baseline",
+    "dedupe",
     "fit",
     "fit_study",
     "limit_rows",
@@ -73,6 +75,7 @@ _LATER = {
     "LinkedPoissonRegression": "dplinked.outcome_regression:LinkedPoissonRegression",
     "LinkedRegression": "dplinked.regression:LinkedRegression",
     "baseline": "dplinked.not_private.baseline",
+    "dedupe": "dplinked.linker.dedupe:dedupe",
     "link": "dplinked.linker.link:link",
     "release_accuracy": "dplinked.linker.release_accuracy:release_accuracy",
 }

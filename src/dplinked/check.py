@@ -13,6 +13,7 @@ from dplinked.data.encoding import place_levels
 from dplinked.errors import DplinkedError
 from dplinked.fitting import key_columns
 from dplinked.linkage import ELE, Matching, PrivacyUnit
+from dplinked.linkage.compared import say_compared
 from dplinked.methods import method_of
 from dplinked.report.words import list_names
 from dplinked.study.design import Design
@@ -55,6 +56,7 @@ def check_study(study: Study, data: Any) -> list[Finding]:
     except DplinkedError as fault:
         return [Finding(True, str(fault))]
     findings.append(Finding(False, f"{rows.count:,} rows; all declared columns are there."))
+    findings += [Finding(False, said) for said in say_compared(study.compared_variables(rows.origins.compared))]
     if isinstance(study.linkage, Matching):
         findings.append(Finding(False, "The matching matrix is one of these rows, and is as declared."))
     facts: dict[str, CellFacts] = {}

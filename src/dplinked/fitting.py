@@ -182,7 +182,8 @@ def fit_study(
     study.prepare()
     if study.ledger is not None:
         return _fit_charged(study, data, release_id, again, progress)
-    return _run(study, _find_rows(study, _open_source(study, data, progress)))
+    opened = _open_source(study, data, progress)
+    return _run(study, opened, _find_rows(study, opened))
 
 
 def _fit_charged(study: Study, data: Any, release_id: str | None, again: bool, progress: Progress | None) -> Release:
@@ -196,7 +197,8 @@ def _fit_charged(study: Study, data: Any, release_id: str | None, again: bool, p
     allowed = ledger.check_place(located, study.unit, study.linkage)
     source = _freeze(located)
     before, fingerprint = _state(study, source), ledger.check_content(source, allowed, study.linkage)
-    rows = _find_rows(study, _open_source(study, source, progress))
+    opened = _open_source(study, source, progress)
+    rows = _find_rows(study, opened)
     if _state(study, source) != before:
         raise LedgerError("The data changed while it was read. Nothing was spent. Try again.")
     charge = ledger.reserve(release_id, study.request([fingerprint]), release_mu(study), again=again)
@@ -204,18 +206,19 @@ def _fit_charged(study: Study, data: Any, release_id: str | None, again: bool, p
         charge.tell_if_seen(release_id)
         return Release.from_json(charge.stored)
     with ledger.finishing(charge):
-        release = replace(_run(study, rows), ledger=charge.describe())
+        release = replace(_run(study, opened, rows), ledger=charge.describe())
         if _state(study, source) != before:
             raise ReleaseError("The data changed while it was read. The charge stays.")
         ledger.record(charge, release.to_json())  # only then may it be shown
     return release
 
 
-def _run(study: Study, rows: LinkedRows) -> Release:
-    """Make the release."""
-    method = method_of(study)
+def _run(study: Study, opened: Source, rows: LinkedRows) -> Release:
+    """Make the release, and note which of its variables records were linked by."""
+    method, compared = method_of(study), study.compared_variables(opened.origins.compared)
     with _quietly():
-        return method.run(study, rows, spending_of(study))
+        release = method.run(study, rows, spending_of(study))
+    return replace(release, declared=replace(release.declared, compared=compared)) if compared else release
 
 
 def _locate(data: Any) -> Any:

@@ -28,7 +28,8 @@ from dplinked.data.arrow import column_origins
 from dplinked.data.table import read_matrix
 from dplinked.errors import DplinkedError, StudyError, plain_faults, raise_alone, shown, suggest
 from dplinked.fitting import fit_study
-from dplinked.linkage import UNSTATED, Linkage, PrivacyUnit
+from dplinked.linkage import ELE, UNSTATED, Linkage, PrivacyUnit
+from dplinked.linkage.compared import find_compared
 from dplinked.records import shown_setting
 from dplinked.release.release import Release
 from dplinked.study.descent import Descent
@@ -196,6 +197,10 @@ class LinkedRegression(RegressorMixin, BaseEstimator):  # type: ignore[misc]
                 raise StudyError(f"exposure has {len(exposure)} numbers for {len(X)} rows. Give one per row.")
             cells[f"e{tail}"] = exposure
         study = self._declare(f"y{tail}", names, None if exposure is None else f"e{tail}")
+        if isinstance(self.linkage, ELE) and (used := self.linkage.looked_at(labels)):
+            raise StudyError(
+                f"X has the column {used[0]!r}, which linking or checking the links looked at, so the accuracies may tell of it. Leave it out."
+            )
         known = {name: origins[label] for name, label in names.items() if label in origins}
         known |= {} if origin is None else {f"e{tail}": origin}
         try:
@@ -205,6 +210,10 @@ class LinkedRegression(RegressorMixin, BaseEstimator):  # type: ignore[misc]
             labelled = names | {f"y{tail}": "y", f"e{tail}": "exposure"}
             raise_alone(type(fault)(re.sub(r"'(\w+)'", lambda name: repr(labelled.get(name[1], name[1])), str(fault))))
         self.release_ = _rename(release, names, f"y{tail}", f"e{tail}")
+        if compared := find_compared(
+            labels, [*(getattr(self.linkage, "fields", None) or ()), *sorted(origins.compared)]
+        ):
+            self.release_ = replace(self.release_, declared=replace(self.release_.declared, compared=compared))
         self.coef_ = np.array([self.release_.coef[label] for label in labels])
         self.intercept_: Any = self.release_.coef.get("Intercept", 0.0)
         return self

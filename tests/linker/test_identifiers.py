@@ -34,8 +34,9 @@ def test_needs_the_columns_that_were_looked_at_and_how_many_links() -> None:
             found(fields=fields)
     with pytest.raises(dpl.StudyError, match="how many links were checked"):
         found(checked=None)
-    with pytest.raises(dpl.StudyError, match="only it takes them"):
-        dpl.ELE(0.9, fields=["surname"])
+    with pytest.raises(dpl.StudyError, match="a list of the names"):
+        dpl.ELE(0.9, fields="surname")
+    assert dpl.ELE(0.9, fields=["surname"]).looked_at(["surname"]) == []
     with pytest.raises(dpl.StudyError, match="needs its source"):
         dpl.ELE(0.9, checked=500)
 

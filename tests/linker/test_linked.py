@@ -488,7 +488,7 @@ def test_the_steward_is_told_and_toml_holds_any_block_name() -> None:
 
 
 def test_nothing_is_half_written(linked, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(self, path=None):
+    def fail(self, path=None, *, by=()):
         raise OSError("disk full")
 
     monkeypatch.setattr(dpl.Linked, "to_html", fail)

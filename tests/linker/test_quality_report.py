@@ -161,7 +161,7 @@ def test_same_links_same_bytes(audited: Linked) -> None:
 
 def test_charts_take_the_pages_colours(audited: Linked) -> None:
     drawings = re.findall(r"<svg.*?</svg>", audited.to_html(), re.DOTALL)
-    assert len(drawings) == 3
+    assert len(drawings) == 7, "three of groups, and a waterfall for each of four links"
     for drawing in drawings:
         root = ElementTree.fromstring(drawing)  # well-formed on its own
         assert root.attrib["role"] == "img"

@@ -1,4 +1,4 @@
-"""The command line: ``dplinked demo | link | check | plan | fit | report | budget | reproduce | studio``."""
+"""The command line: ``dplinked demo | link | dedupe | check | plan | fit | report | budget | reproduce | studio``."""
 
 from __future__ import annotations
 
@@ -82,11 +82,23 @@ def link(
     engine: Annotated[str, typer.Option(help="Where Splink runs: duckdb or spark.")] = "duckdb",
     memory: Annotated[float, typer.Option(help="Gigabytes that the pairs of one block may take.")] = 2.0,
     seed: Annotated[int, typer.Option(help="Of ties, random links and samples.")] = 0,
+    model: Annotated[
+        Path | None, typer.Option(help="Link by this model, which --save-model wrote; nothing is trained again.")
+    ] = None,
+    save_model: Annotated[
+        Path | None, typer.Option(help="Write the model (JSON), to link new records by. It is for the steward.")
+    ] = None,
     overlap: Annotated[
         float | None, typer.Option(help="Share of the smaller file's people who are in the other file, if known.")
     ] = None,
     bands: Annotated[
         int | None, typer.Option(help="Divide groups into so many bands of like probabilities; fits hold links fixed.")
+    ] = None,
+    links: Annotated[
+        str, typer.Option(help="one-to-one, or many-to-one: several rows may share a record of the right file.")
+    ] = "one-to-one",
+    carriers: Annotated[
+        int | None, typer.Option(help="With --links many-to-one: how many rows may share a record.")
     ] = None,
     audit_sample: Annotated[
         int | None, typer.Option(min=1, help="Write about this many links to check into audit.csv.")
@@ -97,6 +109,15 @@ def link(
             help="Draw the links to check in secret, by the key in this file (made if it is not there). Keep it and audit.csv like the data, show them to nobody, and "
             "release from them once, however few were drawn. Give it and --audit-sample again with --audited."
         ),
+    ] = None,
+    audit_by: Annotated[
+        str | None,
+        typer.Option(
+            help="Draw as many links to check of each level of this column; then nothing is released of them."
+        ),
+    ] = None,
+    by: Annotated[
+        list[str] | None, typer.Option(help="Tell in the report how good links are by this column; repeat.")
     ] = None,
     audited: Annotated[Path | None, typer.Option(help="The checked audit.csv, its column 'correct' filled in.")] = None,
     by_identifiers: Annotated[
@@ -122,7 +143,7 @@ def link(
     ] = None,
     again: Annotated[bool, typer.Option("--again", help="Pay anew for accuracies that the ledger has stored.")] = False,
 ) -> None:
-    """Steward: link two files one to one, and say how good the links are. NOT FOR PUBLICATION."""
+    """Steward: link two files, and say how good the links are. NOT FOR PUBLICATION."""
     import dplinked as dpl
     from dplinked.linker.fields import parse_field
     from dplinked.linker.files import ACCURACY, AUDIT, check_kept
@@ -133,19 +154,23 @@ def link(
         raise StudyError(
             "--by-identifiers needs --audited, and does not go with --release-accuracy: choose one of them."
         )
+    if audit_by is not None and audit_sample is None:
+        raise StudyError("--audit-by needs --audit-sample: how many links are to be drawn.")
     if audit_key is not None and audit_sample is None:
         raise StudyError("--audit-key needs --audit-sample, also with --audited: how many links were to be drawn.")
     check_folder(out)
     filled_in = audited is not None and audited.resolve() == (out / AUDIT).resolve()  # with answers, none is written
-    check_kept(out, left, right, pairs, audit_key, None if filled_in else audited)
+    check_kept(out, left, right, pairs, audit_key, model, save_model, None if filled_in else audited)
     size = None if audit_key is None else audit_sample
     audit_sample = audit_sample if audited is None else None  # a new sample must not overwrite the answers
     with progress.status("Linking …"), told_warnings():
         linked = dpl.link(
             left, right, fields=[parse_field(text) for text in field] if field else None,
             id=None if id is None else (id, right_id or id), block=block or None, method=method, threshold=threshold,
-            assignment=assignment, pairs=pairs, settings=settings, engine=engine, memory=memory * 1e9, seed=seed, overlap=overlap,
+            assignment=assignment, pairs=pairs, settings=settings, engine=engine, memory=memory * 1e9, seed=seed, overlap=overlap, model=model, links=links, carriers=carriers,
         )  # fmt: skip
+        if save_model is not None:
+            linked.save_model(save_model)
         linked = linked if bands is None else linked.banded(bands)
         linked = linked if audited is None else linked.audited(audited, key=audit_key, size=size)
         paid: Any = None
@@ -156,11 +181,13 @@ def link(
                 ledger_key=ledger_key, again=again,
             )  # fmt: skip
         known = linked.linkage_by_identifiers() if by_identifiers else None if paid is None else paid.linkage
-        written = linked.save(out, audit_sample=audit_sample, seed=seed, key=audit_key, linkage=known)
+        written = linked.save(
+            out, audit_sample=audit_sample, seed=seed, key=audit_key, linkage=known, by=by or (), audit_by=audit_by
+        )
         if paid is not None:
             paid.save(out / ACCURACY)
             written.append(ACCURACY)
-    typer.echo(linked.summary())
+    typer.echo(linked.summary(by or ()))
     typer.echo(f"\nWritten to {out}/: {', '.join(written)}.")
     if audit_sample is not None:
         typer.echo(
@@ -171,6 +198,38 @@ def link(
                 f"Who was drawn is secret, and the promise rests on it: keep {out}/audit.csv and {audit_key.name} like the data, show them to nobody but the reviewers, and destroy "
                 "them once the accuracies are released."
             )
+
+
+@app.command()
+def dedupe(
+    data: Annotated[Path, typer.Argument(help="The file (Parquet or CSV).")],
+    field: Annotated[list[str], typer.Option(help="Column to compare, like surname or dob:date; repeat.")],
+    out: Annotated[Path, typer.Option(help="Where to write one record of each person (Parquet).")] = Path(
+        "unique.parquet"
+    ),
+    clusters: Annotated[
+        Path | None,
+        typer.Option(help="Where to write all records, with the person of each in the column 'cluster' (Parquet)."),
+    ] = None,
+    id: Annotated[str | None, typer.Option(help="Column that names a record.")] = None,
+    least: Annotated[float, typer.Option(help="Least probability of two records that are joined.")] = 0.5,
+) -> None:
+    """Steward: find the records of one file that are the same person's. NOT FOR PUBLICATION."""
+    import pyarrow.parquet
+
+    import dplinked as dpl
+    from dplinked.linker.fields import parse_field
+
+    wanted = [path for path in (out, clusters) if path is not None]
+    for path in wanted:
+        check_writable(path, data)
+        check_ending(path, (".parquet",))
+    with progress.status("Comparing …"), told_warnings():
+        found = dpl.dedupe(data, fields=[parse_field(text) for text in field], id=id, least=least)
+        for path, table in zip(wanted, (found.unique, found.rows), strict=False):
+            pyarrow.parquet.write_table(table, path)
+    typer.echo(found.summary())
+    typer.echo(f"\nWritten: {', '.join(map(str, wanted))}.")
 
 
 @app.command()

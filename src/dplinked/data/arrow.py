@@ -16,35 +16,54 @@ if TYPE_CHECKING:
 
 LEFT, RIGHT = "left", "right"  # the two files that were linked
 _ORIGIN = b"dplinked_file"  # Arrow metadata that says which of them a column comes from; Parquet files keep it
+_COMPARED = b"dplinked_compared"  # the same for columns by which records were linked
 
 
-def mark_origin(field: pa.Field, file: str) -> pa.Field:
-    """A field of linked rows that says which file it comes from; if that file was linked before, together with what it said then."""
+class Origins(dict[str, str]):
+    """The file that each column of linked rows comes from, for columns that say so.
+
+    Attributes
+    ----------
+    compared
+        The columns by which records were linked.
+    """
+
+    def __init__(self, files: Mapping[str, str] | None = None, compared: Iterable[str] = ()) -> None:
+        super().__init__(files or {})
+        self.compared = frozenset(compared)
+
+
+def mark_origin(field: pa.Field, file: str, *, compared: bool = False) -> pa.Field:
+    """A field of linked rows that says which file it comes from, if that file was linked before together with what it said then; and whether records were linked by it."""
     known = dict(field.metadata or {})
     before = known.get(_ORIGIN)
-    return field.with_metadata({**known, _ORIGIN: file.encode() + (b"" if before is None else b"/" + before)})
+    marks = {_ORIGIN: file.encode() + (b"" if before is None else b"/" + before)}
+    return field.with_metadata({**known, **marks, **({_COMPARED: b"yes"} if compared else {})})
 
 
-def column_origins(data: Any) -> dict[str, str]:
+def column_origins(data: Any) -> Origins:
     """The file that each column of linked rows comes from, for columns of an Arrow table or schema that say so."""
     import pyarrow as pa
 
     schema = data.schema if isinstance(data, pa.Table) else data
     if not isinstance(schema, pa.Schema):
-        return {}
-    marked = {field.name: field.metadata.get(_ORIGIN) for field in schema if field.metadata}
-    return {name: origin.decode() for name, origin in marked.items() if origin is not None}
+        return Origins()
+    marked = {field.name: field.metadata for field in schema if field.metadata}
+    files = {name: marks[_ORIGIN].decode() for name, marks in marked.items() if _ORIGIN in marks}
+    return Origins(files, (name for name, marks in marked.items() if _COMPARED in marks))
 
 
-def common_origins(schemas: Iterable[Any]) -> dict[str, str]:
+def common_origins(schemas: Iterable[Any]) -> Origins:
     """The file that each column of several tables comes from. Tables that disagree about it are refused."""
-    found: dict[str, str] = {}
+    found = Origins()
     for schema in schemas:
-        for name, origin in column_origins(schema).items():
+        origins = column_origins(schema)
+        for name, origin in origins.items():
             if found.setdefault(name, origin) != origin:
                 raise StudyError(
                     f"The files disagree about which linked file column {shown(name)} comes from. Give rows of one linkage."
                 )
+        found.compared |= origins.compared
     return found
 
 

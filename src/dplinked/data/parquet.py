@@ -7,7 +7,7 @@ again. Memory holds one row group per thread, one counter per block, and each th
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -61,7 +61,7 @@ class ParquetRows:
         self._files = [_open(path, root) for path in paths]
         self._schema = self._types = _common_schema(self._files)
         self.columns: tuple[str, ...] = tuple(self._schema.names)
-        self.origins: Mapping[str, str] = common_origins(file.metadata.schema.to_arrow_schema() for file in self._files)
+        self.origins = common_origins(file.metadata.schema.to_arrow_schema() for file in self._files)
         self.count = sum(file.metadata.num_rows for file in self._files)
         self._parts = list(_cut_parts(self._files))
 

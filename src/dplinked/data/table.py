@@ -50,7 +50,7 @@ class Rows:
         if isinstance(data, (str, Path)):
             data, known = read_file(Path(data), columns)
         self._text = text_columns(data)
-        self.origins: Mapping[str, str] = column_origins(data)
+        self.origins = column_origins(data)
         self._columns = _open_columns(data)
         self.columns: tuple[str, ...] = tuple(known or self._columns)
         lengths = {len(column) for column in self._columns.values()}

@@ -26,7 +26,7 @@ class DeclaredLinkage(ReadableByKey):
     carriers
         Of a matching matrix, and of an ELE if it is more than 1: how many rows may hold one person's response.
     fields
-        Of accuracies that an audit of identifiers found: the columns it looked at.
+        The columns that records were linked by, if they are named; of accuracies that an audit of identifiers found, all that it looked at.
     """
 
     model: str

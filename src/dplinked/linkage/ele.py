@@ -147,7 +147,8 @@ class ELE:
         How many rows may hold one person's response: 1 for one-to-one links. If links are one to many, all of these rows change with
         the person, and a number that is too small breaks the promise.
     fields
-        Only with ``source="identifiers"``: the columns that linking and checking looked at. None of them, and nothing made of them, may be in the formula.
+        The columns that records were linked by. With ``source="identifiers"`` they must be named, with those that checking looked at: none of them, and nothing made of them,
+        may be in the formula. Otherwise a formula that names one is fitted, and the release says what that does to slopes.
     """
 
     accuracy: float | Mapping[str, float]
@@ -272,12 +273,14 @@ class ELE:
         object.__setattr__(self, "displaced_links", displaced_links)
 
     def _set_fields(self, fields: Sequence[str] | None) -> None:
-        """Set the columns that an audit of identifiers looked at."""
+        """Set the columns that records were linked by, and that an audit of identifiers looked at."""
         listed = isinstance(fields, (list, tuple)) and len(fields) > 0 and all(isinstance(name, str) for name in fields)
-        if listed != (self.source == "identifiers") or (fields is not None) != listed:
+        if self.source == "identifiers" and not listed:
             raise StudyError(
-                "source='identifiers' needs fields=[…], the names of the columns by which links were made and checked, and only it takes them."
+                "source='identifiers' needs fields=[…], the names of the columns by which links were made and checked."
             )
+        if fields is not None and not listed:
+            raise StudyError("fields must be a list of the names of columns, fields=['surname', 'date_of_birth'].")
         if self.source == "identifiers" and not self.knows_error:
             raise StudyError("source='identifiers' needs checked=…, how many links were checked, or accuracy_error=….")
         object.__setattr__(self, "fields", tuple(fields) if listed and fields is not None else None)
@@ -333,7 +336,7 @@ class ELE:
 
     def looked_at(self, variables: Sequence[str]) -> list[str]:
         """Which of the variables an audit of identifiers looked at. Linked rows have the right file's column as ``…_right`` if its name is in both files."""
-        fields = set(self.fields or ())
+        fields = set(self.fields or ()) if self.source == "identifiers" else set()
         return sorted(name for name in variables if name in fields or name.removesuffix("_right") in fields)
 
     def audit_change(self, unit: PrivacyUnit, count: int) -> float:
@@ -492,8 +495,8 @@ class ELE:
         """Return what is declared, for the release: never accuracies that are data."""
         if self.source == "estimated":
             return DeclaredLinkage(
-                "ELE", block=self.block, source=self.source, accuracy_min=self.accuracy_min, carriers=self._many
-            )
+                "ELE", block=self.block, source=self.source, accuracy_min=self.accuracy_min, carriers=self._many, fields=self.fields
+            )  # fmt: skip
         return DeclaredLinkage(**self.describe_whole())
 
     def identity(self) -> dict[str, Any]:

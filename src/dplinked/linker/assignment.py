@@ -41,26 +41,30 @@ class Candidates:
     right_count: int
 
 
-def assign_sparse(left: Integers, right: Integers, gain: Floats) -> NDArray[np.bool_]:
+def assign_sparse(left: Integers, right: Integers, gain: Floats, room: Integers | None = None) -> NDArray[np.bool_]:
     """Mark the pairs of the one-to-one assignment with the largest total gain. Pairs without a positive gain are left out.
+
+    `room` says how many left records each right record may still be given to, if that is not one.
 
     Notes
     -----
-    Pairs whose records occur in no other pair are taken at once. The others go to SciPy's sparse assignment. There every left record
+    Pairs whose left record occurs in no other pair, and whose right record has room for all of its pairs, are taken at once. A right record with room for several counts as so many. The others go to SciPy's sparse assignment. There every left record
     also gets a dummy partner at no gain, so that a perfect matching exists.
     """
     from scipy.sparse import csr_array
     from scipy.sparse.csgraph import min_weight_full_bipartite_matching
 
     taken = np.zeros(gain.size, dtype=bool)
-    useful = np.flatnonzero(gain > 0.0)
-    alone = _occurs_once(left[useful]) & _occurs_once(right[useful])
+    useful = np.flatnonzero((gain > 0.0) if room is None else (gain > 0.0) & (room[right] > 0))
+    alone = _occurs_at_most(left[useful]) & _occurs_at_most(right[useful], None if room is None else room)
     taken[useful[alone]] = True
     contested = useful[~alone]
     if contested.size == 0:
         return taken
     rows, i = np.unique(left[contested], return_inverse=True)
     columns, j = np.unique(right[contested], return_inverse=True)
+    if room is not None:
+        contested, i, j, columns = _with_copies(contested, i, j, np.minimum(room[columns], np.bincount(j)))
     top = float(gain[contested].max()) * 2.0 + 1.0
     own = np.arange(rows.size)
     cost = csr_array(
@@ -77,11 +81,19 @@ def assign_sparse(left: Integers, right: Integers, gain: Floats) -> NDArray[np.b
     return taken
 
 
-def _occurs_once(codes: Integers) -> NDArray[np.bool_]:
-    """Whether each code occurs only once."""
+def _with_copies(pairs: Integers, i: Integers, j: Integers, copies: Integers) -> tuple[Integers, ...]:
+    """Pairs and the codes of their records, each repeated with every copy of its right record; and the codes of all copies."""
+    each = copies[j]
+    copy = np.arange(each.sum()) - np.repeat(np.cumsum(each) - each, each)
+    first = np.cumsum(copies) - copies
+    return np.repeat(pairs, each), np.repeat(i, each), np.repeat(first[j], each) + copy, np.arange(copies.sum())
+
+
+def _occurs_at_most(codes: Integers, most: Integers | None = None) -> NDArray[np.bool_]:
+    """Whether each code occurs only once, or at most as often as `most` says of it."""
     if codes.size == 0:
         return np.zeros(0, dtype=bool)
-    return np.asarray(np.bincount(codes)[codes] == 1)
+    return np.asarray(np.bincount(codes)[codes] <= (1 if most is None else most[codes]))
 
 
 def holders(links: Integers, candidates: Candidates) -> Integers:

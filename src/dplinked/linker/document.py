@@ -8,17 +8,20 @@ None: the document is read from the two files without noise, and says so first.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
 
+from dplinked.linker.explain import Explanation
 from dplinked.linker.fields import Field
 from dplinked.linker.leftovers import BYTES_PER_PAIR
 from dplinked.linker.quality import AccuracyEstimate, Strata
 from dplinked.linker.resemblance import Resemblance
 from dplinked.linker.rules import FURTHER, LAST, LATE, MEMORY, UNLINKED, Links
+from dplinked.linker.subgroups import LevelQuality, say_difference
 from dplinked.report import charts
 from dplinked.report.document import Chart, Document, Facts, Part, Section, Steps, Table
 
@@ -28,6 +31,7 @@ WARNING = "FOR THE STEWARD ONLY, NOT FOR PUBLICATION: everything below is read f
 _TITLE = "How good are the links?"
 _STEP = 0.02  # an error in the accuracy that is easily made
 _BAR = 22
+_FEW_TWICE = 0.002  # of a file's records that may be duplicates without a word
 _ALL = "overall"
 _QUANTILES = (0.0, 0.05, 0.5, 0.95, 1.0)
 _METHODS = {
@@ -56,6 +60,12 @@ class LinkageFacts:
         Whether links that were drawn in secret were checked.
     readable
         For each field, the share of the left and of the right records whose value could be compared.
+    subgroups
+        How good links are on the levels of some columns.
+    examples
+        Links that are explained: what they are examples of, and what their scores are made of.
+    duplicates
+        About how many records of the left and of the right file are further records of somebody in it, if that is known.
     """
 
     rows: tuple[int, int]
@@ -67,6 +77,9 @@ class LinkageFacts:
     resemblance: Sequence[Resemblance] = ()
     secret: bool = False
     readable: Sequence[tuple[float, float]] = ()
+    subgroups: Mapping[str, Sequence[LevelQuality]] | None = None
+    examples: tuple[Sequence[str], Explanation] | None = None
+    duplicates: tuple[int, int] | None = None
 
 
 def quality_document(linked: LinkageFacts) -> Document:
@@ -76,12 +89,19 @@ def quality_document(linked: LinkageFacts) -> Document:
         *([Section("What was compared", _describe_passes(linked))] if linked.links.passes else []),
         Section("Links per group", _describe_groups(linked)),
         Section("Scores", _describe_scores(linked)),
+        *(
+            []
+            if linked.examples is None
+            else [Section("Why records were linked", _describe_examples(*linked.examples))]
+        ),
         Section("Accuracy per group", _describe_accuracy(linked)),
     ]
     if linked.estimates:
         sections.append(Section("What an accuracy that is wrong by .02 does", _describe_error(linked)))
     if linked.resemblance:
         sections.append(Section("Do wrong links resemble their rows?", _describe_resemblance(linked.resemblance)))
+    if linked.subgroups:
+        sections.append(Section("Quality by subgroup", _describe_subgroups(linked.subgroups)))
     sections.append(Section("What to do next", [Steps(_next_steps(linked))]))
     return Document(_TITLE, sections, warning=WARNING)
 
@@ -94,13 +114,29 @@ def _describe_files(linked: LinkageFacts) -> list[Part]:
     without = int((linked.links.right < 0).sum())
     facts = [
         ("Left file", f"{_count(n)}, every one kept"),
-        ("Right file", f"{_count(m)}, {m - n + without:,} of them left over"),
+        (
+            "Right file",
+            f"{_count(m)}, {m - np.unique(linked.links.right[linked.links.right >= 0]).size:,} of them left over",
+        ),
         ("Method", _METHODS.get(linked.method, linked.method)),
     ]
+    if linked.links.carriers > 1:
+        facts[2] = "Method", facts[2][1].replace("one to one", "many to one")
+        facts.append(
+            (
+                "Rows for one record",
+                f"at most {linked.links.carriers}; each row is another person's, unless the privacy unit says otherwise",
+            )
+        )
     for name, chosen in _stages(linked):
         facts.append((name.capitalize(), f"{int(chosen.sum()):,} ({_percent(int(chosen.sum()), n)})"))
     facts.append(("Unlinked", f"{without:,} ({_percent(without, n)}); keep their place with the public response"))
-    parts: list[Part] = [Facts(facts, "Files and links")]
+    if linked.duplicates is not None:
+        told = " and ".join(
+            f"{count:,} of the {file} file" for count, file in zip(linked.duplicates, ("left", "right"), strict=True)
+        )
+        facts.append(("Likely duplicates", f"about {told}: further records of somebody in the same file"))
+    parts: list[Part] = [Facts(facts, "Files and links"), *_describe_duplicates(linked)]
     if linked.fields:
         shares = [tuple(f"{100 * share:.1f} %" for share in both) for both in linked.readable]
         rows = [
@@ -113,6 +149,26 @@ def _describe_files(linked: LinkageFacts) -> list[Part]:
     else:
         parts.append("No fields were compared here.")
     return parts
+
+
+def _describe_duplicates(linked: LinkageFacts) -> list[Part]:
+    """What several records of one person do to the promise, where there seem to be some."""
+    many = [
+        file
+        for count, rows, file in zip(linked.duplicates or (0, 0), linked.rows, ("left", "right"), strict=True)
+        if count > _FEW_TWICE * rows
+    ]
+    said: list[Part] = []
+    if "left" in many:
+        said.append(
+            "Somebody with several rows in the left file has regressors on all of them: keep one record for each person first, dpl.dedupe(file, fields=…), or let the privacy unit say how many there may be and which belong "
+            "together, dpl.PrivacyUnit(rows=…, id=…)."
+        )
+    if "right" in many and linked.links.carriers == 1:
+        said.append(
+            "Somebody with several records in the right file may have responses on several rows: keep one record for each person first, dpl.dedupe(file, fields=…)."
+        )
+    return said
 
 
 def _describe_unreadable(linked: LinkageFacts) -> list[Part]:
@@ -262,6 +318,27 @@ def _bar(count: int, largest: int) -> str:
     return "█" * (eighths // 8) + " ▏▎▍▌▋▊▉"[eighths % 8].strip()
 
 
+def _describe_examples(names: Sequence[str], told: Explanation) -> list[Part]:
+    """What each field adds to the scores of some links."""
+    parts: list[Part] = [
+        "What each field adds to the score of some links; their values are left out. linked.explain(row) tells it of any link, and the list of an audit of those in it."
+    ]
+    for k, name in enumerate(names):
+        weights, steps = told.weights[k], _waterfall_lines(told, k)
+        parts.append(Chart(partial(charts.waterfall, told.parts, weights, title=name[0].upper() + name[1:]), lines=[name, *steps]))  # fmt: skip
+    return parts
+
+
+def _waterfall_lines(told: Explanation, k: int) -> list[str]:
+    """One line for each part: its name, what it adds, how far the score is then, and how values agree."""
+    side, total = max(map(len, told.parts)), 0.0
+    lines = []
+    for name, weight, words in zip(told.parts, told.weights[k].tolist(), told.agreement[k], strict=True):
+        total += weight
+        lines.append(f"  {name:<{side}}  {weight:+7.2f}  {total:7.2f}  {words}".rstrip())
+    return lines
+
+
 # --- accuracy ----------------------------------------------------------------------------------------
 
 
@@ -377,6 +454,32 @@ def _describe_resemblance(found: Sequence[Resemblance]) -> list[Part]:
     within = [one.within for one in found if math.isfinite(one.within)]
     share = [f"{100 * within[0]:.0f} % of these competing rows are in the group of their rival."] if within else []
     return [text, table, *share, *(f"{one.column}: {one.advice}" for one in found if one.flagged)]
+
+
+def _describe_subgroups(found: Mapping[str, Sequence[LevelQuality]]) -> list[Part]:
+    """How good links are on each level of some columns, and where they differ."""
+    parts: list[Part] = [
+        "Shares of right links among the rows of each level, linked or not: as one-to-one probabilities tell, and as checked links do."
+    ]
+    for name, levels in found.items():
+        checked = any(one.checked for one in levels)
+        rows = [
+            (
+                _name(one.level),
+                f"{one.rows:,}",
+                *_interval_cells(one.estimated),
+                *([f"{one.checked:,}", *_interval_cells(one.audited)] if checked else []),
+            )
+            for one in levels
+        ]
+        header = (name, "rows", "estimated", "interval", *(("checked", "audited", "95 % interval") if checked else ()))
+        parts += [Table(header, rows, f"Quality by {name}"), *say_difference(levels, name)]
+    return parts
+
+
+def _interval_cells(known: tuple[float, float, float] | None) -> tuple[str, str]:
+    """A value and its interval."""
+    return ("-", "-") if known is None else (_decimal(known[0]), f"[{_decimal(known[1])}, {_decimal(known[2])}]")
 
 
 def slope_changes(accuracy: float) -> tuple[str, str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,6 +17,36 @@ Integers = NDArray[np.int64]
 
 _EM_STEPS = 200
 _MOST_PATTERNS = 1 << 22
+
+
+@dataclass(frozen=True, repr=False)
+class Evidence:
+    """How much likelier each pattern of agreement is for a match than for others.
+
+    Attributes
+    ----------
+    ratio
+        Likelihood ratio of each pattern.
+    matches, others
+        For each field, the share of each level of agreement among matches (m) and among others (u). The first place stands for a missing value, which tells nothing: 1.
+    """
+
+    ratio: Floats
+    matches: tuple[Floats, ...]
+    others: tuple[Floats, ...]
+
+    def __repr__(self) -> str:
+        return "Evidence(for the steward)"
+
+
+def evidence_of(matches: Sequence[Floats], others: Sequence[Floats]) -> Evidence:
+    """The evidence of all patterns, from shares that are known."""
+    ratio = np.ones(1)
+    for m, u in zip(matches, others, strict=True):
+        if m.ndim != 1 or m.shape != u.shape or not (np.isfinite([m, u]).all() and min(m.min(), u.min()) > 0.0):
+            raise StudyError("Shares of agreement must be numbers above 0, as many among matches as among others.")
+        ratio = np.outer(ratio, m / u).ravel()
+    return Evidence(ratio, tuple(matches), tuple(others))
 
 
 def pattern_levels(comparers: Sequence[Comparer]) -> list[int]:
@@ -46,8 +77,8 @@ def compare_records(
     return score, pattern
 
 
-def estimate_evidence(patterns: Integers, linked: Integers, levels: Sequence[int]) -> Floats:
-    """Estimate the likelihood ratio, match against non-match, of every pattern of agreement (Fellegi and Sunter's model).
+def estimate_evidence(patterns: Integers, linked: Integers, levels: Sequence[int]) -> Evidence:
+    """Estimate the likelihood ratio, match against non-match, of every pattern of agreement that occurs (Fellegi and Sunter's model).
 
     Parameters
     ----------
@@ -69,16 +100,14 @@ def estimate_evidence(patterns: Integers, linked: Integers, levels: Sequence[int
     )
     counts = patterns[places].astype(np.float64)
     posterior = np.minimum(linked[places] / np.maximum(counts, 1.0), 1.0)
-    ratio = np.ones(places.size)
+    ratio, matches, others = np.ones(places.size), list[Floats](), list[Floats]()
     for _ in range(_EM_STEPS):
+        both = list(zip(digits, levels, strict=True))
+        matches = [_frequencies(digit, counts * posterior, size) for digit, size in both]
+        others = [_frequencies(digit, counts * (1.0 - posterior), size) for digit, size in both]
         ratio = np.ones(places.size)
-        for digit, size in zip(digits, levels, strict=True):
-            present = digit > 0
-            ratio *= np.where(
-                present,
-                _frequencies(digit, counts * posterior, size) / _frequencies(digit, counts * (1.0 - posterior), size),
-                1.0,
-            )
+        for digit, m, u in zip(digits, matches, others, strict=True):
+            ratio *= (m / u)[digit]
         share = min(max(float((counts * posterior).sum() / max(counts.sum(), 1.0)), 1e-12), 0.5)
         odds = ratio * share / (1.0 - share)
         before, posterior = posterior, odds / (1.0 + odds)
@@ -86,12 +115,13 @@ def estimate_evidence(patterns: Integers, linked: Integers, levels: Sequence[int
             break
     evidence = np.ones(patterns.size)
     evidence[places] = ratio
-    return evidence
+    return Evidence(evidence, tuple(matches), tuple(others))
 
 
 def _frequencies(digit: Integers, weight: Floats, size: int) -> Floats:
-    """Smoothed frequency of each pair's level, among the pairs in which neither value of the field is missing."""
+    """Smoothed frequency of each level, among the pairs in which neither value of the field is missing; 1 in the place of a missing value."""
     totals = np.bincount(digit, weight, size) + 0.5
     totals[0] = 0.0
-    frequencies: Floats = (totals / totals.sum())[digit]
-    return np.where(digit > 0, frequencies, 1.0)
+    frequencies: Floats = totals / totals.sum()
+    frequencies[0] = 1.0
+    return frequencies

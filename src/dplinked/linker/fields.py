@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from dplinked.data.arrow import column_texts
 from dplinked.data.keys import number
 from dplinked.errors import StudyError, plain_faults, plain_number, shown, suggest
+from dplinked.linkage.compared import name_words
 from dplinked.records import PlainlyShown
 
 if TYPE_CHECKING:
@@ -123,7 +125,7 @@ class Field(PlainlyShown):
 
 def guess_kind(name: str) -> str:
     """Guess the kind of a field from the whole words of its column's name: ``birth_date`` is a date, ``birth_place`` and ``candidate`` are texts."""
-    words = set(re.split(r"[^a-z]+", re.sub(r"(?<=[a-z])(?=[A-Z])", " ", name).lower()))
+    words = name_words(name)
     return next((kind for kind, telling in _WORDS.items() if words & set(telling)), "text")
 
 
@@ -204,6 +206,14 @@ class Comparer:
     def readable(self) -> tuple[float, float]:
         """Share of the left and of the right records whose value can be compared."""
         return float((self.left >= 0).mean()), float((self.right >= 0).mean())
+
+
+def make_comparers(left: pa.Table, right: pa.Table, fields: Sequence[Field]) -> list[Comparer]:
+    """Read the values of fields from both files."""
+    return [
+        make_comparer(field, column_texts(left, field.name, "left"), column_texts(right, str(field.right), "right"))
+        for field in fields
+    ]
 
 
 def make_comparer(field: Field, left: pa.ChunkedArray, right: pa.ChunkedArray) -> Comparer:

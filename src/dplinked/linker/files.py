@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,7 +26,9 @@ _OURS = (ROWS, LINKAGE, REPORT, PAGE, AUDIT, ACCURACY)  # the last two if they a
 _STALE = {LINKAGE, ACCURACY}  # if a linkage does not write them anew, they describe an earlier one
 
 
-def save_linked(linked: Linked, folder: Path, *, sample: pa.Table | None, linkage: ELE | None) -> list[str]:
+def save_linked(
+    linked: Linked, folder: Path, *, sample: pa.Table | None, linkage: ELE | None, by: Sequence[str] = ()
+) -> list[str]:
     """Write all files, and a sample of links to check, into a folder, or none of them if one cannot be written; returns their names."""
     if folder.exists() and not folder.is_dir():
         raise StudyError(f"{folder.name!r} is a file. Name a folder to write to.")
@@ -38,7 +41,7 @@ def save_linked(linked: Linked, folder: Path, *, sample: pa.Table | None, linkag
         )
     try:
         with tempfile.TemporaryDirectory(dir=parent, prefix=".dplinked-") as work:
-            _write(linked, Path(work), sample, linkage)
+            _write(linked, Path(work), sample, linkage, by)
             return _move(Path(work), folder)
     except OSError:
         raise_alone(StudyError(f"{str(folder)!r} could not be written; nothing in it was changed."))
@@ -51,15 +54,15 @@ def check_kept(folder: Path, *read: Path | None) -> None:
         raise StudyError(f"{clash.pop().name!r} is read and would be overwritten. Name another file or another folder.")
 
 
-def _write(linked: Linked, work: Path, sample: pa.Table | None, linkage: ELE | None) -> None:
+def _write(linked: Linked, work: Path, sample: pa.Table | None, linkage: ELE | None, by: Sequence[str]) -> None:
     import pyarrow.csv
     import pyarrow.parquet
 
     pyarrow.parquet.write_table(linked.rows, work / ROWS)
-    if linkage is not None or any(found.secret is None for found in linked.estimates):
+    if linkage is not None or any(found.secret is None and found.by is None for found in linked.estimates):
         (work / LINKAGE).write_text(linkage_section(linkage or linked.linkage), encoding="utf-8")
-    (work / REPORT).write_text(linked.summary() + "\n", encoding="utf-8")
-    linked.to_html(work / PAGE)
+    (work / REPORT).write_text(linked.summary(by) + "\n", encoding="utf-8")
+    linked.to_html(work / PAGE, by=by)
     if sample is not None:
         pyarrow.csv.write_csv(sample, work / AUDIT)
     drawn_in_secret = sample is not None and SECRET in sample.column_names

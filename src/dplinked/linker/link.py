@@ -16,11 +16,14 @@ from dplinked.data.fingerprint import source_state
 from dplinked.data.keys import number
 from dplinked.errors import StudyError, plain_faults, plain_number, shown, suggest
 from dplinked.linker.assignment import Candidates
-from dplinked.linker.fields import MOST_NAMES, Comparer, Field, make_comparer, read_fields
-from dplinked.linker.linked import BLOCK, PROBABILITY, SCORE, Linked, id_column
+from dplinked.linker.checks import check_fields, check_file, require_column
+from dplinked.linker.evidence import Evidence
+from dplinked.linker.fields import MOST_NAMES, Comparer, Field, make_comparers, read_fields
+from dplinked.linker.linked import Linked, id_column
+from dplinked.linker.model import LinkageModel, load_model
 from dplinked.linker.passes import BlockingPass
 from dplinked.linker.rules import LATE, MEMORY, NO_KEY, Links, link_by_rules
-from dplinked.linker.splink import Scored, link_by_splink, link_scored, score_by_settings
+from dplinked.linker.splink import Scored, link_by_splink, link_scored, own_columns, score_by_settings
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -31,6 +34,7 @@ _ASSIGNMENTS = ("optimal", "greedy")
 _THRESHOLD_SHARE = 0.6  # the default threshold as a share of the largest possible score; with 6 fields, 4 must agree
 _FEW = 20  # fewer than one record in twenty with a candidate is too few to be true
 _RARE = 500  # a block key that fewer than one row in 500 has is taken for a typing error
+_MOST_CARRIERS = 100
 _RESERVED = {ALL, OTHER, NO_KEY, "(linked)", *LATE}
 
 
@@ -52,8 +56,11 @@ def link(
     seed: int = 0,
     overlap: float | None = None,
     duplicates: bool = True,
+    model: str | Path | LinkageModel | None = None,
+    links: str = "one-to-one",
+    carriers: int | None = None,
 ) -> Linked:
-    """Link two files about the same people one to one.
+    """Link two files about the same people one to one, or several rows of the left file to one record of the right file.
 
     Parameters
     ----------
@@ -91,6 +98,11 @@ def link(
         evidence. It affects the links' probabilities and the accuracy estimated from them, not the links.
     duplicates
         False declares that nobody has two records in one file. By default that is estimated, too.
+    model
+        A model that was kept, ``linked.save_model("model.json")``: its fields, method, threshold and weights are used, so that nothing is trained again. Its blocks are, unless `block` names others.
+    links, carriers
+        ``"many-to-one"``: up to `carriers` rows of the left file may be linked to the same record of the right file, such as the members of a household to its record. The privacy unit then covers a
+        response on so many rows. Rows of the left file are different people's, with regressors on one row each, unless the unit says how many rows one has (``PrivacyUnit(rows=…, id=…)``), such as transactions. By default links are ``"one-to-one"``.
 
     Returns
     -------
@@ -101,10 +113,27 @@ def link(
     None. Everything is read without noise, for the steward; so are refusals of files that hardly have records in common. How many links one changed record may move does not follow from
     the linkage, so `fit` asks for the privacy unit.
     """
+    if method == "dedupe":
+        raise StudyError(
+            "Records of one file are told apart by dpl.dedupe(file, fields=…), which takes that file alone."
+        )
     if not isinstance(method, str) or method not in METHODS:
         raise StudyError(f"method must be one of {list(METHODS)}, not {shown(method)}.{suggest(method, METHODS)}")
     if not isinstance(assignment, str) or assignment not in _ASSIGNMENTS:
         raise StudyError(f"assignment must be one of {list(_ASSIGNMENTS)}, not {shown(assignment)}.")
+    many = check_kind(links, carriers, assignment)
+    kept = None if model is None else load_model(model)
+    if kept is not None:
+        if any(given is not None for given in (fields, threshold, settings, pairs)) or method not in (
+            "rules",
+            kept.method,
+        ):
+            raise StudyError(
+                "A model that was kept has its own fields, method, threshold and settings: leave them out, or link without model=…."
+            )
+        method, fields, threshold, assignment = kept.method, list(kept.fields), kept.threshold, kept.assignment
+        block = kept.blocks if block is None else block
+        settings = kept.settings if kept.own else None
     if (pairs is not None) != (method == "pairs"):
         raise StudyError("Links made elsewhere come with method='pairs' and pairs=…, both.")
     if isinstance(seed, bool) or not isinstance(seed, int) or seed < 0:
@@ -122,7 +151,7 @@ def link(
     a, b = to_arrow(left, "left"), to_arrow(right, "right")
     ids = (id, id) if id is None or isinstance(id, str) else _two_names(id)
     for table, name, where in ((a, ids[0], "left"), (b, ids[1], "right")):
-        _check_file(table, name, where)
+        check_file(table, name, where)
     if method != "pairs" and a.equals(b):
         raise StudyError(
             "The left and the right file are the same: every record would be linked to itself. Give two files."
@@ -132,36 +161,67 @@ def link(
         fields = () if method == "pairs" else _common_fields(a, b, ids, listed)
     chosen = read_fields(fields) if method != "pairs" or fields else ()
     for table, where in ((a, "left"), (b, "right")):
-        _check_fields(table, chosen, where, typed=settings is not None)
+        check_fields(table, chosen, where, typed=settings is not None)
     if settings is not None and method != "splink":
         raise StudyError("settings=… are Splink's: give them with method='splink'.")
-    comparers = [] if method == "pairs" or settings is not None else _make_comparers(a, b, chosen)
+    comparers = [] if method == "pairs" or settings is not None else make_comparers(a, b, chosen)
     if method == "rules":
-        links = _link_rules(a, b, comparers, listed, threshold, assignment, memory, seed)
+        evidence = None if kept is None else kept.evidence
+        made = _link_rules(a, b, comparers, listed, threshold, assignment, memory, seed, evidence, many)
     elif method == "splink":
-        links = _link_splink(a, b, chosen, comparers, listed, threshold, settings, engine, seed)
+        trained = None if kept is None else kept.settings
+        made = _link_splink(a, b, chosen, comparers, listed, threshold, settings, engine, seed, trained, many)
     else:
-        links = _link_pairs(a, b, _read_pairs(pairs, a, b, ids), listed, threshold, seed)
+        made = _link_pairs(a, b, _read_pairs(pairs, a, b, ids, many), listed, threshold, seed, many)
     if method != "pairs":
-        _check_found(links, least=1 if settings is not None else None)
+        _check_found(made, least=1 if settings is not None else None)
     read = tuple(comparer.readable() for comparer in comparers)
     return Linked(
-        a, b, links, chosen, method, ids, (paths[0] or a, paths[1] or b), states, tuple(listed), overlap=overlap, duplicates=duplicates,
-        readable=read,
+        a, b, made, chosen, method, ids, (paths[0] or a, paths[1] or b), states, tuple(listed), overlap=overlap, duplicates=duplicates,
+        readable=read, engine=engine, model=_kept_model(made, method, chosen, listed, threshold, assignment, own=settings is not None),
     )  # fmt: skip
 
 
-def _make_comparers(a: pa.Table, b: pa.Table, fields: Sequence[Field]) -> list[Comparer]:
-    """Read the values of fields from both files."""
-    return [
-        make_comparer(field, column_texts(a, field.name, "left"), column_texts(b, str(field.right), "right"))
-        for field in fields
-    ]
+def check_kind(links: Any, carriers: Any, assignment: str) -> int:
+    """How many rows of the left file may be linked to one record of the right file, refusing kinds of links that no privacy unit covers."""
+    if links in ("one-to-many", "many-to-many"):
+        raise StudyError(
+            f"links={links!r} would give one row several records, and a row has one response. Make one record of each person's first: dpl.dedupe(file) finds them, and sums or means of theirs are then one "
+            "response. Several rows for one record of the right file are links='many-to-one'."
+        )
+    if links not in ("one-to-one", "many-to-one"):
+        raise StudyError(f"links must be 'one-to-one' or 'many-to-one', not {shown(links)}.")
+    if links == "one-to-one":
+        if carriers not in (None, 1):
+            raise StudyError(
+                "One-to-one links have carriers=1. Say links='many-to-one' if several rows may share a record."
+            )
+        return 1
+    if isinstance(carriers, bool) or not isinstance(carriers, int) or not 2 <= carriers <= _MOST_CARRIERS:
+        raise StudyError(
+            f"links='many-to-one' needs carriers=…, a whole number from 2 to {_MOST_CARRIERS}: how many rows of the left file may share a record of the right file. Choose it by what the files are, not by "
+            "what is in them; the noise grows with it."
+        )
+    if assignment == "greedy":
+        raise StudyError(
+            "assignment='greedy' is the paper's, which is one to one. Leave it out with links='many-to-one'."
+        )
+    return carriers
+
+
+def _kept_model(
+    links: Links, method: str, fields: Sequence[Field], block: list[str], threshold: float | None, assignment: str, *, own: bool
+) -> LinkageModel | None:  # fmt: skip
+    """What linking new records takes from this linkage; None for links made elsewhere."""
+    settings = tuple(fields), tuple(block), threshold, assignment
+    if isinstance(links.model, Evidence):
+        return LinkageModel(method, *settings, evidence=links.model)
+    return None if links.model is None else LinkageModel(method, *settings, settings=links.model, own=own)
 
 
 def _link_rules(
     a: pa.Table, b: pa.Table, comparers: list[Comparer], block: list[str], threshold: float | None, assignment: str,
-    memory: float, seed: int,
+    memory: float, seed: int, evidence: Evidence | None, carriers: int,
 ) -> Links:  # fmt: skip
     """Check the threshold, read the block keys, and link by rule."""
     largest = sum(comparer.field.weight for comparer in comparers)
@@ -173,7 +233,8 @@ def _link_rules(
         apart = set(block) - {comparer.field.name for comparer in comparers}
         return link_by_rules(
             comparers, left, right, limit, assignment=assignment, memory=memory, seed=seed,
-            block_comparers=_make_comparers(a, b, [Field(name) for name in block if name in apart]),
+            block_comparers=make_comparers(a, b, [Field(name) for name in block if name in apart]), evidence=evidence,
+            carriers=carriers,
         )  # fmt: skip
     except ImportError:
         raise StudyError("Linking needs rapidfuzz: pip install 'dplinked[linkage]'.") from None
@@ -181,28 +242,16 @@ def _link_rules(
 
 def _link_splink(
     a: pa.Table, b: pa.Table, fields: Sequence[Field], comparers: list[Comparer], block: list[str], threshold: float | None,
-    settings: Any, engine: Any, seed: int,
+    settings: Any, engine: Any, seed: int, trained: dict[str, Any] | None, carriers: int,
 ) -> Links:  # fmt: skip
     """Link with Splink: by a model that follows from the fields, or by the settings given, which take columns in their own types."""
     limit, blocks = _least_probability(threshold), _model_blocks(a, b, block)
     if settings is not None:
-        tables = [_own_columns(table, fields, block, where) for table, where in ((a, "left"), (b, "right"))]
+        tables = [own_columns(table, fields, block, where) for table, where in ((a, "left"), (b, "right"))]
         scored = score_by_settings(tables[0], tables[1], settings, engine)
-        return link_scored(scored, None, limit, blocks, seed)
-    return link_by_splink(comparers, engine=engine, threshold=limit, blocks=blocks, seed=seed)
-
-
-def _own_columns(table: pa.Table, fields: Sequence[Field], block: Sequence[str], where: str) -> pa.Table:
-    """Fields and block columns of one file as they are, under the names they have in the left file. Splink gets no others: what links were made by is on record."""
-    import pyarrow as pa
-
-    columns = {name: table.column(name) for name in block}
-    columns |= {field.name: table.column(field.name if where == "left" else str(field.right)) for field in fields}
-    return pa.table(
-        {
-            name: column.cast(column.type.value_type) if pa.types.is_dictionary(column.type) else column
-            for name, column in columns.items()
-        }
+        return link_scored(scored, None, limit, blocks, seed, carriers)
+    return link_by_splink(
+        comparers, engine=engine, threshold=limit, blocks=blocks, seed=seed, trained=trained, carriers=carriers
     )
 
 
@@ -223,12 +272,18 @@ def _check_found(links: Links, *, least: int | None) -> None:
 
 
 def _link_pairs(
-    a: pa.Table, b: pa.Table, candidates: Candidates, block: list[str], threshold: float | None, seed: int
+    a: pa.Table,
+    b: pa.Table,
+    candidates: Candidates,
+    block: list[str],
+    threshold: float | None,
+    seed: int,
+    carriers: int,
 ) -> Links:
     """Link candidates that were scored, or linked, elsewhere."""
     made_by = np.zeros(candidates.left.size, dtype=np.int64)
     made = Scored(candidates, made_by, (BlockingPass("the pairs given", None, candidates.left.size),), None)
-    links = link_scored(made, None, _least_probability(threshold), _model_blocks(a, b, block), seed)
+    links = link_scored(made, None, _least_probability(threshold), _model_blocks(a, b, block), seed, carriers)
     if not np.isfinite(candidates.evidence).all():  # the pairs came without probabilities
         links = replace(links, candidates=_no_candidates(a.num_rows, b.num_rows))
     return links
@@ -261,30 +316,6 @@ def _block_names(block: str | Sequence[str] | None) -> list[str]:
     return list(names)
 
 
-def _check_file(table: pa.Table, id: str | None, where: str) -> None:
-    """Refuse a file without rows, with column names that clash, or with ids that are missing or not unique."""
-    if table.num_rows == 0:
-        raise StudyError(f"The {where} file has no rows.")
-    if ours := {BLOCK, SCORE, PROBABILITY} & set(table.column_names):
-        raise StudyError(f"The {where} file has the column(s) {sorted(ours)}, which linking adds. Rename them.")
-    if len(set(table.column_names)) != len(table.column_names):
-        raise StudyError(f"The {where} file has two columns of the same name.")
-    if id is None:
-        return
-    _require(table, id, where)
-    texts = column_texts(table, id, where)
-    if texts.null_count or len(texts.unique()) != len(texts):
-        raise StudyError(
-            f"The ids in column {id!r} of the {where} file must be there and differ. Keep one record for each person and id, or leave id out if records of the same id are "
-            "different people."
-        )
-
-
-def _require(table: pa.Table, name: str, where: str) -> None:
-    if name not in table.column_names:
-        raise StudyError(f"Column {shown(name)} is not in the {where} file.{suggest(name, table.column_names)}")
-
-
 def _common_fields(a: pa.Table, b: pa.Table, ids: tuple[str | None, str | None], block: list[str]) -> list[str]:
     """Names of the columns that both files have, apart from ids and blocks."""
     common = [name for name in a.column_names if name in b.column_names and name not in (*ids, *block)]
@@ -295,26 +326,10 @@ def _common_fields(a: pa.Table, b: pa.Table, ids: tuple[str | None, str | None],
     return common
 
 
-def _check_fields(table: pa.Table, fields: Sequence[Field], where: str, *, typed: bool) -> None:
-    """Refuse fields that a file does not have, that are empty everywhere or, unless they are taken in their own types, that cannot be compared as texts."""
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
-    for field in fields:
-        name = field.name if where == "left" else str(field.right)
-        _require(table, name, where)
-        column = table.column(name)
-        if not typed or pa.types.is_string(column.type):
-            texts = column_texts(table, name, where)
-            column = pc.if_else(pc.equal(pc.utf8_trim_whitespace(texts), ""), None, texts)
-        if column.null_count == len(column):
-            raise StudyError(f"Field {name!r} has no values in the {where} file. Leave it out.")
-
-
 def _block_keys(table: pa.Table, names: Sequence[str], where: str) -> NDArray[np.object_]:
     """The block key of each record. Several columns are joined to one key, which is None if any of them is missing."""
     for name in names:
-        _require(table, name, where)
+        require_column(table, name, where)
     columns = [column_texts(table, name, where).to_pylist() for name in names]
     keys = np.empty(table.num_rows, dtype=object)
     keys[:] = [None if any(not part for part in parts) else " · ".join(parts) for parts in zip(*columns, strict=True)]
@@ -355,7 +370,7 @@ def _model_blocks(a: pa.Table, b: pa.Table, names: Sequence[str]) -> NDArray[np.
     return blocks
 
 
-def _read_pairs(data: Any, a: pa.Table, b: pa.Table, ids: tuple[str | None, str | None]) -> Candidates:
+def _read_pairs(data: Any, a: pa.Table, b: pa.Table, ids: tuple[str | None, str | None], carriers: int) -> Candidates:
     """Read pairs made elsewhere as candidates. If they have no probabilities, their evidence is infinite."""
     table = to_arrow(data, "pairs")
     names = table.column_names
@@ -394,9 +409,9 @@ def _read_pairs(data: Any, a: pa.Table, b: pa.Table, ids: tuple[str | None, str 
         p = np.clip(p, 1e-12, 1.0 - 1e-12)
         weight = np.log2(p / (1.0 - p))
     else:
-        if len(set(left.tolist())) != left.size or len(set(right.tolist())) != right.size:
+        if len(set(left.tolist())) != left.size or np.bincount(right).max(initial=0) > carriers:
             raise StudyError(
-                "The pairs link a record twice, and have no probabilities to choose by. Give a column 'probability'."
+                "The pairs link a record twice, or more often than links may, and have no probabilities to choose by. Give a column 'probability', or say how often: links='many-to-one', carriers=…."
             )
         return Candidates(left, right, np.full(left.size, 60.0), np.full(left.size, np.inf), n, m)
     odds = np.exp2(weight)

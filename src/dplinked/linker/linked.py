@@ -22,12 +22,17 @@ from dplinked.linkage.ele import RESULTS_OF_LINKING
 from dplinked.linker import quality
 from dplinked.linker.assignment import matching_matrix
 from dplinked.linker.document import LinkageFacts, quality_document
-from dplinked.linker.fields import Field
+from dplinked.linker.duplicates import START_SHARE, comparers_within, find_duplicates
+from dplinked.linker.explain import Explanation, explain_by_rule
+from dplinked.linker.fields import Field, make_comparers
 from dplinked.linker.files import check_kept, linkage_section, save_linked
-from dplinked.linker.matches import Matches, find_matches
-from dplinked.linker.passes import BlockingPass
+from dplinked.linker.matches import Matches, find_matches, find_matches_of_rows
+from dplinked.linker.model import LinkageModel
+from dplinked.linker.passes import BlockingPass, pair_budget
 from dplinked.linker.resemblance import Resemblance, is_comparable, measure_resemblance
-from dplinked.linker.rules import LATE, Links, encode_names
+from dplinked.linker.rules import LATE, UNLINKED, Links, encode_names
+from dplinked.linker.splink import explain_by_splink, named_tables, own_columns
+from dplinked.linker.subgroups import LevelQuality, Levels, judge_levels, level_rates, read_levels
 from dplinked.report.document import Document
 from dplinked.report.files import HTML, check_ending
 from dplinked.report.html import write_page
@@ -37,16 +42,27 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 FileState = tuple[int, ...]
+WHY = "why"  # the column of a reviewer's list that says what each field adds to the score
 BLOCK, SCORE, PROBABILITY = RESULTS_OF_LINKING
 # How far evidence may be off: that of rules is fitted to all pairs, that of a linker to the candidates it made, or nobody knows to what.
 _MISJUDGED = {"rules": 10.0, "splink": 30.0, "pairs": 30.0}
-_OF_FILES = ("pairs", "rows", "_own_probability", "_tried", "matches", "_resemblance")  # what an audit does not change
+_OF_FILES = (
+    "pairs",
+    "rows",
+    "_own_probability",
+    "_tried",
+    "matches",
+    "_resemblance",
+    "_examples",
+    "likely_duplicates",
+)  # what an audit does not change
+_FEW_PAIRS = 200_000  # within a file that are always worth comparing, to count duplicates
 _MOST_COMPARED = 20  # columns that the report compares between rows and their wrong partners
 
 
 @dataclass(frozen=True, repr=False)
 class Linked:
-    """Two files, linked one to one. Every row of the left file is kept.
+    """Two files, linked one to one or many to one. Every row of the left file is kept.
 
     Attributes
     ----------
@@ -68,6 +84,8 @@ class Linked:
         What was declared about the files: see :func:`dplinked.link`.
     readable
         For each field, the share of the left and of the right records whose value could be compared.
+    engine, model
+        Where Splink ran, and what tells matches from others, to link new records by; None for links made elsewhere.
     """
 
     left: pa.Table
@@ -84,6 +102,8 @@ class Linked:
     overlap: float | None = None
     duplicates: bool = True
     readable: tuple[tuple[float, float], ...] = ()
+    engine: Any = "duckdb"
+    model: LinkageModel | None = None
 
     def __repr__(self) -> str:
         return f"Linked({self.left.num_rows:,} rows, method={self.method!r}, {len(self.strata.names)} groups of links)"
@@ -103,7 +123,32 @@ class Linked:
     @cached_property
     def matches(self) -> Matches:
         """How probable candidate pairs are, how many people both files have, and how many further records of them. FOR THE STEWARD, not for publication."""
-        return find_matches(self.links.candidates, overlap=self.overlap, duplicates=self.duplicates)
+        return self._found_matches(self.overlap)
+
+    def _found_matches(self, overlap: float | None, strength: float = 1.0) -> Matches:
+        """What evidence says, or says if it is stronger or weaker, given what was declared about the files."""
+        if self.carriers > 1:
+            return find_matches_of_rows(self.links.candidates, overlap=overlap, strength=strength)
+        return find_matches(self.links.candidates, overlap=overlap, duplicates=self.duplicates, strength=strength)
+
+    @cached_property
+    def likely_duplicates(self) -> tuple[int, int] | None:
+        """About how many records of the left and of the right file are further records of somebody in it; None where fields are not compared as texts. FOR THE STEWARD, not for publication."""
+        if self.model is None or self.model.own:
+            return None
+        found = (
+            find_duplicates(
+                comparers_within(table, self.fields, right=right), pair_budget(table.num_rows, table.num_rows, _FEW_PAIRS), START_SHARE
+            ).clusters()
+            for table, right in ((self.left, False), (self.right, True))
+        )  # fmt: skip
+        left, right = (int(clusters.size - np.unique(clusters).size) for clusters in found)
+        return left, right
+
+    @property
+    def carriers(self) -> int:
+        """How many rows may be linked to one record of the right file."""
+        return self.links.carriers
 
     @property
     def _pair_probability(self) -> NDArray[np.float64]:
@@ -122,7 +167,7 @@ class Linked:
         return [
             quality.link_probabilities(self.links, found.probability)
             for strength in (factor, 1.0 / factor)
-            for found in [find_matches(self.links.candidates, duplicates=self.duplicates, strength=strength)]
+            for found in [self._found_matches(None, strength)]
         ]
 
     def _changed(self, kept: Sequence[str], **changes: Any) -> Linked:
@@ -150,13 +195,15 @@ class Linked:
         """
         import pyarrow as pa
 
-        columns, fields = list(self.left.columns), [mark_origin(field, LEFT) for field in self.left.schema]
+        named = {*self.blocks, *(field.name for field in self.fields)}, {*self.blocks, *(f.right for f in self.fields)}
+        columns = list(self.left.columns)
+        fields = [mark_origin(field, LEFT, compared=field.name in named[0]) for field in self.left.schema]
         taken, names = self.right.take(self._positions), set(self.left.column_names)
         about = self._about_links()
         for column, field in zip(taken.columns, taken.schema, strict=True):
-            field = field.with_name(f"{field.name}_right" if field.name in names else field.name)
+            marked = mark_origin(field.with_nullable(True), RIGHT, compared=field.name in named[1])
             columns.append(column)
-            fields.append(mark_origin(field.with_nullable(True), RIGHT))
+            fields.append(marked.with_name(f"{field.name}_right" if field.name in names else field.name))
         known = [field.name for field in fields] + list(about)
         if len(set(known)) < len(known):
             raise StudyError(
@@ -187,6 +234,103 @@ class Linked:
             PROBABILITY: pa.array(self._own_probability),
         }
 
+    # --- why they are links --------------------------------------------------------------------
+
+    @plain_faults
+    def save_model(self, path: str | Path) -> None:
+        """Write what tells matches from others to a JSON file, with all settings: ``dpl.link(…, model=path)`` links new records by it, and trains nothing.
+
+        How often fields agree was read from identifiers, so the file is FOR THE STEWARD, not for publication.
+        """
+        if self.model is None:
+            raise StudyError("These links were made elsewhere, so there is no model to keep.")
+        check_ending(path, (".json",))
+        self.model.save(path)
+
+    @plain_faults
+    def explain(self, row: int | str) -> pa.Table:
+        """Say why a row of the left file, given by its position from 0 or by its id, is linked to its partner: how each field agrees, and what that adds to the score.
+
+        The weights add up to ``link_score``. By rule they are the fields' scores, and the column ``evidence`` tells how much likelier the agreement is for a match (log2 of m/u). With Splink
+        they are match weights, those of frequent values included; the first line is what any pair starts from. FOR THE STEWARD, not for publication.
+        """
+        import pyarrow as pa
+
+        place = self._place(row)
+        if self.links.right[place] < 0:
+            raise StudyError("This row has no partner, so there is no link to explain.")
+        told = self._explained(np.array([place]))
+        values = {
+            field.name: [
+                table.column(name)[int(at)].as_py()
+                for table, name, at in (
+                    (self.left, field.name, place),
+                    (self.right, str(field.right), self.links.right[place]),
+                )
+            ]
+            for field in self.fields
+        }
+        cells = [
+            [None if cell is None else str(cell) for cell in values.get(part, [None, None])] for part in told.parts
+        ]
+        table = {
+            "field": list(told.parts),
+            "left": [pair[0] for pair in cells],
+            "right": [pair[1] for pair in cells],
+            "agreement": told.agreement[0],
+            "weight": told.weights[0],
+        }
+        if told.evidence is not None:
+            table["evidence"] = np.append(told.evidence[0], np.zeros(len(told.parts) - told.evidence.shape[1]))
+        return pa.table(table)
+
+    def _place(self, row: int | str) -> int:
+        """The position of a row of the left file that is given by position or by id."""
+        if isinstance(row, str):
+            ids = id_column(self.left, self.ids[0]).to_pylist()
+            if self.ids[0] is None or row not in ids:
+                raise StudyError("No record of the left file has this id.")
+            return int(ids.index(row))
+        if isinstance(row, bool) or not isinstance(row, (int, np.integer)) or not 0 <= row < self.left.num_rows:
+            raise StudyError("row must be the position of a row of the left file, from 0, or its id.")
+        return int(row)
+
+    def _explained(self, rows: NDArray[np.int64]) -> Explanation:
+        """What the scores of the links of some rows, which have partners, are made of."""
+        if self.model is None or not self.fields:
+            raise StudyError("These links were made elsewhere, so what they were made by is not known here.")
+        pairs, score = (rows, self.links.right[rows]), self.links.score[rows]
+        if self.model.settings is None:
+            taken = self.left.take(pairs[0]), self.right.take(pairs[1])
+            return explain_by_rule(make_comparers(*taken, self.fields), self.model.evidence).completed(score)
+        if self.model.own:
+            names = dict[str, str]()
+            left, right = (
+                own_columns(table, self.fields, self.blocks, where)
+                for table, where in ((self.left, "left"), (self.right, "right"))
+            )
+        else:
+            left, right, names = named_tables(make_comparers(self.left, self.right, self.fields))
+        return explain_by_splink(left, right, pairs, self.model.settings, names, self.engine).completed(score)
+
+    @cached_property
+    def _examples(self) -> tuple[list[str], Explanation] | None:
+        """Links that the report explains: of those made first a typical one and the weakest, of those made later the strongest and a typical one."""
+        late, score = np.isin(self.links.block.astype(str), LATE), self.links.score
+        chosen = dict[int, str]()
+        for some, end, names in (
+            (~late, 0, ("a typical link over the threshold", "the weakest of them")),
+            (late, -1, ("a typical link of those made later", "the strongest of them")),
+        ):
+            known = np.flatnonzero(some & np.isfinite(score) & (self.links.right >= 0))
+            if known.size:
+                ordered = known[np.argsort(score[known], kind="stable")]
+                chosen[int(ordered[end])] = names[1]
+                chosen[int(ordered[ordered.size // 2])] = names[0]
+        if self.model is None or not chosen:
+            return None
+        return list(chosen.values()), self._explained(np.array(list(chosen)))
+
     # --- how good they are ---------------------------------------------------------------------
 
     @cached_property
@@ -201,8 +345,9 @@ class Linked:
         count = self.links.candidates.left.size
         if not count:
             return ()
-        said = quality.describe_matches(self.matches, self.overlap)
+        said = quality.describe_matches(self.matches, self.overlap, self.carriers)
         one = quality.estimate_from_probabilities(self.strata, self._own_probability, self._tried, said)
+        one = replace(one, unopposed=self.carriers > 1)
         if count > quality.MOST_SIMULATED:
             return (one,)
         return one, quality.estimate_by_simulation(self.strata, self.links, self._pair_probability)
@@ -216,18 +361,22 @@ class Linked:
     def linkage(self) -> ELE:
         """The linkage model for `fit`: exchangeable errors within groups, with accuracies estimated from these very files.
 
-        An audit of links that were drawn in secret does not enter: :func:`dplinked.release_accuracy` alone may use it.
+        An audit of links that were drawn in secret does not enter: :func:`dplinked.release_accuracy` alone may use it. Nor does one whose links were drawn by the levels of a variable, since one
+        answer then moves accuracies further than is bounded.
         """
-        if not self._open_estimates:
+        usable = [found for found in self._open_estimates if found.by is None]
+        if not usable:
             raise StudyError(
                 "Nothing tells how good these links are: the pairs came without probabilities. Check some of them "
-                "(audit_sample), or declare dpl.ELE(accuracy=…, block='link_block') yourself."
+                "(audit_sample, without by=…), or declare dpl.ELE(accuracy=…, block='link_block') yourself."
             )
-        best = self._open_estimates[0]
+        best = usable[0]
         hidden = quality.hidden_accuracies(self.strata, best, self.least_checked)
         accuracy, other = quality.accuracy_table(self.strata, hidden)
         checked = None if best.checked is None else self.least_checked
-        return ELE(accuracy, BLOCK, other=other, checked=checked, source="estimated")
+        return ELE(
+            accuracy, BLOCK, other=other, checked=checked, source="estimated", fields=self.compared or None, carriers=self.carriers
+        )  # fmt: skip
 
     @plain_faults
     def linkage_by_identifiers(self, fields: Sequence[str] | None = None) -> ELE:
@@ -256,13 +405,15 @@ class Linked:
             raise StudyError(
                 "These links were made elsewhere: say by which columns, linkage_by_identifiers(fields=[…])."
             )
-        compared = [name for field in self.fields for name in (field.name, field.right or field.name)]
-        return ELE(
-            block=BLOCK,
-            **known,
-            source="identifiers",
-            fields=list(dict.fromkeys([*compared, *self.blocks, *(fields or ())])),
-        )
+        drawn_by = [] if self.audit.by is None else [self.audit.by]
+        looked_at = list(dict.fromkeys([*self.compared, *drawn_by, *(fields or ())]))
+        return ELE(block=BLOCK, **known, source="identifiers", fields=looked_at, carriers=self.carriers)
+
+    @property
+    def compared(self) -> list[str]:
+        """Names of the columns that records were linked by, of both files."""
+        named = [name for field in self.fields for name in (field.name, field.right or field.name)]
+        return list(dict.fromkeys([*named, *self.blocks]))
 
     @plain_faults
     def matching(self, *, seed: int = 0, tolerance: float = 1e-6) -> Matching:
@@ -272,6 +423,8 @@ class Linked:
         """
         if not self.links.candidates.left.size:
             raise StudyError("These links came without probabilities, so there is no matching matrix.")
+        if self.carriers > 1:
+            raise StudyError("The matching matrix is that of one-to-one links. Use the accuracies of groups: linkage.")
         single = find_matches(self.links.candidates, overlap=self.overlap, duplicates=False).probability
         return Matching(
             matching_matrix(self.links.right, self.links.candidates, single, seed=seed, tolerance=tolerance)
@@ -310,7 +463,9 @@ class Linked:
         return banded
 
     @plain_faults
-    def audit_sample(self, size: int = 400, seed: int = 0, *, key: str | Path | bytes | None = None) -> pa.Table:
+    def audit_sample(
+        self, size: int = 400, seed: int = 0, *, key: str | Path | bytes | None = None, by: str | None = None
+    ) -> pa.Table:
         """Draw about `size` links for a person to check. Both records stand side by side; the answer, yes or no, goes into the column ``correct``.
 
         With `key`, random bytes or a file that holds them (it is made if it is not there), the sample is secret: nobody without the key knows who was drawn, and releasing
@@ -320,19 +475,35 @@ class Linked:
 
         Every row of the left file is drawn with the same chance, which follows from its position, the seed or key, the size and the number of
         rows alone, so who is checked does not depend on the links. A row without a partner is answered already: it has no right link.
+
+        With `by`, a column of the left file, as many links of each of its levels are drawn, so that rare ones can be told of as well (:meth:`quality_by`); estimates weigh links by their chances. Who is
+        drawn then depends on that column, so that such an audit is for the steward and for :meth:`linkage_by_identifiers`, with a formula without that column. It cannot be secret, and its
+        accuracies cannot be released.
         """
         import pyarrow as pa
 
         if key is not None and seed:
             raise StudyError("A sample is drawn by a public seed or by a secret key, not by both. Leave out seed=….")
+        if key is not None and by is not None:
+            raise StudyError(
+                "In a secret sample every row has the same chance to be drawn, by which its noise is reckoned. Draw links by the levels of a variable with a seed, without key=…."
+            )
+        rates = None if by is None else level_rates(self._levels(by), size)
         secret = quality.seed_key(seed) if key is None else audit_key(key, create=True)
-        rows = quality.draw_audit(self.links, self.strata, size, secret)
+        rows = quality.draw_audit(self.links, self.strata, size, secret, rates)
         pairs = self.pairs.take(rows)
         table = {"left_id": pairs["left"], "right_id": pairs["right"], "block": pairs[BLOCK], "score": pairs[SCORE]}
         for field in self.fields:
             table[f"{field.name} (left)"] = self.left.column(field.name).take(rows)
             table[f"{field.right} (right)"] = self.right.column(field.right).take(self._positions.take(pa.array(rows)))
+        if self.model is not None:
+            linked = np.flatnonzero(self.links.right[rows] >= 0)
+            told = self._explained(rows[linked]) if linked.size else None
+            why = {int(k): told.line(place) for place, k in enumerate(linked)} if told is not None else {}
+            table[WHY] = pa.array([why.get(k) for k in range(rows.size)], pa.string())
         table[quality.ANSWER] = pa.array(["no" if right < 0 else None for right in self.links.right[rows]], pa.string())
+        if rates is not None:
+            table[quality.DRAWN_BY], table[quality.CHANCE] = pa.array([by] * rows.size), pa.array(rates[rows])
         if key is not None:
             table[quality.SECRET] = pa.array(["show to nobody"] * rows.size, pa.string())
         return pa.table(table)
@@ -378,7 +549,7 @@ class Linked:
             raise StudyError("The audit names a link twice.")
         correct = quality.read_answers(table.column(answered).to_pylist(), answered)
         checked = np.array(rows, dtype=np.int64)
-        found = quality.estimate_from_audit(self.strata, checked, correct)
+        found = quality.estimate_from_audit(self.strata, checked, correct, *quality.read_chances(table))
         audit = replace(found, secret=self._secret_audit(checked, key, size))
         return self._changed((*_OF_FILES, "strata", "_modelled"), audit=audit, least_checked=least_checked)
 
@@ -403,6 +574,24 @@ class Linked:
         )
 
     @plain_faults
+    def quality_by(self, column: str) -> dict[str, LevelQuality]:
+        """Say how good links are on each level of a column of the left file: as estimated and, after an audit, as checked, with intervals.
+
+        Numbers with many values are divided into four classes. What an audit of links that were drawn in secret found is not told. FOR THE STEWARD, not for publication.
+        """
+        own, tried = (self._own_probability, self._tried) if self.links.candidates.left.size else (None, [])
+        audit = None if self.audit is None or self.audit.secret is not None else self.audit
+        linkable = self.links.block != UNLINKED
+        return {one.level: one for one in judge_levels(self._levels(column), own, tried, audit, linkable)}
+
+    def _levels(self, column: str) -> Levels:
+        """The levels of a column of the left file."""
+        if not isinstance(column, str):
+            raise StudyError("by must be the name of a column of the left file, like by='sex'.")
+        check_columns([column], self.left.column_names)
+        return read_levels(self.left.column(column), column)
+
+    @plain_faults
     def resemblance(self, columns: Sequence[str] | None = None) -> dict[str, Resemblance]:
         """Say of columns of the left file how alike wrong links are to the rows they fall on, from the records that compete for a partner.
 
@@ -411,6 +600,10 @@ class Linked:
         """
         if not self.links.candidates.left.size:
             raise StudyError("These links came without probabilities, so it is not known which records competed.")
+        if self.carriers > 1:
+            raise StudyError(
+                "Rows that may share a record do not compete for it, so their likeness tells nothing. Read quality_by(…)."
+            )
         if columns is None:
             used = {self.ids[0], *self.blocks, *(field.name for field in self.fields)}
             named = [name for name in self.left.column_names if name not in used]
@@ -438,21 +631,23 @@ class Linked:
 
     # --- for people ----------------------------------------------------------------------------
 
-    def summary(self) -> str:
-        """The quality report as text."""
-        return write_text(self._document())
+    def summary(self, by: Sequence[str] = ()) -> str:
+        """The quality report as text; with quality on the levels of the columns in `by`."""
+        return write_text(self._document(by))
 
-    def to_html(self, path: str | Path | None = None) -> str:
-        """The quality report as an HTML page, also written to a file if a path is given."""
-        page = write_page(self._document())
+    def to_html(self, path: str | Path | None = None, *, by: Sequence[str] = ()) -> str:
+        """The quality report as an HTML page, also written to a file if a path is given; with quality on the levels of the columns in `by`."""
+        page = write_page(self._document(by))
         if path is not None:
             check_ending(path, HTML)
             Path(path).write_text(page, encoding="utf-8")
         return page
 
-    def _document(self) -> Document:
+    def _document(self, by: Sequence[str]) -> Document:
+        if isinstance(by, str):
+            raise StudyError("by must be a list of names, like by=['sex', 'region'].")
         rows = self.left.num_rows, self.right.num_rows
-        found = list(self._resemblance.values()) if self.links.candidates.left.size else []
+        found = list(self._resemblance.values()) if self.links.candidates.left.size and self.carriers == 1 else []
         secret = self.audit is not None and self.audit.secret is not None
         return quality_document(
             LinkageFacts(
@@ -465,6 +660,9 @@ class Linked:
                 found,
                 secret,
                 self.readable,
+                {name: list(self.quality_by(name).values()) for name in by},
+                self._examples,
+                self.likely_duplicates,
             )
         )
 
@@ -480,16 +678,21 @@ class Linked:
         seed: int = 0,
         key: str | Path | bytes | None = None,
         linkage: ELE | None = None,
+        by: Sequence[str] = (),
+        audit_by: str | None = None,
     ) -> list[str]:
         """Write linked.parquet, linkage.toml, quality.txt and quality.html into a folder: all of them, or none if one fails.
 
         With `audit_sample`, about so many links to check are written to audit.csv, drawn with `seed` or, in secret, with `key`; then only their owner can read audit.csv and the reports. `linkage` is the model for
-        linkage.toml, for instance with released accuracies; by default the one estimated from the files. Returns the names of the files.
+        linkage.toml, for instance with released accuracies; by default the one estimated from the files. The reports tell quality on the levels of the columns in `by`, and `audit_by` draws as many links
+        of each level of a column. Returns the names of the files.
         """
         if isinstance(key, (str, Path)):
             check_kept(Path(folder), Path(key))
-        sample = None if audit_sample is None else self.audit_sample(audit_sample, seed if key is None else 0, key=key)
-        return save_linked(self, Path(folder), sample=sample, linkage=linkage)
+        sample = None
+        if audit_sample is not None:
+            sample = self.audit_sample(audit_sample, seed if key is None else 0, key=key, by=audit_by)
+        return save_linked(self, Path(folder), sample=sample, linkage=linkage, by=by)
 
 
 def _check_bands(bands: Any) -> None:

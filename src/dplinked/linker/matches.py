@@ -115,6 +115,29 @@ def find_matches(
     return Matches(probability, share, (counts.left / counts.people, counts.right / counts.people))
 
 
+def find_matches_of_rows(candidates: Candidates, *, overlap: float | None = None, strength: float = 1.0) -> Matches:
+    """The same if any number of left records may have the same partner: each is matched for itself.
+
+    Notes
+    -----
+    With s the share of left records that have a partner, a pair has the prior odds ``s/((1-s)m)`` of m right records, and its probability is its weight over one and the weights of all pairs of
+    its left record. s is iterated to its fixed point. `further` then says how many further left records there are for each right record that has any.
+    """
+    n, m = candidates.left_count, candidates.right_count
+    evidence = np.minimum(candidates.evidence * strength, _LARGEST_EVIDENCE)
+    share, probability = (0.9 if overlap is None else overlap), np.zeros(evidence.size)
+    for _ in range(_ROUNDS):
+        held = _within(share, n) / n
+        weight = evidence * held / ((1.0 - held) * m)
+        probability = weight / (1.0 + np.bincount(candidates.left, weight, n))[candidates.left]
+        before, share = share, (float(probability.sum()) / n if overlap is None else share)
+        if abs(share - before) < _CLOSE:
+            break
+    missed = np.bincount(candidates.right, np.log1p(-np.minimum(probability, 1.0 - 1e-12)), m)
+    records = float((1.0 - np.exp(missed)).sum())
+    return Matches(probability, share, (max(0.0, float(probability.sum()) / max(records, 1e-12) - 1.0), 0.0))
+
+
 def _within(share: float, smaller: int) -> float:
     """A number of people for a share of the smaller file, at least one half and at most all but one half."""
     return min(max(share * smaller, 0.5), smaller - 0.5)

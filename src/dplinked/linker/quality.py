@@ -9,16 +9,20 @@ import hashlib
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from dplinked.data.keys import number
 from dplinked.errors import StudyError
 from dplinked.linker.assignment import assign_sparse
 from dplinked.linker.matches import Matches
 from dplinked.linker.rules import LATE, UNLINKED, Links, encode_names
 from dplinked.privacy.quantities.right_links import affords_groups
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
@@ -26,6 +30,7 @@ Integers = NDArray[np.int64]
 LEVEL = 0.95
 ANSWER = "correct"  # the column of an audit in which the reviewer answers
 SECRET = "secret"  # the column that marks the list of a sample that was drawn in secret
+DRAWN_BY, CHANCE = "drawn by", "chance"  # columns that say by which variable links were drawn, and with what chance
 _OLD_ANSWER = "right"  # its name before version 0.2
 MOST_STRATA = 50  # if there are more blocks than this, they share one accuracy
 LEAST_CHECKED = 5  # an audit asks for at least this many links per stratum, or for all links
@@ -103,6 +108,12 @@ class AccuracyEstimate:
         For an audit only: the rows that were checked, in ascending order.
     says
         What else the method found, in sentences.
+    answers, chance, by
+        For an audit only: the answers to these rows; and if they were drawn by the levels of a variable, the chance that each had, and that variable.
+    effective
+        Of such an audit: for each stratum, how many links of equal chances would tell as much, and how many of them are correct, in this order: correct, checked.
+    unopposed
+        Whether rows compete for no record, so that nothing holds an error of the evidence in check.
     """
 
     method: str
@@ -116,11 +127,16 @@ class AccuracyEstimate:
     secret: SecretAudit | None = None
     rows: Integers | None = None
     says: tuple[str, ...] = ()
+    answers: NDArray[np.bool_] | None = None
+    chance: Floats | None = None
+    by: str | None = None
+    effective: tuple[Floats, Floats] | None = None
+    unopposed: bool = False
 
     @property
     def doubtful(self) -> bool:
         """Whether the accuracy over all rows is not known to two percentage points by this method; never of one without intervals."""
-        return self.overall[2] - self.overall[1] > 2.0 * DOUBT
+        return self.unopposed or self.overall[2] - self.overall[1] > 2.0 * DOUBT
 
     def __repr__(self) -> str:
         return f"AccuracyEstimate(method={self.method!r}, {self.accuracy.size} groups)"
@@ -189,8 +205,8 @@ def _joined_bands(counts: Integers) -> list[int]:
 # --- (1) clerical audit ------------------------------------------------------------------------------
 
 
-def draw_audit(links: Links, strata: Strata, size: int, key: bytes) -> Integers:
-    """Draw about `size` rows whose links a person should check, each with the same chance, whatever the links are.
+def draw_audit(links: Links, strata: Strata, size: int, key: bytes, rates: Floats | None = None) -> Integers:
+    """Draw about `size` rows whose links a person should check, each with the same chance or with that in `rates` (n), whatever the links are.
 
     Notes
     -----
@@ -204,7 +220,7 @@ def draw_audit(links: Links, strata: Strata, size: int, key: bytes) -> Integers:
         raise StudyError(
             f"An audit of {size} links is too small for {groups} groups of links: ask for {LEAST_CHECKED} for each of them or more."
         )
-    drawn = _position_hashes(n, key) < sampling_rate(size, n)
+    drawn = _position_hashes(n, key) < (sampling_rate(size, n) if rates is None else rates)
     return np.flatnonzero(drawn & (np.array(strata.names)[strata.of_row] != UNLINKED))
 
 
@@ -225,8 +241,27 @@ def _position_hashes(n: int, key: bytes) -> Floats:
     return np.frombuffer(b"".join(digests), "<u8") / 2.0**64
 
 
-def estimate_from_audit(strata: Strata, rows: Integers, answers: NDArray[np.bool_]) -> AccuracyEstimate:
+def count_answers(
+    of_row: Integers, size: int, answers: NDArray[np.bool_], chance: Floats | None
+) -> tuple[Floats, Floats]:
+    """Correct and checked links of each stratum, of `size` ones; if rows had different chances, as many of equal ones as tell as much.
+
+    Notes
+    -----
+    With weights w = 1/chance, the share of correct links is ``Σwy/Σw``, as well known as from ``(Σw)²/Σw²`` links that were drawn with equal chances (Kish).
+    """
+    weight = np.ones(answers.size) if chance is None else 1.0 / chance
+    total, squares, good = (np.bincount(of_row, part, minlength=size) for part in (weight, weight**2, weight * answers))
+    checked = np.divide(total**2, squares, out=np.zeros(size), where=squares > 0.0)
+    return np.divide(good, total, out=np.zeros(size), where=total > 0.0) * checked, checked
+
+
+def estimate_from_audit(
+    strata: Strata, rows: Integers, answers: NDArray[np.bool_], chance: Floats | None = None, by: str | None = None
+) -> AccuracyEstimate:
     """Estimate the accuracies from checked links; `answers` says of each of the `rows` whether its link is correct.
+
+    If they were drawn by the levels of a variable, `by` names it, and `chance` is the one that each row had.
 
     Notes
     -----
@@ -235,41 +270,45 @@ def estimate_from_audit(strata: Strata, rows: Integers, answers: NDArray[np.bool
     estimate is not shrunk; it is one half if none of them was checked.
     """
     checked = np.bincount(strata.of_row[rows], minlength=len(strata.names))
-    good = np.bincount(strata.of_row[rows], answers.astype(np.float64), minlength=len(strata.names)).astype(np.int64)
+    right = np.bincount(strata.of_row[rows], answers.astype(np.float64), minlength=len(strata.names)).astype(np.int64)
+    effective = None if chance is None else count_answers(strata.of_row[rows], len(strata.names), answers, chance)
+    good, counted = (right, checked) if effective is None else effective
+    order = np.argsort(rows, kind="stable")
     ordinary = strata.kinds >= 0
     mean, weight = np.zeros(len(strata.names)), np.zeros(len(strata.names))
     for kind in set(strata.kinds[ordinary].tolist()):
         alike = strata.kinds == kind
-        mean[alike], weight[alike] = _beta_prior(good[alike], checked[alike])
-    unknown = np.isin(strata.names, LATE) & (checked == 0)  # these groups are drawn towards no other
+        mean[alike], weight[alike] = _beta_prior(good[alike], counted[alike])
+    unknown = np.isin(strata.names, LATE) & (counted == 0)  # these groups are drawn towards no other
     unknown &= np.array(strata.names) != UNLINKED
-    apart = np.where(unknown, 0.5, good / np.maximum(checked, 1))
-    accuracy = np.where(ordinary, (good + weight * mean) / np.maximum(checked + weight, 1e-12), apart)
-    low, high = _exact_interval(good, checked)
+    apart = np.where(unknown, 0.5, good / np.maximum(counted, 1))
+    accuracy = np.where(ordinary, (good + weight * mean) / np.maximum(counted + weight, 1e-12), apart)
+    low, high = exact_interval(good, counted)
     share = strata.rows / strata.rows.sum()
     overall = float(share @ accuracy)
-    raw = good / np.maximum(checked, 1)
+    raw = good / np.maximum(counted, 1)
     error = math.sqrt(
-        float(np.sum(share**2 * np.maximum(raw * (1 - raw), 0.25 / np.maximum(checked, 1)) / np.maximum(checked, 1)))
+        float(np.sum(share**2 * np.maximum(raw * (1 - raw), 0.25 / np.maximum(counted, 1)) / np.maximum(counted, 1)))
     )
     return AccuracyEstimate(
         "audit", _within(accuracy, strata), low, high,
         (overall, max(0.0, overall - 1.96 * error), min(1.0, overall + 1.96 * error)),
-        "that the reviewer's answers are right, and that the checked links were drawn at random", checked, good, rows=np.sort(rows),
+        "that the reviewer's answers are right, and that the checked links were drawn at random", checked, right, rows=rows[order],
+        answers=answers[order], chance=None if chance is None else chance[order], by=by, effective=effective,
     )  # fmt: skip
 
 
-def _exact_interval(good: Integers, checked: Integers) -> tuple[Floats, Floats]:
+def exact_interval(good: Floats | Integers, checked: Floats | Integers) -> tuple[Floats, Floats]:
     """Clopper and Pearson's interval for each share good/checked; [0, 1] if nothing was checked."""
     from scipy.stats import beta
 
     tail = (1.0 - LEVEL) / 2.0
-    low = np.where(good > 0, beta.ppf(tail, np.maximum(good, 1), checked - good + 1), 0.0)
-    high = np.where(good < checked, beta.ppf(1.0 - tail, good + 1, np.maximum(checked - good, 1)), 1.0)
+    low = np.where(good > 0, beta.ppf(tail, np.where(good > 0, good, 1), checked - good + 1), 0.0)
+    high = np.where(good < checked, beta.ppf(1.0 - tail, good + 1, np.where(good < checked, checked - good, 1)), 1.0)
     return np.where(checked > 0, low, 0.0), np.where(checked > 0, high, 1.0)
 
 
-def _beta_prior(good: Integers, checked: Integers) -> tuple[float, float]:
+def _beta_prior(good: Floats | Integers, checked: Floats | Integers) -> tuple[float, float]:
     """Fit a beta distribution to the blocks' counts: its mean, and the number of links that it weighs as much as."""
     from scipy.special import betaln
 
@@ -317,8 +356,18 @@ def estimate_from_probabilities(
     )  # fmt: skip
 
 
-def describe_matches(matches: Matches, declared: float | None) -> list[str]:
+def describe_matches(matches: Matches, declared: float | None, carriers: int = 1) -> list[str]:
     """What the model of one-to-one probabilities found about the two files, for the steward."""
+    if carriers > 1:
+        share = (
+            f"{100 * matches.overlap:.0f} % of the left file's rows have a record in the right file, as far as the evidence tells"
+            if declared is None
+            else f"{100 * declared:g} % of the left file's rows have a record in the right file: this was declared"
+        )
+        return [
+            f"{share}; there are {1.0 + matches.further[0]:.1f} rows for each record that has any. Rows do not compete for records, so that nothing holds an error of the evidence in check: such estimates were "
+            "too high by .02 to .06 where address, postcode and suburb change together."
+        ]
     told = (
         f"{100 * matches.overlap:.0f} % of the smaller file's people have a record among their candidates in the other file, as far as the evidence tells."
         if declared is None
@@ -358,7 +407,7 @@ def estimate_by_simulation(
             drawn = np.where(truth, _draw(matches, truth.size, rng), _draw(others, truth.size, rng))
             score = candidates.score[drawn]
             least = max(float(score.min()), links.floor)
-            taken = assign_sparse(candidates.left, candidates.right, score - least + 1e-3)
+            taken = assign_sparse(candidates.left, candidates.right, score - least + 1e-3, links.room)
             correct = np.bincount(candidates.left[taken & truth], minlength=n) * (links.right >= 0)
             found.append(np.bincount(strata.of_row, correct, minlength=len(strata.names)) / strata.rows)
     else:
@@ -512,8 +561,9 @@ def pool_small_strata(strata: Strata, estimate: AccuracyEstimate) -> tuple[Float
     """
     assert estimate.correct is not None
     assert estimate.checked is not None
-    correct, checked = estimate.correct.astype(np.float64), estimate.checked.astype(np.float64)
-    few = checked < LEAST_SHOWN
+    told = (estimate.correct, estimate.checked) if estimate.effective is None else estimate.effective
+    correct, checked = (counts.astype(np.float64) for counts in told)
+    few = estimate.checked < LEAST_SHOWN
     for kind in set(strata.kinds.tolist()):
         pooled = few & (strata.kinds == kind)
         enough = kind >= 0 and checked[pooled].sum() >= LEAST_SHOWN
@@ -593,6 +643,20 @@ def answer_column(columns: Sequence[str]) -> str | None:
             f"The audit has answers in two columns, {ANSWER!r} and {_OLD_ANSWER!r} (its name in older files). Remove one of them."
         )
     return found[0] if found else None
+
+
+def read_chances(table: pa.Table) -> tuple[Floats | None, str | None]:
+    """With what chance each checked row was drawn, and by which variable; None if all had the same."""
+    if DRAWN_BY not in table.column_names:
+        return None, None
+    named = set(table.column(DRAWN_BY).to_pylist())
+    cells = table.column(CHANCE).to_pylist() if CHANCE in table.column_names else []
+    chance = np.fromiter(map(number, cells), np.float64, len(cells))
+    if len(named) != 1 or None in named or chance.size != table.num_rows or not ((chance > 0) & (chance <= 1)).all():
+        raise StudyError(
+            f"The columns {DRAWN_BY!r} and {CHANCE!r} of the audit must be as audit_sample(…, by=…) wrote them."
+        )
+    return chance, str(named.pop())
 
 
 def read_answers(answers: Sequence[Any], column: str = ANSWER) -> NDArray[np.bool_]:

@@ -155,6 +155,15 @@ def release_accuracy(
         raise StudyError(
             "There is no audit to release. Check some links (audit_sample), then read them back with audited(…)."
         )
+    if linked.carriers > 1:
+        raise StudyError(
+            "Released accuracies are for links that are one to one. With links='many-to-one' use linkage_by_identifiers, or declare public accuracies: dpl.ELE(…, carriers=…, source='public')."
+        )
+    if linked.audit.by is not None:
+        raise StudyError(
+            f"These links were drawn by the levels of {shown(linked.audit.by)}: a person who changes it would change which links are checked, and no noise on the counts covers that. Release what a "
+            "sample without by=… found."
+        )
     if unit.rows > 1:
         raise StudyError(
             "Accuracies are released for persons who have one row. With several, declare public accuracies, or those of a check of identifiers (linked.linkage_by_identifiers)."
@@ -256,6 +265,7 @@ def _release(
             source="released",
             paid=price,
             displaced_links=unit.displaced_links or 0,
+            fields=linked.compared or None,
         ),
         correct={names[k]: float(drawn.correct[k]) for k in groups},
         scale=drawn.scale,

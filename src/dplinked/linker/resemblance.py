@@ -119,29 +119,36 @@ def is_comparable(column: pa.ChunkedArray) -> bool:
     """Whether a column holds numbers, dates, or few levels."""
     import pyarrow as pa
 
-    return _is_number(column.type) or (
+    return is_number(column.type) or (
         not pa.types.is_nested(column.type) and 1 < len(column.unique()) <= MOST_LEVELS < len(column)
     )
 
 
-def _is_number(kind: pa.DataType) -> bool:
+def is_number(kind: pa.DataType) -> bool:
+    """Whether a column's type is one of numbers or dates."""
     import pyarrow as pa
 
     tests = pa.types.is_integer, pa.types.is_floating, pa.types.is_decimal, pa.types.is_date, pa.types.is_timestamp
     return any(test(kind) for test in tests)
 
 
-def _read_values(column: pa.ChunkedArray) -> tuple[Floats, bool]:
-    """Ranks of numbers and dates within (0, 1), or codes of other values; NaN for missing cells. And whether they are ranks."""
+def number_values(column: pa.ChunkedArray) -> Floats:
+    """Numbers, or dates in milliseconds, as floats; NaN for missing cells."""
     import pyarrow as pa
-    from scipy.stats import rankdata
 
-    if not _is_number(column.type):
-        names, codes = encode_names(np.array([*column.to_pylist(), None], dtype=object)[:-1])
-        return np.array([np.nan if name is None else k for k, name in enumerate(names)])[codes], False
     if pa.types.is_date(column.type) or pa.types.is_timestamp(column.type):
         column = column.cast(pa.timestamp("ms"), safe=False).cast(pa.int64())
-    values = np.asarray(column.cast(pa.float64(), safe=False).to_numpy(zero_copy_only=False), np.float64)
+    return np.asarray(column.cast(pa.float64(), safe=False).to_numpy(zero_copy_only=False), np.float64)
+
+
+def _read_values(column: pa.ChunkedArray) -> tuple[Floats, bool]:
+    """Ranks of numbers and dates within (0, 1), or codes of other values; NaN for missing cells. And whether they are ranks."""
+    from scipy.stats import rankdata
+
+    if not is_number(column.type):
+        names, codes = encode_names(np.array([*column.to_pylist(), None], dtype=object)[:-1])
+        return np.array([np.nan if name is None else k for k, name in enumerate(names)])[codes], False
+    values = number_values(column)
     ranks, known = np.full(values.size, np.nan), np.isfinite(values)
     ranks[known] = (rankdata(values[known]) - 0.5) / max(int(known.sum()), 1)
     return ranks, True

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from dplinked.errors import StudyError
 from dplinked.linker.assignment import Candidates, assign_sparse
-from dplinked.linker.evidence import compare_records, estimate_evidence, pattern_levels
+from dplinked.linker.evidence import Evidence, compare_records, estimate_evidence, pattern_levels
 from dplinked.linker.fields import Comparer
 from dplinked.linker.leftovers import BYTES_PER_PAIR, Leftovers, compare_leftovers
 from dplinked.linker.passes import BlockingPass
@@ -58,6 +58,10 @@ class Links:
         What was compared, pass by pass, and what that found.
     below
         Which rows were linked within their block, but below the threshold (n). They stay in its group unless it has few rows: the records that they compete with are of the same block.
+    model
+        What tells matches from others: the evidence of patterns, or Splink's trained settings. None for links made elsewhere.
+    carriers
+        How many rows may be linked to one right record.
     """
 
     right: Integers
@@ -68,6 +72,13 @@ class Links:
     band: Integers | None = None
     passes: tuple[BlockingPass, ...] = ()
     below: NDArray[np.bool_] | None = None
+    model: Evidence | dict[str, Any] | None = None
+    carriers: int = 1
+
+    @property
+    def room(self) -> Integers | None:
+        """How many rows each right record may be linked to; None if that is one."""
+        return None if self.carriers == 1 else np.full(self.candidates.right_count, self.carriers)
 
 
 def link_by_rules(
@@ -80,6 +91,8 @@ def link_by_rules(
     memory: float,
     seed: int,
     block_comparers: Sequence[Comparer] = (),
+    evidence: Evidence | None = None,
+    carriers: int = 1,
 ) -> Links:
     """Link records within blocks, then what is left over by the best evidence there is, then at random.
 
@@ -97,9 +110,13 @@ def link_by_rules(
         How many bytes the pairs of one block may take.
     block_comparers
         The columns that blocks are made of, unless they are fields. Across blocks, they tell how far two records agree there.
+    evidence
+        What tells matches from others, if that is known from files linked before. By default it is estimated.
+    carriers
+        How many left records may be linked to one right record; more than 1 with ``"optimal"`` only.
     """
     rng = np.random.default_rng(seed)
-    state = _Linking(comparers, left_blocks.size, right_blocks.size, threshold, memory)
+    state = _Linking(comparers, left_blocks.size, right_blocks.size, threshold, memory, evidence, carriers)
     greedy = assignment == "greedy"
     blocks = list(_pair_blocks(left_blocks, right_blocks, missing_too=greedy))
     for _, left, right in blocks:
@@ -166,23 +183,32 @@ def settle_groups(block: NDArray[np.object_], right: Integers, below: NDArray[np
 class _Linking:
     """Links in the making: the partner of each left row so far, the right records that are still free, and the pairs compared."""
 
-    def __init__(self, comparers: Sequence[Comparer], left: int, right: int, threshold: float, memory: float) -> None:
+    def __init__(
+        self,
+        comparers: Sequence[Comparer],
+        left: int,
+        right: int,
+        threshold: float,
+        memory: float,
+        evidence: Evidence | None,
+        carriers: int,
+    ) -> None:
         self.comparers, self.threshold, self.memory = comparers, threshold, memory
         self.right = np.full(left, -1)
         self.score = np.full(left, np.nan)
         self.block = np.full(left, None, dtype=object)
         self.below = np.zeros(left, dtype=bool)
-        self.free_right = np.ones(right, dtype=bool)
+        self.carriers, self.room = carriers, np.full(right, carriers)  # how many links each right record may still get
         self.levels = pattern_levels(comparers)
         self.patterns = np.zeros(math.prod(self.levels), dtype=np.int64)
-        self.ratio: Floats | None = None  # evidence of each pattern, once it is estimated
+        self.evidence = evidence  # of each pattern, once it is estimated
         # Candidates so far: both positions, score, pattern, and what the place where they were compared adds to the evidence.
         self.seen: list[tuple[Integers, Integers, Floats, Integers, Floats]] = []
         self.passes: list[BlockingPass] = []
 
     def check_room(self, left: int, right: int) -> None:
         """Refuse a block whose pairs do not fit into the allowed memory."""
-        if left * right * BYTES_PER_PAIR > self.memory:
+        if left * right * self.carriers * BYTES_PER_PAIR > self.memory:
             raise StudyError(
                 f"A block has more pairs than fit into {self.memory / 1e9:.1f} GB. Block on a finer "
                 "key (a postcode, or several columns), link with method='splink', or allow more: memory=…."
@@ -197,9 +223,15 @@ class _Linking:
         near = np.nonzero(score >= 0.5 * self.threshold)  # pairs with lower scores cannot compete with a link
         at = score[near].astype(np.float64)
         # A pair in a block of m rows competes with m others, not with the whole file, so its prior is larger by that factor.
-        factor = np.full(at.size, min(self.right.size, self.free_right.size) / min(score.shape))
+        # If a record may be linked to several rows, a row competes with nobody, and the records with each other.
+        among = (
+            min(self.right.size, self.room.size) / min(score.shape)
+            if self.carriers == 1
+            else self.room.size / right.size
+        )
+        factor = np.full(at.size, among)
         self.seen.append((left[near[0]], right[near[1]], at, pattern[near].astype(np.int64), factor))
-        rows, columns = _greedy(near, at, self.threshold) if greedy else _best(score, near, at)
+        rows, columns = _greedy(near, at, self.threshold) if greedy else _best(score, near, at, self.carriers)
         kept = score[rows, columns] >= self.threshold
         rows, columns = rows[kept], columns[kept]
         self._add_links(name, left[rows], right[columns], score[rows, columns])
@@ -224,20 +256,22 @@ class _Linking:
         are left over, the more of their pairs can be compared, and the less evidence suffices.
         """
         rest = Leftovers(
-            rng.permutation(np.flatnonzero(self.right < 0)), rng.permutation(np.flatnonzero(self.free_right)), *codes
+            rng.permutation(np.flatnonzero(self.right < 0)), rng.permutation(np.flatnonzero(self.room > 0)), *codes
         )
         if not (rest.left.size and rest.right.size):
             return False
-        if self.ratio is None:
+        if self.evidence is None:
             self._sample_patterns(rest)
-            self.ratio = self._estimate_ratio()
+            self.evidence = self._estimate_evidence()
+        ratio = self.evidence.ratio
         over = int(((self.right >= 0) & ~self.below & ~np.isin(self.block, LATE)).sum())
         found = compare_leftovers(
-            rest, self.comparers, block_comparers, self.ratio, threshold=self.threshold, linked=over, memory=self.memory, rng=rng
+            rest, self.comparers, block_comparers, ratio, threshold=self.threshold, linked=over, memory=self.memory, rng=rng
         )  # fmt: skip
-        pairs, evidence = found.pairs, self.ratio[found.pairs.pattern] * found.factor
+        pairs, evidence = found.pairs, ratio[found.pairs.pattern] * found.factor
         self.seen.append((pairs.left, pairs.right, pairs.score, pairs.pattern, found.factor))
-        taken = assign_sparse(pairs.left, pairs.right, np.log(evidence) - np.log(evidence).min(initial=0.0) + 1e-9)
+        gain = np.log(evidence) - np.log(evidence).min(initial=0.0) + 1e-9
+        taken = assign_sparse(pairs.left, pairs.right, gain, None if self.carriers == 1 else self.room)
         self._add_links(FURTHER, pairs.left[taken], pairs.right[taken], pairs.score[taken])
         weak = pairs.left[taken & found.within]
         self.below[weak], self.block[weak] = True, blocks[weak]
@@ -257,12 +291,12 @@ class _Linking:
 
     def link_at_random(self, rng: np.random.Generator) -> None:
         """Link the remaining records at random. Those for whom nobody remains keep their place without a partner."""
-        left, right = np.flatnonzero(self.right < 0), np.flatnonzero(self.free_right)
+        left, right = np.flatnonzero(self.right < 0), np.repeat(np.arange(self.room.size), self.room)
         few = min(left.size, right.size)
         self._add_links(LAST, rng.permutation(left)[:few], rng.permutation(right)[:few], np.full(few, np.nan))
         settle_groups(self.block, self.right, self.below)
 
-    def _estimate_ratio(self) -> Floats:
+    def _estimate_evidence(self) -> Evidence:
         """Likelihood ratio of each pattern; the estimation starts from the pairs over the threshold."""
         over = [seen[3][seen[2] >= self.threshold] for seen in self.seen]
         linked = np.bincount(np.concatenate(over or [np.zeros(0, np.int64)]), minlength=self.patterns.size)
@@ -270,11 +304,11 @@ class _Linking:
 
     def _add_links(self, name: str, left: Integers, right: Integers, score: NDArray[np.floating]) -> None:
         self.right[left], self.score[left], self.block[left] = right, score, name
-        self.free_right[right] = False
+        np.subtract.at(self.room, right, 1)
 
     def links(self) -> Links:
         """The finished links, with the evidence of all pairs that might have been some."""
-        ratio = self._estimate_ratio() if self.ratio is None else self.ratio
+        model = self._estimate_evidence() if self.evidence is None else self.evidence
         none: list[Any] = [
             np.zeros(0, np.int64),
             np.zeros(0, np.int64),
@@ -283,9 +317,16 @@ class _Linking:
             np.zeros(0),
         ]
         left, right, score, pattern, factor = map(np.concatenate, zip(none, *self.seen, strict=True))
-        candidates = Candidates(left, right, score, ratio[pattern] * factor, self.right.size, self.free_right.size)
+        candidates = Candidates(left, right, score, model.ratio[pattern] * factor, self.right.size, self.room.size)
         return Links(
-            self.right, self.score, self.block, _distinct_pairs(candidates), passes=tuple(self.passes), below=self.below
+            self.right,
+            self.score,
+            self.block,
+            _distinct_pairs(candidates),
+            passes=tuple(self.passes),
+            below=self.below,
+            model=model,
+            carriers=self.carriers,
         )
 
 
@@ -300,14 +341,18 @@ def _distinct_pairs(candidates: Candidates) -> Candidates:
     )  # fmt: skip
 
 
-def _best(score: NDArray[np.float32], near: tuple[Integers, ...], at: Floats) -> tuple[Integers, Integers]:
-    """The assignment with the largest total score. In very large blocks only the pairs near the threshold are considered."""
+def _best(
+    score: NDArray[np.float32], near: tuple[Integers, ...], at: Floats, carriers: int
+) -> tuple[Integers, Integers]:
+    """The assignment with the largest total score, of up to `carriers` rows to a column. In very large blocks only the pairs near the threshold are considered."""
     from scipy.optimize import linear_sum_assignment
 
-    if score.size <= _DENSE_PAIRS:
-        rows, columns = linear_sum_assignment(score, maximize=True)
-        return np.asarray(rows), np.asarray(columns)
-    chosen = assign_sparse(near[0], near[1], at)
+    if score.size * carriers <= _DENSE_PAIRS:
+        rows, columns = linear_sum_assignment(
+            np.repeat(score, carriers, axis=1) if carriers > 1 else score, maximize=True
+        )
+        return np.asarray(rows), np.asarray(columns) // carriers
+    chosen = assign_sparse(near[0], near[1], at, None if carriers == 1 else np.full(score.shape[1], carriers))
     return near[0][chosen], near[1][chosen]
 
 

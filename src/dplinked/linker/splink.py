@@ -3,26 +3,31 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import itertools
 import json
 import logging
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dplinked.errors import DplinkedError, StudyError, raise_alone, shown
 from dplinked.linker.assignment import Candidates, assign_sparse
+from dplinked.linker.explain import PRIOR, Explanation
 from dplinked.linker.fields import Comparer, Field
 from dplinked.linker.passes import BlockingPass, Key, Plan, choose_passes, make_keys, pair_budget, plan_pass
 from dplinked.linker.rules import FURTHER, LAST, Links, settle_groups
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+Integers = NDArray[np.int64]
+T = TypeVar("T")
 
 ENGINES = ("duckdb", "spark")
 _POSITION = "dplinked_position"
@@ -46,7 +51,14 @@ class Scored:
 
 
 def link_by_splink(
-    comparers: Sequence[Comparer], *, engine: Any, threshold: float, blocks: NDArray[np.object_], seed: int
+    comparers: Sequence[Comparer],
+    *,
+    engine: Any,
+    threshold: float,
+    blocks: NDArray[np.object_],
+    seed: int,
+    trained: dict[str, Any] | None = None,
+    carriers: int = 1,
 ) -> Links:
     """Link two files by Splink's match weights, one to one, with a model that follows from the fields.
 
@@ -60,22 +72,25 @@ def link_by_splink(
         Least match probability of a link that stays in its block.
     blocks
         Group of each left record, if its link is over the threshold (n).
+    trained
+        A model that was trained before; by default one is trained.
+    carriers
+        How many left records may be linked to one right record.
 
     Notes
     -----
     Links over the threshold are made first. The records that they leave over are compared in further passes, within coarser keys or each with each: they are
     fewer, so that more of their pairs can be compared.
     """
-    first = _guarded(lambda: _score_files(comparers, engine))
+    first = _guarded(lambda: _score_files(comparers, engine, trained))
     candidates, further = first.candidates, None
-    sure = assign_sparse(candidates.left, candidates.right, candidates.score - log_odds(threshold))
-    rest = (
-        np.setdiff1d(np.arange(candidates.left_count), candidates.left[sure]),
-        np.setdiff1d(np.arange(candidates.right_count), candidates.right[sure]),
-    )
+    room = np.full(candidates.right_count, carriers)
+    sure = assign_sparse(candidates.left, candidates.right, candidates.score - log_odds(threshold), room)
+    np.subtract.at(room, candidates.right[sure], 1)
+    rest = np.setdiff1d(np.arange(candidates.left_count), candidates.left[sure]), np.flatnonzero(room > 0)
     if min(rest[0].size, rest[1].size) > 0:
         further = _guarded(lambda: _score_rest(rest, comparers, first.model, engine))
-    return link_scored(first, further, threshold, blocks, seed)
+    return link_scored(first, further, threshold, blocks, seed, carriers)
 
 
 def score_by_settings(left: pa.Table, right: pa.Table, settings: Any, engine: Any) -> Scored:
@@ -89,7 +104,21 @@ def score_by_settings(left: pa.Table, right: pa.Table, settings: Any, engine: An
     return _guarded(lambda: _score(left, right, [], model, engine, train=train))
 
 
-def _guarded(score: Callable[[], Scored]) -> Scored:
+def own_columns(table: pa.Table, fields: Sequence[Field], block: Sequence[str], where: str) -> pa.Table:
+    """Fields and block columns of one file as they are, under the names they have in the left file. Splink gets no others: what links were made by is on record."""
+    import pyarrow as pa
+
+    columns = {name: table.column(name) for name in block}
+    columns |= {field.name: table.column(field.name if where == "left" else str(field.right)) for field in fields}
+    return pa.table(
+        {
+            name: column.cast(column.type.value_type) if pa.types.is_dictionary(column.type) else column
+            for name, column in columns.items()
+        }
+    )
+
+
+def _guarded(score: Callable[[], T]) -> T:
     """Score pairs, silently; Splink's faults come without their messages, which quote cells."""
     fault = "Splink could not link the files"
     with _quiet():
@@ -108,13 +137,19 @@ def _guarded(score: Callable[[], Scored]) -> Scored:
             )
 
 
-def _score_files(comparers: Sequence[Comparer], engine: Any) -> Scored:
-    """Train a model and score the pairs of its passes."""
+def _score_files(comparers: Sequence[Comparer], engine: Any, trained: dict[str, Any] | None) -> Scored:
+    """Train a model, unless there is one, and score the pairs of its passes."""
     n, m = comparers[0].left.size, comparers[0].right.size
     plans, dear = choose_passes(make_keys(comparers), pair_budget(n, m, _LEAST_BUDGET))
     comparers = _safely_named(comparers)
-    model, large = default_settings([one.field for one in comparers], min(n, m) / (n * m)), min(n, m) > _LARGE
-    scored = _score(*_tables(comparers), plans, model, engine, train=lambda linker: _train(linker, comparers, large))
+    prior, large = min(n, m) / (n * m), min(n, m) > _LARGE
+    if trained is not None:  # it was trained on files of other sizes
+        model: Any = {**trained, "probability_two_random_records_match": prior}
+        scored = _score(*_tables(comparers), plans, model, engine)
+    else:
+        model = default_settings([one.field for one in comparers], prior)
+        train = functools.partial(_train, comparers=comparers, large=large)
+        scored = _score(*_tables(comparers), plans, model, engine, train=train)
     return replace(scored, passes=(*scored.passes, *dear))
 
 
@@ -149,28 +184,10 @@ def _score(
     """Score the pairs of some passes, or of those that the model's own settings name."""
     import pyarrow as pa
     import pyarrow.compute as pc
-    from splink import Linker, block_on
 
-    for k, plan in enumerate(plans):
-        left, right = (
-            table.append_column(f"{_PASS}{k}", pa.array(codes, mask=codes < 0))
-            for table, codes in ((left, plan.left), (right, plan.right))
-        )
-    if plans and isinstance(model, dict):  # a trained model, which gets other passes
-        rules = [f"l.{_PASS}{k} = r.{_PASS}{k}" for k in range(len(plans))]
-        model = {**model, "blocking_rules_to_generate_predictions": rules}
-    elif plans:
-        model.blocking_rules_to_generate_predictions = [block_on(f"{_PASS}{k}") for k in range(len(plans))]
-    api, tables = _open_engine(engine, left, right)
-    names = [f"{name}_{next(_RUNS)}" for name in _FILES]  # a session keeps its tables, and takes no name twice
-    frames = [api.register(table, dataset_display_name=name) for table, name in zip(tables, names, strict=True)]
-    linker = Linker(frames, model)
-    if train is not None:
-        train(linker)
-    trained = linker.misc.save_model_to_json()
-    pairs = linker.inference.predict(threshold_match_weight=lowest).as_pyarrow_table()
+    pairs, trained, swapping = _predict(left, right, plans, model, engine, train, lowest)
     positions = [pairs.column(f"{_POSITION}_{side}").to_numpy().astype(np.int64) for side in "lr"]
-    swapped = pc.equal(pairs.column("source_dataset_l"), names[1]).to_numpy().astype(bool)
+    swapped = pc.equal(pairs.column("source_dataset_l"), swapping).to_numpy().astype(bool)
     weight = np.clip(pairs.column("match_weight").to_numpy().astype(np.float64), -60.0, 60.0)
     prior = trained["probability_two_random_records_match"]
     found_by = pairs.column("match_key").cast(pa.int64()).to_numpy()
@@ -192,6 +209,83 @@ def _score(
         tuple(BlockingPass(name, pairs, count) for (name, pairs), count in zip(named, counts, strict=True)),
         trained,
     )
+
+
+def _predict(
+    left: pa.Table, right: pa.Table, plans: Sequence[Plan], model: Any, engine: Any, train: Callable[[Any], None] | None, lowest: float | None
+) -> tuple[pa.Table, dict[str, Any], str]:  # fmt: skip
+    """Splink's table of the pairs of some passes, its trained model, and the name by which it knows the right file."""
+    import pyarrow as pa
+    from splink import Linker, block_on
+
+    for k, plan in enumerate(plans):
+        left, right = (
+            table.append_column(f"{_PASS}{k}", pa.array(codes, mask=codes < 0))
+            for table, codes in ((left, plan.left), (right, plan.right))
+        )
+    if plans and isinstance(model, dict):  # a trained model, which gets other passes
+        rules = [f"l.{_PASS}{k} = r.{_PASS}{k}" for k in range(len(plans))]
+        model = {**model, "blocking_rules_to_generate_predictions": rules}
+    elif plans:
+        model.blocking_rules_to_generate_predictions = [block_on(f"{_PASS}{k}") for k in range(len(plans))]
+    api, tables = _open_engine(engine, left, right)
+    names = [f"{name}_{next(_RUNS)}" for name in _FILES]  # a session keeps its tables, and takes no name twice
+    frames = [api.register(table, dataset_display_name=name) for table, name in zip(tables, names, strict=True)]
+    linker = Linker(frames, model)
+    if train is not None:
+        train(linker)
+    trained = linker.misc.save_model_to_json()
+    pairs = linker.inference.predict(threshold_match_weight=lowest).as_pyarrow_table()
+    return pairs, trained, names[1]
+
+
+def explain_by_splink(
+    left: pa.Table, right: pa.Table, pairs: tuple[Integers, Integers], model: dict[str, Any], names: Mapping[str, str], engine: Any
+) -> Explanation:  # fmt: skip
+    """Explain pairs of records, given by position, by Splink's match weights: what its model starts from, and what each comparison adds.
+
+    Parameters
+    ----------
+    left, right
+        All records of both files as the model takes them, since it looks at how frequent a value is.
+    names
+        Fields by the names that the model has for them.
+    """
+    codes = [np.full(table.num_rows, -1) for table in (left, right)]
+    for place, of_file in zip(pairs, codes, strict=True):
+        of_file[place] = np.arange(place.size)
+    shown = {**model, "retain_matching_columns": True, "retain_intermediate_calculation_columns": True}
+    plan = Plan("pairs", codes[0], codes[1], pairs[0].size)
+    found = _guarded(lambda: _predict(left, right, [plan], shown, engine, None, None))[0]
+    order = np.argsort(_numbers(found, f"{_PASS}0_l"))
+    parts = [(comparison["output_column_name"], _labels(comparison)) for comparison in model["comparisons"]]
+    prior = log_odds(model["probability_two_random_records_match"])
+    weights, words = [np.full(pairs[0].size, prior)], [[""] * pairs[0].size]
+    for name, labels in parts:
+        added = [column for column in (f"mw_{name}", f"mw_tf_adj_{name}") if column in found.column_names]
+        weights.append(np.sum([_numbers(found, column) for column in added], axis=0)[order])
+        levels = _numbers(found, f"gamma_{name}")[order].astype(np.int64)
+        words.append([labels[level].replace(name, names.get(name, name)) for level in levels.tolist()])
+    told = [list(row) for row in zip(*words, strict=True)]
+    return Explanation((PRIOR, *(names.get(name, name) for name, _ in parts)), np.column_stack(weights), told)
+
+
+def _labels(comparison: Mapping[str, Any]) -> dict[int, str]:
+    """What Splink calls the levels of a comparison, by their numbers: -1 for a missing value, the others from the best down to 0."""
+    levels = comparison["comparison_levels"]
+    labels = [str(level.get("label_for_charts", "")) for level in levels if not level.get("is_null_level")]
+    return {-1: "missing", **dict(zip(range(len(labels) - 1, -1, -1), labels, strict=True))}
+
+
+def _numbers(table: pa.Table, name: str) -> NDArray[np.float64]:
+    """A column as numbers."""
+    return np.asarray(table.column(name).to_numpy(), np.float64)
+
+
+def named_tables(comparers: Sequence[Comparer]) -> tuple[pa.Table, pa.Table, dict[str, str]]:
+    """Both files as the default model takes them, and the fields by the names that it has for them."""
+    safe = _safely_named(comparers)
+    return *_tables(safe), {one.field.name: other.field.name for one, other in zip(safe, comparers, strict=True)}
 
 
 def _tables(comparers: Sequence[Comparer]) -> tuple[pa.Table, pa.Table]:
@@ -371,9 +465,9 @@ def log_odds(probability: float) -> float:
 
 
 def link_scored(
-    first: Scored, further: Scored | None, threshold: float, blocks: NDArray[np.object_], seed: int
+    first: Scored, further: Scored | None, threshold: float, blocks: NDArray[np.object_], seed: int, carriers: int = 1
 ) -> Links:
-    """Link candidates one to one: first pairs over the probability threshold, then the best of the rest, then at random."""
+    """Link candidates one to one, or up to `carriers` rows to one record: first pairs over the probability threshold, then the best of the rest, then at random."""
     candidates, found_by = first.candidates, first.found_by
     late = np.zeros(candidates.left.size, dtype=bool)  # found by a further pass
     passes = first.passes
@@ -382,32 +476,34 @@ def link_scored(
         passes = (*first.passes, *further.passes)
     n, m, rng = candidates.left_count, candidates.right_count, np.random.default_rng(seed)
     right, score = np.full(n, -1), np.full(n, np.nan)
-    free_right = np.ones(m, dtype=bool)
+    room = np.full(m, carriers)
     block, used = blocks.astype(object), np.zeros(len(passes), dtype=np.int64)
 
     def add_links(gain: NDArray[np.float64]) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-        chosen = assign_sparse(candidates.left, candidates.right, gain)
+        chosen = assign_sparse(candidates.left, candidates.right, gain, None if carriers == 1 else room)
         left = candidates.left[chosen]
         right[left], score[left] = candidates.right[chosen], candidates.score[chosen]
-        free_right[candidates.right[chosen]] = False
+        np.subtract.at(room, candidates.right[chosen], 1)
         np.add.at(used, found_by[chosen], 1)
         return left, late[chosen]
 
     add_links(np.where(late, -1.0, candidates.score - log_odds(threshold)))
     block[right < 0] = LAST
-    open_pairs = (right[candidates.left] < 0) & free_right[candidates.right]
+    open_pairs = (right[candidates.left] < 0) & (room[candidates.right] > 0)
     rows, by_further = add_links(np.where(open_pairs, candidates.score - candidates.score.min(initial=0.0) + 1.0, -1.0))
     block[rows] = np.where(by_further, FURTHER, blocks[rows])
     below = np.zeros(n, dtype=bool)
     below[rows] = ~by_further
-    left_over, right_over = np.flatnonzero(right < 0), np.flatnonzero(free_right)
+    left_over, right_over = np.flatnonzero(right < 0), np.repeat(np.arange(m), room)
     few = min(left_over.size, right_over.size)
     right[rng.permutation(left_over)[:few]] = rng.permutation(right_over)[:few]
     settle_groups(block, right, below)
     counted = [
         one if one.found is None else replace(one, linked=int(links)) for one, links in zip(passes, used, strict=True)
     ]
-    return Links(right, score, block, candidates, passes=tuple(counted), below=below)
+    return Links(
+        right, score, block, candidates, passes=tuple(counted), below=below, model=first.model, carriers=carriers
+    )
 
 
 def _with_further(first: Scored, further: Scored) -> tuple[Candidates, NDArray[np.int64], NDArray[np.bool_]]:

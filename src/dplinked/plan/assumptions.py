@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping
 
 from dplinked.linkage import ELE, Matching
+from dplinked.linkage.compared import say_compared
 from dplinked.plan.curve import line_deviation
 from dplinked.plan.errors import ExpectedErrors
 from dplinked.plan.rows import Guess
@@ -105,4 +106,4 @@ def describe_limits(study: Study, errors: Mapping[tuple[float, int], ExpectedErr
             "The accuracy is taken as known exactly, which it hardly is: declare how many links were checked (checked=…) or its standard error (accuracy_error=…). An "
             f"accuracy that is off by .02 moves slopes by about {format_percent(0.02 / study.linkage.mean_accuracy)}, however many rows there are."
         )
-    return tuple(said)
+    return (*said, *say_compared(study.compared_variables()))

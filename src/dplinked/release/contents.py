@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar
 
 from dplinked.estimate.variance import ReleasedVariance
@@ -29,7 +29,8 @@ class Privacy:
 @dataclass(frozen=True)
 class Declared(ReadableByKey):
     """The model as it was declared: its formula, the bounds and levels of its columns, what null cells count as where they are filled, and which errors responses may have;
-    the family of the regression, the column that counts are taken by, what is done with missing cells, the column of weights, and the condition for rows to count.
+    the family of the regression, the column that counts are taken by, what is done with missing cells, the column of weights, and the condition for rows to count; and the variables that are, or by
+    their names may be made of, columns by which records were linked, each with that column.
     """
 
     formula: str
@@ -42,6 +43,7 @@ class Declared(ReadableByKey):
     missing: str = ""  # releases of versions that had no choice
     weights: str | None = None
     where: str | None = None
+    compared: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, eq=False)

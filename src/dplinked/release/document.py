@@ -20,6 +20,7 @@ from dplinked.release.notes import (
     say_descent,
     say_hidden,
     say_line,
+    say_linking_fields,
     say_missing,
     say_route,
     say_unbounded,
@@ -212,7 +213,15 @@ def _coefficient_notes(result: Result, rows: Sequence[CoefficientRow]) -> list[s
     if hidden := hidden_names(result):
         notes.append(say_hidden(hidden))
     said = _coverage(result) if result.has_intervals else NOISE_ALONE
-    return [*notes, *say_counted(result), *say_accuracy(result), said, *say_line(result), *say_missing(result)]
+    return [
+        *notes,
+        *say_counted(result),
+        *say_accuracy(result),
+        *say_linking_fields(result),
+        said,
+        *say_line(result),
+        *say_missing(result),
+    ]
 
 
 def _coverage(result: Result) -> str:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from dplinked.estimate.paper import CLEAR, clearance, is_settling, left_to_go
+from dplinked.linkage.compared import say_compared
 from dplinked.privacy.quantities.right_residuals import RIGHT_RESIDUALS
 from dplinked.release.family import FAMILIES
 from dplinked.release.result import Result
@@ -167,6 +168,11 @@ def say_missing(result: Result) -> list[str]:
         return [FILLED_AS_ASKED]
     two = any(part.name == RIGHT_RESIDUALS for part in result.released.parts)
     return [LEFT_OUT if two else FILLED]
+
+
+def say_linking_fields(result: Result) -> list[str]:
+    """That variables are columns by which records were linked, if any are."""
+    return say_compared(result.declared.compared)
 
 
 def say_route(result: Result) -> list[str]:

@@ -131,7 +131,7 @@ def _declared_facts(result: Result) -> list[str]:
 
 def _looked_at(linkage: DeclaredLinkage) -> list[str]:
     """What an accuracy found by checking identifiers rests on."""
-    if not linkage.fields:
+    if not linkage.fields or linkage.source != "identifiers":
         return []
     return [
         f"Linking and checking the links looked at {list_names(linkage.fields)} alone. No column of the formula is one of these or was made of one, and none "

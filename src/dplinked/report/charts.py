@@ -160,6 +160,25 @@ def interval_chart(
         return to_svg(figure, title)
 
 
+def waterfall(names: Sequence[str], steps: Floats, *, title: str) -> str:
+    """One bar per name, from the sum of those above it to the sum with it, and the whole sum at the end."""
+    ends = np.cumsum(steps)
+    starts, total = ends - steps, float(ends[-1]) if ends.size else 0.0
+    labels, step = [*names, "score"], HEIGHT["bar"]
+    with drawing():
+        figure = new_figure(HEIGHT["head"] + step * len(labels) + HEIGHT["foot"])
+        axes = new_axes(figure, left=label_room(labels), top=HEIGHT["head"], height=step * len(labels))
+        colours = [PALETTE[0] if value >= 0.0 else PALETTE[1] for value in steps]
+        axes.barh(np.arange(len(names)), steps, left=starts, height=0.72, color=colours)
+        axes.barh([len(names)], [total], height=0.72, color=INK)
+        axes.axvline(0.0, color=INK, alpha=0.6, linewidth=0.9)
+        name_rows(axes, labels)
+        as_written(axes.set_title(title, loc="left"))
+        axes.set_xlabel("what each adds to the score", parse_math=False)
+        draw_grid(axes, "x")
+        return to_svg(figure, title)
+
+
 def links_per_block(names: Sequence[str], rows: Sequence[int], *, title: str = "Rows per group") -> str:
     """One bar per group, its number at the end."""
     counts = np.asarray(rows, dtype=np.int64)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import math
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from os import PathLike
 from pathlib import Path
@@ -15,6 +15,7 @@ from dplinked.data.arrow import LEFT
 from dplinked.data.sources import Query, SparkTable
 from dplinked.errors import StudyError, plain_faults, plain_number, raise_alone, shown
 from dplinked.linkage import ELE, UNSTATED, Exact, Linkage, LinkageExposure, Matching, PrivacyUnit
+from dplinked.linkage.compared import find_compared
 from dplinked.linkage.ele import LINK_BLOCK, RESULTS_OF_LINKING
 from dplinked.records import PlainlyShown
 from dplinked.study.budget import check_budget, check_delta, check_size
@@ -314,6 +315,11 @@ class Study(PlainlyShown):
                 "The regressors come from the right file, whose records may change their rows (displaced_links, moves_block) or be on several "
                 "(carriers): one person would change the regressors of several rows. Take the regressors from the left file."
             )
+
+    def compared_variables(self, marked: Iterable[str] = ()) -> dict[str, str]:
+        """Variables that are linking fields or, by their names, may be made of one, each with that field; `marked` are columns of the rows that say so themselves."""
+        fields = getattr(self.linkage, "fields", None) or ()
+        return find_compared(self.prepare()[0].variables, [*fields, *sorted(marked)])
 
     @classmethod
     @plain_faults

@@ -10,12 +10,12 @@ import importlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from types import MappingProxyType
 from typing import Any, Protocol, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
+from dplinked.data.arrow import Origins
 from dplinked.data.sources import Progress as Progress
 from dplinked.data.sources import Query, SparkTable, is_duckdb, is_path, is_spark, is_stream
 from dplinked.errors import StudyError
@@ -37,12 +37,12 @@ class Source(ABC):
     count
         Number of rows.
     origins
-        Which of the linked files each column comes from, as far as the rows say it.
+        Which of the linked files each column comes from, and by which records were linked, as far as the rows say it.
     """
 
     columns: tuple[str, ...]
     count: int
-    origins: Mapping[str, str] = MappingProxyType({})
+    origins: Origins = Origins()
 
     @abstractmethod
     def require(self, names: Sequence[str], *, numeric: Sequence[str] = ()) -> None:

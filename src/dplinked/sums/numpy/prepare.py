@@ -10,6 +10,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from dplinked.data.arrow import Origins
 from dplinked.data.encoding import Keys, block_places, encode_part, place_levels
 from dplinked.data.sources import Progress
 from dplinked.data.table import Rows
@@ -32,7 +33,7 @@ class Parts(Protocol):
 
     columns: tuple[str, ...]
     count: int
-    origins: Mapping[str, str]
+    origins: Origins
 
     @property
     def parts(self) -> int:

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from dplinked.data.arrow import Origins
 from dplinked.data.files import Files, find_files
 from dplinked.data.sources import Progress, Query
 from dplinked.sums.sql.duckdb_engine import RELATION, DuckDBEngine, connect
@@ -100,7 +101,7 @@ def _open_files(files: Files, columns: Sequence[str] | None, threads: int | None
         read_through(engine.run, source, files.paths)
     engine.checks_cells = files.kind != "csv"
     rows = DuckDBRows(engine, source, names, parsed, files)
-    rows.origins = parquet_origins(files.paths) if files.kind == "parquet" else {}
+    rows.origins = parquet_origins(files.paths) if files.kind == "parquet" else Origins()
     return rows
 
 

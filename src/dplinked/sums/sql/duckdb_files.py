@@ -10,7 +10,7 @@ from typing import Any
 
 import duckdb
 
-from dplinked.data.arrow import common_origins
+from dplinked.data.arrow import Origins, common_origins
 from dplinked.data.csv import FROM_TEXT
 from dplinked.errors import StudyError, raise_alone
 
@@ -133,7 +133,7 @@ def _parquet_source(files: Sequence[Path]) -> tuple[str, list[str] | None, froze
     return source, None, frozenset({*marked, *folders})
 
 
-def parquet_origins(files: Sequence[Path]) -> dict[str, str]:
+def parquet_origins(files: Sequence[Path]) -> Origins:
     """Which of the linked files each column comes from, as far as Parquet files say it."""
     import pyarrow.parquet
 

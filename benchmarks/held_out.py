@@ -1,0 +1,365 @@
+"""Links on files that nothing was tuned on, beside Splink and recordlinkage as their users call them.
+
+A section of benchmarks/linking.py. Seeds and mixes of errors were used for nothing else, and no constant was changed after the figures were seen. Each linkage runs in a process of its own, whose
+CPU seconds and peak memory are counted.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import logging
+import resource
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from rich.console import Console
+from rich.progress import track
+
+import dplinked as dpl
+from dplinked.linker.quality import DOUBT
+from dplinked.linker.rules import LATE
+from dplinked.not_private.simulate import people
+from dplinked.simulate import TwoFiles, review_links, two_files
+from sections import Report
+
+Integers = NDArray[np.int64]
+
+ROWS = 3_000
+FIVE = ["given_name", "surname", "date_of_birth", "postcode", "address"]
+AUDITS, CHECKED = 40, 300
+BEHIND = 0.01  # of the rows may be linked less well than by the better of the others, where all pairs fit
+
+
+@dataclass(frozen=True)
+class HeldOut:
+    """Generated files: seed, factors of the generator's rates by field ("missing" for all rates of missing values, "" for all), overlap and share of people with two records on the right."""
+
+    name: str
+    seed: int
+    factors: dict[str, float]
+    overlap: float = 1.0
+    duplicates: float = 0.0
+
+    def draw(self, rows: int) -> TwoFiles:
+        """The two files."""
+        rates = people.ERROR_RATES
+        people.ERROR_RATES = MappingProxyType(
+            {
+                field: {
+                    kind: min(
+                        0.9, rate * self.factors.get(field, 1.0) * (self.factors.get("missing", 1.0) if kind == "missing" else 1.0)
+                    )
+                    for kind, rate in kinds.items()
+                }
+                for field, kinds in rates.items()
+            }
+        )  # fmt: skip
+        try:
+            return two_files(
+                rows, self.seed, errors=self.factors.get("", 1.0), overlap=self.overlap, duplicates=self.duplicates
+            )
+        finally:
+            people.ERROR_RATES = rates
+
+
+DATA = (
+    HeldOut("names × 5", 311, {"given_name": 5.0, "surname": 5.0}),
+    HeldOut("dates × 5", 312, {"date_of_birth": 5.0}),
+    HeldOut("missing × 6", 313, {"missing": 6.0}),
+    HeldOut("all × 2.5", 314, {"": 2.5}),
+    HeldOut("all × 1.5, overlap .7", 315, {"": 1.5}, overlap=0.7),
+    HeldOut("names × 3, overlap .5", 316, {"given_name": 3.0, "surname": 3.0}, overlap=0.5),
+    HeldOut("addresses × 4, duplicates .2", 317, {"address": 4.0, "postcode": 4.0}, duplicates=0.2),
+)
+
+
+# --- routes ------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Linked:
+    """Links of a route, -1 for none, which of them are over its threshold, and what tells their quality, if anything does."""
+
+    right: Integers
+    over: NDArray[np.bool_]
+    linked: dpl.Linked | None = None
+
+
+def ours(**settings: Any) -> Callable[[TwoFiles], Linked]:
+    def run(files: TwoFiles) -> Linked:
+        linked = dpl.link(files.left, files.right, fields=FIVE, id="id", **settings)
+        return Linked(linked.links.right, ~np.isin(linked.links.block.astype(str), LATE), linked)
+
+    return run
+
+
+def splink_directly(files: TwoFiles) -> Linked:
+    """Splink with four blocking rules and five comparisons, two trainings, links from a probability of .5 on, the surest first."""
+    import splink.comparison_library as cl
+    from splink import DuckDBAPI, Linker, SettingsCreator, block_on
+
+    logging.getLogger("splink").setLevel(logging.CRITICAL)
+    settings = SettingsCreator(
+        link_type="link_only",
+        unique_id_column_name="id",
+        blocking_rules_to_generate_predictions=[
+            block_on("surname"),
+            block_on("given_name", "postcode"),
+            block_on("date_of_birth"),
+            block_on("address"),
+        ],
+        comparisons=[
+            cl.JaroWinklerAtThresholds("given_name", [0.9, 0.7]),
+            cl.JaroWinklerAtThresholds("surname", [0.9, 0.7]),
+            cl.LevenshteinAtThresholds("date_of_birth", [1, 2]),
+            cl.LevenshteinAtThresholds("postcode", [1]),
+            cl.JaroWinklerAtThresholds("address", [0.9, 0.7]),
+        ],
+    )
+    database = DuckDBAPI()
+    tables = [table.select(["id", *FIVE]) for table in (files.left, files.right)]
+    with contextlib.redirect_stdout(io.StringIO()):
+        linker = Linker(
+            [database.register(t, dataset_display_name=name) for t, name in zip(tables, "AB", strict=True)], settings
+        )
+        linker.training.estimate_probability_two_random_records_match(
+            [block_on("given_name", "surname", "date_of_birth")], recall=0.5
+        )
+        linker.training.estimate_u_using_random_sampling(max_pairs=1e6, seed=1)
+        for columns in (("given_name", "surname"), ("date_of_birth",)):
+            linker.training.estimate_parameters_using_expectation_maximisation(block_on(*columns))
+        found = linker.inference.predict(threshold_match_probability=0.5).as_pyarrow_table()
+    one, other = (np.array(found[name].to_pylist(), dtype=object) for name in ("id_l", "id_r"))
+    swapped = np.array([name.startswith("B") for name in one])
+    return _surest_first(
+        files, np.where(swapped, other, one), np.where(swapped, one, other), found["match_weight"].to_numpy()
+    )
+
+
+def recordlinkage_directly(files: TwoFiles) -> Linked:
+    """recordlinkage with four blocking keys, names and addresses alike from .85 on, its ECM classifier, links from a probability of .5 on, the surest first."""
+    import pandas as pd
+    import recordlinkage
+
+    frames = [table.select(["id", *FIVE]).to_pandas().set_index("id") for table in (files.left, files.right)]
+    index = recordlinkage.Index()
+    for key in ("surname", ["given_name", "postcode"], "date_of_birth", "address"):
+        index.block(key)
+    compare = recordlinkage.Compare()
+    for name in ("given_name", "surname", "address"):
+        compare.string(name, name, method="jarowinkler", threshold=0.85, label=name)
+    for name in ("date_of_birth", "postcode"):
+        compare.exact(name, name, label=name)
+    features = compare.compute(index.index(*frames), *frames)
+    found = recordlinkage.ECMClassifier()
+    found.fit(features)
+    probability: pd.Series = found.prob(features)
+    likely = probability[probability >= 0.5]
+    ids = [np.array(likely.index.get_level_values(level), dtype=object) for level in (0, 1)]
+    return _surest_first(files, ids[0], ids[1], likely.to_numpy())
+
+
+def _surest_first(files: TwoFiles, left: NDArray[Any], right: NDArray[Any], weight: NDArray[np.float64]) -> Linked:
+    """One-to-one links from pairs, the surest first."""
+    rows, records = ({name: k for k, name in enumerate(table["id"].to_pylist())} for table in (files.left, files.right))
+    links, taken = np.full(len(rows), -1), np.zeros(len(records), dtype=bool)
+    for k in np.argsort(-weight, kind="stable"):
+        i, j = rows[left[k]], records[right[k]]
+        if links[i] < 0 and not taken[j]:
+            links[i], taken[j] = j, True
+    return Linked(links, links >= 0)
+
+
+ROUTES: dict[str, Callable[[TwoFiles], Linked]] = {
+    "rules": ours(),
+    "rules within states": ours(block="state"),
+    "splink": ours(method="splink"),
+    "Splink, used directly": splink_directly,
+    "recordlinkage, used directly": recordlinkage_directly,
+}
+
+
+# --- measured ----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Measured:
+    """Shares of rows, precision and recall over the threshold; the estimate less the truth, its half width and doubt; how many audits held the truth; CPU seconds and megabytes."""
+
+    right: float
+    precision: float
+    recall: float
+    seconds: float
+    megabytes: float
+    off: float | None = None
+    holds: bool = False
+    doubtful: bool = False
+    audits: int = 0
+
+
+def measure_one(data: int, route: str, rows: int, audits: int) -> Measured:
+    """Draw files and link them; only linking and what tells its quality is timed."""
+    files = DATA[data].draw(rows)
+    start = time.process_time()
+    found = ROUTES[route](files)
+    told = None if found.linked is None else found.linked.estimates[0]
+    seconds = time.process_time() - start
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024.0
+    right = files.are_right(found.right)
+    both = int((files.truth >= 0).sum())
+    over = found.over & (found.right >= 0)
+    base = Measured(
+        float(right.mean()),
+        float(right[over].mean()) if over.any() else 1.0,
+        float((right & over).sum() / both),
+        seconds,
+        peak,
+    )
+    if told is None or found.linked is None:
+        return base
+    value, low, high = told.overall
+    held = 0
+    for seed in range(audits):
+        audit = found.linked.audited(review_links(found.linked.audit_sample(CHECKED, seed), files)).estimates[0]
+        held += audit.overall[1] <= right.mean() <= audit.overall[2]
+    return Measured(
+        **{**asdict(base), "off": value - float(right.mean()), "holds": low <= right.mean() <= high, "doubtful": told.doubtful, "audits": held}
+    )  # fmt: skip
+
+
+def run_worker(job: dict[str, Any]) -> None:
+    """One linkage, whose figures are printed as JSON."""
+    found = measure_one(**job)
+    print(
+        json.dumps({name: value.item() if hasattr(value, "item") else value for name, value in asdict(found).items()})
+    )
+
+
+def _in_a_process(data: int, route: str, rows: int, audits: int) -> Measured:
+    job = json.dumps({"data": data, "route": route, "rows": rows, "audits": audits})
+    done = subprocess.run(
+        [sys.executable, sys.argv[0], "heldout", "--held", job], capture_output=True, text=True, check=False
+    )
+    if done.returncode:
+        raise RuntimeError(done.stderr[-2_000:])
+    return Measured(**json.loads(done.stdout.strip().splitlines()[-1]))
+
+
+def measure_held_out(quick: bool, console: Console, has_recordlinkage: bool) -> Report:
+    """All routes on all files."""
+    report, rows, audits = Report(), 600 if quick else ROWS, 4 if quick else AUDITS
+    routes = [route for route in ROUTES if has_recordlinkage or not route.startswith("recordlinkage")]
+    routes = routes[:2] if quick else routes
+    cases = [(k, route) for k in range(1 if quick else len(DATA)) for route in routes]
+    table, found = [], dict[tuple[int, str], Measured]()
+    for k, route in track(cases, "Held-out files", console=console):
+        one = found[k, route] = _in_a_process(k, route, rows, audits)
+        told = ["-", "-", "-"]
+        if one.off is not None:
+            told = [f"{one.off:+.4f}", "yes" if one.doubtful else "no", f"{one.audits}/{audits}"]
+        table.append(
+            [DATA[k].name, route, f"{one.right:.4f}", f"{one.precision:.4f}", f"{one.recall:.4f}", *told, f"{one.seconds:.1f}", f"{one.megabytes:.0f}"]
+        )  # fmt: skip
+    report.add(
+        f"Generated files of {rows:,} records, one for each of seeds {', '.join(str(one.seed) for one in DATA)}, with mixes of errors that were used for nothing else; five fields ({', '.join(FIVE)}). "
+        "*Right* is the share of all left rows that are linked to a record of their person (others make links over their threshold alone; with an overlap of .7 no more than .7 can be right). Precision "
+        "and recall are those of links over the threshold. *Estimate* is one-to-one less the truth, *doubtful* whether it says of itself that it may be off by more than .02, *audits* how many of "
+        f"{audits} audits of {CHECKED} links hold the truth in their 95 % interval. CPU seconds of linking and its estimate, and the process's peak memory, libraries included."
+    )
+    report.table(
+        ["errors", "route", "right", "precision", "recall", "estimate", "doubtful", "audits", "CPU s", "MB"], table
+    )
+    for k, data in enumerate(DATA[: 1 if quick else None]):
+        others = [found[k, route].right for route in routes if "directly" in route]
+        for route in ("rules", "rules within states"):
+            behind = max(others, default=0.0) - found[k, route].right
+            report.require(behind <= BEHIND, f"{data.name}: {route} is {behind:.4f} behind the better of the others")
+    estimated = {key: one for key, one in found.items() if one.off is not None}
+    for (k, route), one in estimated.items():
+        report.require(
+            abs(one.off or 0.0) <= DOUBT or one.doubtful,
+            f"{DATA[k].name}, {route}: the estimate is off by {one.off:+.4f} and not called doubtful",
+        )
+    held = sum(one.audits for one in estimated.values()) / (audits * len(estimated))
+    off = [abs(one.off or 0.0) for one in estimated.values()]
+    report.add(
+        f"Estimates are off by {np.mean(off):.4f} on average and {max(off):.4f} at most; their intervals hold the truth in {sum(one.holds for one in estimated.values())} of {len(estimated)} linkages, and those of audits "
+        f"in {held:.1%}."
+    )
+    report.require(quick or held >= 0.92, f"intervals of audits hold the truth in {held:.3f}")
+    _within_one_file(report, 500 if quick else 2_000)
+    _many_to_one(report, 300 if quick else 1_500)
+    return report
+
+
+# --- several records of one person, several rows for one record ---------------------------------------
+
+
+def _within_one_file(report: Report, rows: int) -> None:
+    """dpl.dedupe on the right file, which holds further records of some people."""
+    table = []
+    for seed, errors, duplicates, fields in (
+        (321, 1.0, 0.2, FIVE), (322, 1.0, 0.05, FIVE), (323, 1.0, 0.0, FIVE), (324, 2.5, 0.2, FIVE), (325, 2.5, 0.0, FIVE),
+        (326, 1.0, 0.2, FIVE[:3]), (327, 2.5, 0.2, FIVE[:3]), (328, 1.0, 0.0, FIVE[:3]),
+    ):  # fmt: skip
+        files = two_files(rows, seed, errors=errors, duplicates=duplicates)
+        person = np.arange(files.right.num_rows) if files.owner is None else files.owner
+        start = time.process_time()
+        found = dpl.dedupe(files.right, fields=fields, id="id")
+        seconds = time.process_time() - start
+        pairs, true = found.duplicates, round(duplicates * rows)
+        joined = pairs.probability >= found.least
+        right = int((person[pairs.first[joined]] == person[pairs.second[joined]]).sum())
+        precision = f"{right / joined.sum():.3f}" if joined.any() else "-"
+        recall = f"{right / true:.3f}" if true else "-"
+        table.append(
+            [
+                f"{errors:g}",
+                f"{duplicates:g}",
+                len(fields),
+                true,
+                int(joined.sum()),
+                precision,
+                recall,
+                f"{seconds:.1f}",
+            ]
+        )
+        report.require(true > 0 or joined.sum() <= 2, f"{joined.sum()} pairs joined in a file without duplicates")
+    report.add(
+        f"`dpl.dedupe` on right files of {rows:,} people, some with a second record, seeds 321 to 328: pairs of records that it joined, how many of these are one person's, and how many of those there are it found."
+    )
+    report.table(["errors ×", "duplicates", "fields", "pairs there", "joined", "precision", "recall", "CPU s"], table)
+
+
+def _many_to_one(report: Report, homes: int) -> None:
+    """Members of households, one to three of each, linked to the household's record by name and address."""
+    table, fields = [], ["surname", "address", "postcode", "suburb"]
+    for seed, errors in ((331, 1.0), (332, 2.0), (333, 3.0)):
+        files, rng = two_files(homes, seed, errors=errors), np.random.default_rng(seed)
+        member = np.repeat(np.arange(homes), rng.integers(1, 4, homes))
+        left, truth = files.left.take(member).drop_columns("id"), files.truth[member]
+        for name, how in (("one-to-one", {}), ("many-to-one", {"links": "many-to-one", "carriers": 3})):
+            linked = dpl.link(left, files.right, fields=fields, block="state", **how)
+            right = linked.links.right == truth
+            told = linked.estimates[0]
+            over = ~np.isin(linked.links.block.astype(str), LATE)
+            table.append(
+                [f"{errors:g}", name, f"{right.mean():.4f}", f"{right[over].mean():.4f}", f"{told.overall[0] - right.mean():+.4f}", "yes" if told.doubtful else "no"]
+            )  # fmt: skip
+            report.require(
+                name == "one-to-one" or told.doubtful, "an estimate of many-to-one links is not called doubtful"
+            )
+    report.add(
+        f"Members of {homes:,} households, one to three of each, linked to the record of their household by surname, address, postcode and suburb, seeds 331 to 333. At errors × 1 one household in ten has moved since, so that "
+        "three of four fields differ. The estimate takes fields to differ independently, which they do not here."
+    )
+    report.table(["errors ×", "links", "right", "right over the threshold", "estimate", "doubtful"], table)
