@@ -5,7 +5,7 @@
     python benchmarks/surveys.py --quick --control     # weights and conditions left out: intervals must be found to miss the line
 
 Rows, links and noise are drawn anew in each run; releases run through the library with NumPy noise of the same scales. The truth is the weighted least-squares line of four million
-perfectly linked rows that count. Weights are lognormal, clipped to their declared bounds (1, 20); informative ones go with the slope and with the level of the response.
+perfectly linked rows that count. Weights are lognormal, clipped to their declared bounds (1, 20); informative ones go with the slope and with the level of the response. In strata one row in fifteen has the largest weight and a slope of its own, the others the smallest.
 Subgroups have a slope of their own. Rows of one person have half of the variance of x and of the residuals in common. Intervals must hold the slopes in 93 to 98 % of the runs (binomial tests, 1 % in all), and their median length may be at most 1.25 of that which
 the spread of the estimates gives. `error` is the root mean square error of slopes, beside that of the same rows without privacy, perfectly linked.
 """
@@ -47,7 +47,7 @@ class Cell:
     n: int = 20_000
     epsilon: float = 1.0
     columns: int = 1
-    weights: str = ""  # "", "plain" or "informative"
+    weights: str = ""  # "", "plain", "informative" or "strata"
     where: str = ""
     links: int = 25
     accuracy: float = 0.9
@@ -70,6 +70,10 @@ CELLS = [
     Cell("informative, exact", weights="informative", links=1),
     Cell("informative, ε = 8", weights="informative", epsilon=8.0),
     Cell("informative, n = 100,000", weights="informative", n=100_000),
+    Cell("strata", weights="strata"),
+    Cell("strata, exact", weights="strata", links=1),
+    Cell("strata, accuracy .7, n = 100,000", weights="strata", accuracy=0.7, n=100_000),
+    Cell("strata, half", weights="strata", where="age < 50", n=50_000),
     Cell("a tenth", where=OLD),
     Cell("a twentieth", where=FEW, n=50_000),
     Cell("a twentieth, exact", where=FEW, n=50_000, links=1),
@@ -92,8 +96,11 @@ def draw_people(cell: Cell, n: int, rng: np.random.Generator) -> dict[str, Any]:
     """People with regressors, weights and responses of their own."""
     x = _in_common(cell, rng.normal(size=(cell.columns, n)), rng)
     w = np.clip(np.exp(rng.normal(1.2, 0.7, n)), *BOUNDS["w"])
+    if cell.weights == "strata":
+        w = np.where(rng.random(n) < 1 / 15, *BOUNDS["w"][::-1])
     age, g = rng.uniform(*BOUNDS["age"], n), rng.choice(["a", "b", "c"], n, p=[0.5, 1 / 3, 1 / 6])
     slope = 1.0 + (0.4 * (np.log(w) - 1.2) if cell.weights == "informative" else 0.0) + 0.6 * (age >= 85)
+    slope = slope + (0.8 * (w == BOUNDS["w"][1]) if cell.weights == "strata" else 0.0)
     level = 3.0 + (0.5 * np.log(w) if cell.weights == "informative" else 0.0) + 0.02 * age
     y = level + slope * x.sum(axis=0) / np.sqrt(cell.columns) + 1.5 * _in_common(cell, rng.normal(size=(1, n)), rng)[0]
     return {**{f"x{k}": column for k, column in enumerate(x)}, "w": w, "age": age, "g": g, "y": y}

@@ -112,6 +112,8 @@ NOT_HERE = {
     "data",
     "formula",
     "levels",
+    "weights",
+    "where",
     "fill",
     "ledger",
     "population",

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from dplinked.data.encoding import place_levels
 from dplinked.errors import DplinkedError
-from dplinked.fitting import key_columns
+from dplinked.fitting import check_ids, key_columns
 from dplinked.linkage import ELE, Matching, PrivacyUnit
 from dplinked.linkage.compared import say_compared
 from dplinked.methods import method_of
@@ -53,6 +53,7 @@ def check_study(study: Study, data: Any) -> list[Finding]:
         study.check_origins(design, rows.origins)
         if isinstance(study.linkage, Matching):
             rows.linked_rows(design, study.linkage, study.unit)
+        check_ids(study, rows)
     except DplinkedError as fault:
         return [Finding(True, str(fault))]
     findings.append(Finding(False, f"{rows.count:,} rows; all declared columns are there."))

@@ -81,7 +81,7 @@ def fit(
         Name of the column, with bounds above 0, that counts are taken by, such as years under observation: its logarithm is added to the line.
     weights
         Name of a column of the regressors' file, with bounds from 0 on, that says how much a row counts, such as a survey's weights. The line is that of weighted least squares.
-        `typical` may say where weights usually lie; where nothing is declared, that is looked for with the regressors' ranges.
+        How large they are on the whole is released too, for 1.5 % of the budget.
     where
         A condition over columns of the regressors' file, such as ``"age >= 65 and region == 'north'"``: rows for which it does not hold count nothing. Their number stays private, and a
         noisy one is released; see :attr:`Release.subgroup`.
@@ -267,7 +267,7 @@ def _find_rows(study: Study, opened: Source) -> LinkedRows:
     try:
         with _quietly():
             method = method_of(study)
-            _check_ids(study, opened)
+            check_ids(study, opened)
             rows = opened.linked_rows(method.prepare(design), study.linkage, study.unit)
             method.check(study, rows)
             return rows
@@ -277,12 +277,13 @@ def _find_rows(study: Study, opened: Source) -> LinkedRows:
         raise_alone(StudyError(f"{fault} Nothing was spent."))
 
 
-def _check_ids(study: Study, opened: Source) -> None:
-    """Refuse ids of more rows than a person may have. Which rows belong together is public where persons have several."""
-    design, _ = study.prepare()
+def check_ids(study: Study, opened: Source) -> None:
+    """Refuse ids that are missing, or of more rows than a person may have. Which rows belong together is public where persons have several."""
+    design, exposure = study.prepare()
     for name in study.unit.ids:
         found = opened.linked_rows(design, ELE(0.5, block=name, other=0.5), PrivacyUnit()).blocks
-        if found is not None and found.largest > study.unit.rows:
+        most = study.unit.rows * (1 if name == study.unit.id else exposure.carriers)
+        if found is None or found.by_key.get(None, 0) or found.largest > most:
             raise StudyError(
                 f"An id in {name!r} is on more rows than unit.rows={study.unit.rows} allows, or ids are missing. Keep at most as many rows of each in the files before they are linked "
                 "(dpl.limit_rows), or declare more; all noise grows in proportion."

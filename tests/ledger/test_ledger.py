@@ -524,7 +524,7 @@ def test_accuracies_recorded_by_an_older_version_are_found_again(ledger: Ledger,
         "groups": list(audited.strata.names),
         "epsilon": 0.5,
         "delta": 1e-6,
-        "unit": dataclasses.asdict(dpl.PrivacyUnit()),
+        "unit": {"moves_block": False, "displaced_links": None, "linkage_change": None},
     }
     paid = dpl.release_accuracy(audited, **options)
     charge = ledger.reserve("accuracy", request, MU)

@@ -104,6 +104,32 @@ def test_catches_noise_for_a_single_row(monkeypatch: pytest.MonkeyPatch, kind: s
         )
 
 
+def test_ids_come_from_the_files_of_what_they_tell() -> None:
+    """As far as columns say which of the linked files they come from."""
+    declared = {
+        "formula": "y ~ x",
+        "bounds": BOUNDS,
+        "linkage": dpl.ELE(0.8, block="b"),
+        "epsilon": 1.0,
+        "delta": DELTA,
+    }
+    study = dpl.Study(**declared, unit=UNIT)
+    design, origins = study.prepare()[0], {"x": "left", "y": "right", "person": "left", "owner": "right"}
+    study.check_origins(design, origins)
+    for name, file in (("person", "right"), ("owner", "left")):
+        with pytest.raises(StudyError, match="does not come from the file"):
+            study.check_origins(design, {**origins, name: file})
+
+
+def test_missing_ids_are_refused() -> None:
+    data = make_rows(np.random.default_rng(1), 3)
+    for name in ("person", "owner"):
+        column = data[name].astype(float)
+        column[5] = np.nan
+        with pytest.raises(StudyError, match="ids are missing"):
+            run({**data, name: column}, *LINKAGES["ele"], "default")
+
+
 @pytest.mark.parametrize("column", ["person", "owner"])
 def test_more_rows_than_declared_are_refused(column: str) -> None:
     data = make_rows(np.random.default_rng(1), 3)
@@ -145,6 +171,8 @@ def test_units_that_cannot_be_are_refused(change: dict[str, Any], said: str) -> 
     ("change", "said"),
     [
         ({"unit": dpl.PrivacyUnit(rows=3, id="person")}, "response_id"),
+        ({"unit": dpl.PrivacyUnit(rows=3, id="person", response_id="person")}, "different columns"),
+        ({"linkage": dpl.Exact()}, "leave out response_id"),
         ({"calibration": "paper"}, "calibration='tight'"),
         ({"formula": "y ~ x + person", "bounds": {**BOUNDS, "person": (0, 9)}}, "belong to one person"),
         ({"linkage": dpl.ELE(0.8, block="person")}, "must be different columns"),
@@ -187,7 +215,11 @@ def test_a_ledger_refuses_fewer_rows_than_were_registered(tmp_path: Any) -> None
     }
     with pytest.raises(StudyError, match="rows must be at least 3"):
         dpl.fit(data, "y ~ x", unit=dpl.PrivacyUnit(), **options)
+    for ids in ({"id": "owner", "response_id": "person"}, {"id": "b", "response_id": "owner"}):
+        with pytest.raises(StudyError, match=r"id must be 'person'|no columns but|must be different"):
+            dpl.fit(data, "y ~ x", unit=dpl.PrivacyUnit(rows=3, **ids), **options)
     release = dpl.fit(data, "y ~ x", unit=unit, **options)
+    assert "at most 3 rows in each" in release.to_html()
     assert release.privacy.mu == pytest.approx(privacy_mu(1.0, DELTA), rel=1e-6)
     assert "all rows with the same person" in release.privacy.statement
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,6 +15,7 @@ import dplinked as dpl
 from dplinked.linkage import LinkageExposure
 from dplinked.privacy.quantities import instrument, paper, residual_scale, right_links
 from dplinked.privacy.quantities.meat import block_meat_sensitivity, matching_meat_sensitivity, row_meat_sensitivity
+from dplinked.study.design import build_design
 from neighbours import ele_matrix
 
 ELE = LinkageExposure(exact=False, symmetric=True, accuracy_min=0.8, column_sum=1.0, matrix_change=0.0, displaced=0)
@@ -453,3 +455,38 @@ def test_one_to_many_bounds_are_reached(carriers: int) -> None:
     assert (
         residual_scale.residual_count_sensitivity(links) == right_links.right_links_sensitivity(links) == 1 + carriers
     )
+
+
+@pytest.mark.parametrize("container", ["memory", "NumPy", "duckdb"])
+def test_weights_move_their_moments_by_no_more(monkeypatch: pytest.MonkeyPatch, container: str, tmp_path: Any) -> None:
+    """One person's weight, or whether they count, changes in all ways; from nothing to the largest it moves all three sums by 1."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    from dplinked.privacy.quantities.weights import weight_moments_sensitivity
+    from dplinked.sums.engine import open_source
+    from dplinked.sums.numpy import kernel
+
+    rng, design = (
+        np.random.default_rng(1),
+        build_design("y ~ x", {"x": (0, 1), "y": (0, 1), "w": (0, 5)}, weights="w", where="x > 0.3"),
+    )
+    data = {"x": rng.random(40), "y": rng.random(40), "w": rng.uniform(0, 6, 40)}
+    if container == "NumPy":
+        monkeypatch.setattr(kernel, "KERNEL", None)
+
+    def moments(weight: float, x: float) -> np.ndarray:
+        changed = {name: column.copy() for name, column in data.items()}
+        changed["w"][7], changed["x"][7] = weight, x
+        source: Any = changed
+        if container == "duckdb":
+            pq.write_table(pa.table(changed), tmp_path / "rows.parquet")
+            source = dpl.Query("select * from 'rows.parquet'", folder=tmp_path)
+        return open_source(source).linked_rows(design, dpl.Exact(), dpl.PrivacyUnit()).weight_moments().sums
+
+    none, most, limit = moments(0.0, 0.9), moments(5.0, 0.9), weight_moments_sensitivity()
+    assert np.linalg.norm(most - none) == pytest.approx(limit)
+    for weight, x in ((2.5, 0.9), (np.nan, 0.9), (np.inf, 0.9), (1e9, 0.9), (-3.0, 0.9), (5.0, 0.1), (5.0, np.nan)):
+        found = moments(weight, x)
+        assert np.linalg.norm(found - none) <= limit * (1 + 1e-9)
+        assert np.linalg.norm(found - most) <= limit * (1 + 1e-9)

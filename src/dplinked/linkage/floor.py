@@ -29,8 +29,8 @@ class LinkageFloor:
         How many rows may hold one person's response.
     moves_block, displaced_links, linkage_change
         As in :class:`~dplinked.PrivacyUnit`.
-    rows
-        How many rows one person may have.
+    rows, id, response_id
+        How many rows one person may have, and by which columns these are known.
     column_sum, accuracy_min
         As in :class:`~dplinked.Matching`; None for other models. Whether a matrix is as declared is seen from the matrix, so tighter limits
         than were registered would ask about it, and for too little noise besides.
@@ -46,6 +46,8 @@ class LinkageFloor:
     column_sum: float | None = None
     accuracy_min: float | None = None
     rows: int = 1
+    id: str | None = None
+    response_id: str | None = None
 
     @classmethod
     def of(cls, linkage: Linkage | None, unit: PrivacyUnit) -> LinkageFloor:
@@ -62,6 +64,8 @@ class LinkageFloor:
             column_sum=linkage.column_sum if isinstance(linkage, Matching) else None,
             accuracy_min=linkage.accuracy_min if isinstance(linkage, Matching) else None,
             rows=unit.rows,
+            id=unit.id,
+            response_id=unit.response_id,
         )
 
     def undercut_by(self, study: LinkageFloor) -> str | None:
@@ -77,6 +81,8 @@ class LinkageFloor:
             f"no columns but {list(self.keys)} hold blocks or ids": set(study.keys) <= set(self.keys),
             f"carriers must be at least {self.carriers}": study.carriers >= self.carriers,
             f"rows must be at least {self.rows}": study.rows >= self.rows,
+            f"id must be {self.id!r} and response_id {self.response_id!r}": self.rows == 1
+            or (study.id, study.response_id) == (self.id, self.response_id),
             **self._matrix_rules(study),
         }
         return next((rule for rule, holds in rules.items() if not holds), None)

@@ -71,7 +71,7 @@ class PrivacyUnit(PlainlyShown, ReadableByKey):
         for name in ("id", "response_id"):
             if getattr(self, name) is not None and not isinstance(getattr(self, name), str):
                 raise StudyError(f"{name} must be the name of a column, not {shown(getattr(self, name))}.")
-        if self.rows == 1 and (self.id or self.response_id):
+        if self.rows == 1 and self.ids:
             raise StudyError(
                 "id and response_id say which rows belong to one person: give rows=… too, how many these may be."
             )

@@ -273,7 +273,7 @@ def _release(
         epsilon=float(epsilon),
         delta=float(delta),
         mu=None if isinstance(price, SecretSample) else price,
-        unit=asdict(unit),
+        unit=unit.identity(),
         statement=(
             f"({round_up(epsilon, 10)}, {round_up(delta, 10)})-differentially private. Protected is {unit.describe()} Taken as public, and the "
             f"same for neighbours: the rows' groups, their sizes, {'the chance of each row to be checked' if secret else 'which links were checked'}, and that an answer depends on the two "

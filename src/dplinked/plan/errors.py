@@ -21,6 +21,7 @@ from dplinked.estimate.residuals import (
     widen_instrument,
 )
 from dplinked.estimate.theorems import descent_variance, sums_variance
+from dplinked.estimate.variance import repeated_rows
 from dplinked.linkage import EXACT, LinkageExposure
 from dplinked.plan.expected import better_instrument, first_share
 from dplinked.plan.rows import ExpectedRows, Guess, cut_spread, expect_rows
@@ -115,8 +116,14 @@ def tight_sums(setting: Setting, guess: Guess, count: int, epsilon: float) -> Ex
             raise StudyError(
                 f"At epsilon = {epsilon:g} with {count:,} rows a release would refuse weights and conditions, for want of a second stage. Plan with more of either."
             )
-        return two
-    return one if two is None or _mean_error(one) <= _mean_error(two) else two
+        return _repeated(study, two)
+    return _repeated(study, one if two is None or _mean_error(one) <= _mean_error(two) else two)
+
+
+def _repeated(study: Study, errors: ExpectedErrors) -> ExpectedErrors:
+    """The same errors, if a person's rows may be alike; in an exact join it is not known how much they are."""
+    factor = repeated_rows(study.linkage, study.unit, "block")
+    return replace(errors, sampling=errors.sampling * factor, linkage=errors.linkage * factor)
 
 
 def aim_at_middles(setting: Setting, count: int, mu: float, share: float) -> tuple[Design, float]:

@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import replace
 
+from dplinked.linkage import PrivacyUnit
 from dplinked.linkage.declared import DeclaredLinkage
 from dplinked.linkage.secret_sample import SecretSample
 from dplinked.privacy.calibration import privacy_epsilon, privacy_mu, round_down, round_up
@@ -62,7 +63,7 @@ def describe_privacy(result: Result) -> list[Part]:
     privacy = result.privacy
     return [
         Heading("Who is protected"),
-        "Every person who is present once in each of the two files. Whoever appears more often is protected less.",
+        _who_is_protected(privacy.unit),
         Heading("Against what"),
         *_promise(result),
         Heading("Under which declared facts"),
@@ -84,6 +85,14 @@ def describe_privacy(result: Result) -> list[Part]:
         Heading("The statement in its exact words"),
         *exact_statement(privacy),
     ]
+
+
+def _who_is_protected(unit: PrivacyUnit) -> str:
+    if unit.rows == 1:
+        return (
+            "Every person who is present once in each of the two files. Whoever appears more often is protected less."
+        )
+    return f"Every person (or household: whoever has the same {unit.id}) with at most {unit.rows:,} rows in each of the two files, with all of them."
 
 
 def _promise(result: Result) -> list[str]:
@@ -111,8 +120,9 @@ def _declared_facts(result: Result) -> list[str]:
         f"Each person's response is on {'one row: links are one to one' if rows == 1 else f'at most {rows:,} rows'}.",
     ]
     if unit.rows > 1:
-        facts[1:] = [
-            f"Rows with the same {unit.id} are those of one person (or of one household), at most {unit.rows:,} of them, and so many responses. All of them may change together.",
+        facts[1:2] = [
+            "All regressors come from one file.",
+            f"Rows with the same {unit.id} are those of one person (or of one household), at most {unit.rows:,} of them; {'their responses are on the same rows' if unit.response_id is None else f'responses with the same {unit.response_id} are those of one person, as many at most'}. All of them may change together.",
             "Which rows belong together is public.",
         ]
     if not (k or change or moves):

@@ -179,6 +179,14 @@ class Study(PlainlyShown):
             raise StudyError(
                 f"Accuracies that were {self.linkage.source} are those of persons who have one row. With several rows of a person, declare public accuracies, or those of a check of identifiers."
             )
+        if isinstance(self.linkage, Exact) and self.unit.response_id is not None:
+            raise StudyError(
+                "In an exact join a person's responses are on the person's own rows: leave out response_id."
+            )
+        if self.unit.response_id is not None and self.unit.response_id == self.unit.id:
+            raise StudyError(
+                "id and response_id must be different columns: a wrong link brings the response of somebody else, whose id is not that of the row."
+            )
         if not isinstance(self.linkage, Exact) and self.unit.response_id is None:
             raise StudyError(
                 "Wrong links bring responses of other people: say by response_id=… which responses belong to one person, as id=… does for regressors."
@@ -309,6 +317,15 @@ class Study(PlainlyShown):
                 "The response is made of columns of both linked files, so one person would change it on two rows, which the noise does not cover. "
                 "Make it of columns of one file."
             )
+        responses = {found[name] for name in design.response_variables if name in found}
+        for name, sources, what in (
+            (self.unit.id, files, "regressors"),
+            (self.unit.response_id, responses, "response"),
+        ):
+            if name is not None and name in origins and sources - {origins[name]}:
+                raise StudyError(
+                    f"The column {name!r} does not come from the file of the {what}, so it does not say whose these are. Give the id of that file."
+                )
         exposure = self.linkage.exposure(self.unit)
         if files - {LEFT} and (exposure.displaced or exposure.carriers > 1):
             raise StudyError(

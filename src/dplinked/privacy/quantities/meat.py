@@ -81,10 +81,14 @@ def choose_route(p: int, exposure: LinkageExposure, largest_block: int | None, c
     """
     signal = mu * count
     if largest_block is not None and exposure.matrix_change == 0.0:
-        unit = block_meat_sensitivity(1.0, exposure) * largest_block * p / signal
+        alike = (
+            2 if exposure.persons > 1 else 1
+        )  # rows of a person may all be alike, so that they add up rather than cancel
+        unit = block_meat_sensitivity(1.0, exposure) * largest_block**alike * p / signal
         least = 3.0 + 4.0 / math.sqrt(largest_block)
         if unit * least**2 <= 0.2:
-            return MeatRoute("block", min(14.0, max(least, math.sqrt(_NOISY / unit))) * math.sqrt(largest_block * p))
+            clip = min(14.0, max(least, math.sqrt(_NOISY / unit)))
+            return MeatRoute("block", clip * math.sqrt(largest_block**alike * p))
     unit = row_meat_sensitivity(1.0, exposure) * p / signal
     if unit * 16.0 <= 0.25:
         return MeatRoute("row", min(14.0, max(4.0, math.sqrt(_NOISY / unit))) * math.sqrt(p))
