@@ -154,6 +154,7 @@ bench-linking: $(READY) $(FEBRL)/.ready
 	$(FEBRL)/bin/python benchmarks/linking.py febrl
 	$(FEBRL)/bin/python benchmarks/linking.py accuracy
 	$(BIN)/python benchmarks/linking.py quality
+	$(BIN)/python benchmarks/linking.py chain
 	$(FEBRL)/bin/python benchmarks/linking.py heldout
 	$(BIN)/python benchmarks/linking.py million
 	$(BIN)/python benchmarks/linking.py fit

