@@ -317,10 +317,11 @@ class Linked:
     def _examples(self) -> tuple[list[str], Explanation] | None:
         """Links that the report explains: of those made first a typical one and the weakest, of those made later the strongest and a typical one."""
         late, score = np.isin(self.links.block.astype(str), LATE), self.links.score
+        late |= False if self.links.below is None else self.links.below
         chosen = dict[int, str]()
         for some, end, names in (
-            (~late, 0, ("a typical link over the threshold", "the weakest of them")),
-            (late, -1, ("a typical link of those made later", "the strongest of them")),
+            (~late, 0, ("a typical link over the threshold", "the weakest link over the threshold")),
+            (late, -1, ("a typical link made later", "the strongest link made later")),
         ):
             known = np.flatnonzero(some & np.isfinite(score) & (self.links.right >= 0))
             if known.size:
