@@ -7,12 +7,13 @@
 Rows, links and noise are drawn anew in each run; releases run through the library with NumPy noise of the same scales. The truth is the weighted least-squares line of four million
 perfectly linked rows that count. Weights are lognormal, clipped to their declared bounds (1, 20); informative ones go with the slope and with the level of the response. In strata one row in fifteen has the largest weight and a slope of its own, the others the smallest.
 Subgroups have a slope of their own. Rows of one person have half of the variance of x and of the residuals in common. Intervals must hold the slopes in 93 to 98 % of the runs (binomial tests, 1 % in all), and their median length may be at most 1.25 of that which
-the spread of the estimates gives. `error` is the root mean square error of slopes, beside that of the same rows without privacy, perfectly linked.
+the spread of the estimates gives, beyond two standard errors of that. `error` is the root mean square error of slopes, beside that of the same rows without privacy, perfectly linked.
 """
 
 from __future__ import annotations
 
 import argparse
+import math
 import os
 import sys
 from concurrent.futures import ProcessPoolExecutor
@@ -223,7 +224,8 @@ def judge(rows: list[dict[str, Any]]) -> list[str]:
         too_much = stats.binom.sf(hits - 1, row["runs"], MOST_COVERED) < 0.01 / len(rows)
         if too_much or covers_too_little(row["coverage"], row["runs"], LEAST_COVERED, len(rows)):
             missed.append(f"{row['name']}: intervals hold the slopes in {row['coverage']:.1%} of the runs")
-        if row["length"] > MOST_LENGTH:
+        by_chance = 2.0 * 1.17 / math.sqrt(2.0 * row["runs"])  # of a spread from the median absolute deviation
+        if row["length"] > MOST_LENGTH * (1.0 + by_chance):
             missed.append(f"{row['name']}: intervals are {row['length']:.2f} times as long as the spread asks for")
     return missed
 
