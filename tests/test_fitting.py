@@ -344,12 +344,16 @@ def test_one_odd_cell_of_a_csv_file_changes_no_other_row(tmp_path) -> None:
 def test_csv_cells_of_any_kind(tmp_path) -> None:
     """Broken encodings, line breaks and very long cells stay their own affair."""
     from dplinked.data.table import Rows
+    from dplinked.study.design import NULL, UNDECLARED
 
     for cell in (b"\xff\xfe", b'"a\nb"', b"x" * 3_000_000):
         (tmp_path / "a.csv").write_bytes(b"k,x\n" + cell + b"," + cell + b"\n" + b"01,2\n02,3\n" * 3)
         rows = Rows(tmp_path / "a.csv")
         assert rows.count == 7
-        assert level_codes(rows, "k") == [-1 if cell == b"\xff\xfe" else 0, *[1, 2] * 3]  # what is no text is missing
+        assert level_codes(rows, "k") == [
+            NULL if cell == b"\xff\xfe" else UNDECLARED,
+            *[1, 2] * 3,
+        ]  # what is no text is missing
         np.testing.assert_array_equal(rows.numbers("x", 0, 7)[1:], [2.0, 3.0] * 3)
         assert np.isnan(rows.numbers("x", 0, 7)[0])
 

@@ -767,8 +767,8 @@ def test_catches_residuals_around_another_row(monkeypatch: pytest.MonkeyPatch) -
     assert check(monkeypatch, "equation", pair, clip, "y ~ 0 + x") > 0.9
     found = by_numpy._row_clips
 
-    def rolled(data: Any, clip: ResidualClip, x: Floats) -> Any:
-        h, fitted, widths = found(data, clip, x)
+    def rolled(data: Any, clip: ResidualClip, x: Floats, counted: Any) -> Any:
+        h, fitted, widths = found(data, clip, x, counted)
         return h, np.roll(fitted, 1), widths
 
     monkeypatch.setattr(by_numpy, "_row_clips", rolled)
@@ -850,9 +850,9 @@ def test_catches_clips_of_rows_that_are_not_whitened(monkeypatch: pytest.MonkeyP
     clip, found = ResidualClip(np.zeros(2), 0.3, 0.0, 4.0, TURNING), by_numpy._row_clips
     check(monkeypatch, "whitened equation", TURNED, clip, "y ~ x")
 
-    def plainly(data: Any, clip: ResidualClip, x: Floats) -> Any:
+    def plainly(data: Any, clip: ResidualClip, x: Floats, counted: Any) -> Any:
         widths = dataclasses.replace(clip, intercept_weight=1.0, whitening=None).widths(x)
-        return TURNING.matrix @ by_numpy.instruments_of(data, x), found(data, clip, x)[1], widths
+        return TURNING.matrix @ by_numpy.instruments_of(data, x), found(data, clip, x, counted)[1], widths
 
     monkeypatch.setattr(by_numpy, "_row_clips", plainly)
     with pytest.raises(Leak):

@@ -23,7 +23,7 @@ from dplinked.data import parquet
 from dplinked.data import table as rows
 from dplinked.data.encoding import Dictionary
 from dplinked.data.files import find_files
-from dplinked.study.design import build_design
+from dplinked.study.design import UNDECLARED, build_design
 from dplinked.sums import files as file_engine
 from dplinked.sums.engine import open_source, source_bytes
 from dplinked.sums.numpy import kernel, prepare, reduce, stream
@@ -673,4 +673,4 @@ def test_no_cell_changes_the_levels_of_others(cells: Any, levels: tuple[str, ...
 
 def test_levels_that_are_the_same_number_are_told_apart_by_their_texts() -> None:
     opened = rows.Rows({"y": np.array(["01", "1", "1.0", "2"])})
-    assert prepare._level_codes(opened, "y", ("1", "01", "2")).tolist() == [1, 0, 0, 2]
+    assert prepare._level_codes(opened, "y", ("1", "01", "2")).tolist() == [1, 0, UNDECLARED, 2]
