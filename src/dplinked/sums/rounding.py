@@ -63,7 +63,7 @@ def rounding_bound(count: int, largest: float) -> float:
         these, as in step 10. A term ``w a s m'(1, h)(1, x)'`` or ``w a s (1, h)(m - level)`` takes fewer than 30 further roundings. With steps 1 to 3 that is less
         than ``2D·u·nL``.
 
-    12. *Whitened rows.* What whitening makes of a row, and what the row counts, are functions of that row alone, rounding and all, and lengths are bounded
+    13. *Whitened rows.* What whitening makes of a row, and what the row counts, are functions of that row alone, rounding and all, and lengths are bounded
         with room for their last digits. So steps 10 and 11 hold for their terms, and the sum of their squares is one of steps 1 to 3.
 
     For steps 10 to 12 `largest` follows from the clip: residuals of a row are at most ``K/√(ι² + ‖h‖²)``, and the weights of the responses that
