@@ -64,9 +64,10 @@ def rounding_bound(count: int, largest: float) -> float:
         than ``2D·u·nL``.
 
     13. *Whitened rows.* What whitening makes of a row, and what the row counts, are functions of that row alone, rounding and all, and lengths are bounded
-        with room for their last digits. So steps 10 and 11 hold for their terms, and the sum of their squares is one of steps 1 to 3.
+        with room for their last digits. So steps 10 and 11 hold for their terms, and the sum of their squares is one of steps 1 to 3. Weights and conditions are such
+        functions too, and multiply terms by at most 1.
 
-    For steps 10 to 12 `largest` follows from the clip: residuals of a row are at most ``K/√(ι² + ‖h‖²)``, and the weights of the responses that
+    For steps 10 to 13 `largest` follows from the clip: residuals of a row are at most ``K/√(ι² + ‖h‖²)``, and the weights of the responses that
     it meets add up to at most 2, or to t under an explicit matrix (:func:`~dplinked.sums.partners.unlinking_terms`). So a term of the equation is at
     most ``2K·max(1, 1/ι)``, without an intercept 2K, and ℓ is 2K times the largest weight of a contribution's entries, that of the intercept's
     divided by ι. Under an explicit matrix t takes the place of 2, where t is larger.
