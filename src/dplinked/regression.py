@@ -24,12 +24,13 @@ from sklearn.utils.validation import (
     validate_data,
 )
 
-from dplinked.data.arrow import column_origins
+from dplinked.data.arrow import Origins, column_origins
 from dplinked.data.table import read_matrix
 from dplinked.errors import DplinkedError, StudyError, plain_faults, raise_alone, shown, suggest
 from dplinked.fitting import fit_study
 from dplinked.linkage import ELE, UNSTATED, Linkage, PrivacyUnit
 from dplinked.linkage.compared import find_compared
+from dplinked.linkage.ele import RESULTS_OF_LINKING
 from dplinked.records import shown_setting
 from dplinked.release.release import Release
 from dplinked.study.descent import Descent
@@ -180,7 +181,7 @@ class LinkedRegression(RegressorMixin, BaseEstimator):  # type: ignore[misc]
 
     def _release(self, X: Any, y: Any, blocks: Any, exposure: Any = None, origin: str | None = None) -> Self:
         """Make the release, and keep it with its coefficients."""
-        origins = column_origins(X)
+        origins, response = column_origins(X), getattr(y, "name", None)
         X, y = self._read_rows(X, y)
         labels = [str(label) for label in getattr(self, "feature_names_in_", [f"x{k}" for k in range(X.shape[1])])]
         if len({"Intercept", *labels}) <= len(labels):
@@ -197,12 +198,19 @@ class LinkedRegression(RegressorMixin, BaseEstimator):  # type: ignore[misc]
                 raise StudyError(f"exposure has {len(exposure)} numbers for {len(X)} rows. Give one per row.")
             cells[f"e{tail}"] = exposure
         study = self._declare(f"y{tail}", names, None if exposure is None else f"e{tail}")
-        if isinstance(self.linkage, ELE) and (used := self.linkage.looked_at(labels)):
+        named = [*labels, *([str(response)] if response is not None else [])]
+        if found := sorted(set(named) & set(RESULTS_OF_LINKING)):
             raise StudyError(
-                f"X has the column {used[0]!r}, which linking or checking the links looked at, so the accuracies may tell of it. Leave it out."
+                f"The column {found[0]!r} is a result of linking: many people's identifiers make it what it is. Leave it out."
             )
-        known = {name: origins[label] for name, label in names.items() if label in origins}
-        known |= {} if origin is None else {f"e{tail}": origin}
+        if isinstance(self.linkage, ELE) and (used := self.linkage.looked_at(named)):
+            raise StudyError(
+                f"The column {used[0]!r} is one that linking or checking the links looked at, so the accuracies may tell of it. Leave it out."
+            )
+        files = {name: origins[label] for name, label in names.items() if label in origins}
+        files |= {} if origin is None else {f"e{tail}": origin}
+        carriers = {name: origins.carriers[label] for name, label in names.items() if label in origins.carriers}
+        known = Origins(files, carriers=carriers)
         try:
             study.check_origins(study.prepare()[0], known)
             release = fit_study(study, cells | self._read_blocks(block, blocks, len(y)))

@@ -512,8 +512,10 @@ def test_released_accuracies_are_charged(ledger: Ledger, url: str, audited: Any)
     assert ledger.verify().spent == cost(MU)
 
 
-def test_accuracies_recorded_by_an_older_version_are_found_again(ledger: Ledger, url: str, audited: Any) -> None:
-    """Version 0.1 wrote "right" for "correct", in what it recorded and in the request's fingerprint."""
+def test_accuracies_recorded_by_an_older_version_are_not_taken_for_others(
+    ledger: Ledger, url: str, audited: Any
+) -> None:
+    """Version 0.1 did not say which links were checked, so that two samples that found the same were one request."""
     options: dict[str, Any] = {"epsilon": 0.5, "delta": 1e-6, "unit": dpl.PrivacyUnit()}
     for source in audited.sources:
         ledger.register(source)
@@ -529,9 +531,11 @@ def test_accuracies_recorded_by_an_older_version_are_found_again(ledger: Ledger,
     paid = dpl.release_accuracy(audited, **options)
     charge = ledger.reserve("accuracy", request, MU)
     ledger.record(charge, paid.to_json().replace('"correct":', '"right":'))
-    again = dpl.release_accuracy(audited, **options, ledger=url, population="people", release_id="accuracy")
-    assert again == paid
-    assert ledger.verify().spent == cost(MU)
+    with pytest.raises(StudyError, match="from another request"):
+        dpl.release_accuracy(audited, **options, ledger=url, population="people", release_id="accuracy")
+    first = dpl.release_accuracy(audited, **options, ledger=url, population="people", release_id="again")
+    assert dpl.release_accuracy(audited, **options, ledger=url, population="people", release_id="again") == first
+    assert ledger.verify().spent == 2 * cost(MU)
 
 
 def test_files_exchanged_after_linking_are_refused(tmp_path: Path) -> None:

@@ -254,7 +254,7 @@ def test_what_the_unit_does_not_cover_is_refused(
     with pytest.raises(dpl.StudyError, match="do not compete"):
         shared.resemblance(["income"])
     turned = {"bounds": {"income": (0, 150_000), "consumption": (0, 120_000)}, "epsilon": 1.0, "delta": 1e-6}
-    with pytest.raises(dpl.StudyError, match="regressors from the left file"):
+    with pytest.raises(dpl.StudyError, match="many to one"):
         dpl.fit(
             shared.rows, "income ~ consumption", unit=dpl.PrivacyUnit(),
             linkage=dpl.ELE(0.9, source="public", carriers=3), **turned,
@@ -280,3 +280,22 @@ def test_pairs_made_elsewhere_may_share_records_as_declared() -> None:
     assert linked.links.right[:2].tolist() == [0, 0]
     with pytest.raises(dpl.StudyError, match="twice, or more often than links may"):
         dpl.link(left, right, method="pairs", id="id", pairs=pairs)
+
+
+def test_rows_that_carry_a_record_several_times_say_so_wherever_they_go(shared: dpl.Linked) -> None:
+    """Linked again one to one, or declared as another linkage, they would need more noise than they get."""
+    declared = {
+        "bounds": {"income": (0, 150_000), "consumption": (0, 120_000)},
+        "epsilon": 1.0,
+        "delta": 1e-6,
+        "unit": dpl.PrivacyUnit(),
+    }
+    for linkage in (dpl.Exact(), dpl.ELE(0.9, source="public"), dpl.ELE(0.9, source="public", carriers=2)):
+        with pytest.raises(dpl.StudyError, match=r"many to one.*carriers=3"):
+            dpl.fit(shared.rows, "consumption ~ income", linkage=linkage, **declared)
+    third = shared.right.select(["id"]).append_column("rent", shared.right["consumption"])
+    first = shared.rows.select(["income", "consumption"])
+    pairs = pa.table({"left": np.arange(20), "right": np.arange(20), "probability": np.ones(20)})
+    again = dpl.link(first, third, method="pairs", pairs=pairs)
+    found = again.rows.schema.field("consumption").metadata
+    assert found[b"dplinked.carriers"] == b"3"

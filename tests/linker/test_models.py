@@ -215,3 +215,14 @@ def test_the_command_line_keeps_and_takes_a_model(files: TwoFiles, tmp_path: Pat
     told = CliRunner().invoke(app, [*call, "--model", kept])
     assert told.exit_code == 0, told.output
     assert "surname" in told.output
+
+
+def test_a_kept_model_tells_what_it_was_found_by(tmp_path: Path) -> None:
+    """Blocks too, also where it is used without them, and in the model of what it linked."""
+    files = two_files(400, 5)
+    first = dpl.link(files.left, files.right, fields=["surname", "date_of_birth"], id="id", block="state")
+    first.save_model(tmp_path / "model.json")
+    second = dpl.link(files.left, files.right, id="id", block=[], model=tmp_path / "model.json")
+    assert "state" in second.compared
+    assert second.model is not None
+    assert "state" in second.model.looked_at

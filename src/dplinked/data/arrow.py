@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 LEFT, RIGHT = "left", "right"  # the two files that were linked
 _ORIGIN = b"dplinked_file"  # Arrow metadata that says which of them a column comes from; Parquet files keep it
 _COMPARED = b"dplinked_compared"  # the same for columns by which records were linked
+_CARRIERS = b"dplinked.carriers"
 
 
 class Origins(dict[str, str]):
@@ -26,18 +27,27 @@ class Origins(dict[str, str]):
     ----------
     compared
         The columns by which records were linked.
+    carriers
+        Columns of records that may be on several rows, with their number.
     """
 
-    def __init__(self, files: Mapping[str, str] | None = None, compared: Iterable[str] = ()) -> None:
+    def __init__(
+        self,
+        files: Mapping[str, str] | None = None,
+        compared: Iterable[str] = (),
+        carriers: Mapping[str, int] | None = None,
+    ) -> None:
         super().__init__(files or {})
-        self.compared = frozenset(compared)
+        self.compared, self.carriers = frozenset(compared), dict(carriers or {})
 
 
-def mark_origin(field: pa.Field, file: str, *, compared: bool = False) -> pa.Field:
-    """A field of linked rows that says which file it comes from, if that file was linked before together with what it said then; and whether records were linked by it."""
+def mark_origin(field: pa.Field, file: str, *, compared: bool = False, carriers: int = 1) -> pa.Field:
+    """A field of linked rows that says which file it comes from, if that file was linked before together with what it said then; whether records were linked by it, and how many rows may carry one."""
     known = dict(field.metadata or {})
     before = known.get(_ORIGIN)
     marks = {_ORIGIN: file.encode() + (b"" if before is None else b"/" + before)}
+    if (rows := carriers * int(known.get(_CARRIERS, b"1"))) > 1:
+        marks[_CARRIERS] = str(rows).encode()
     return field.with_metadata({**known, **marks, **({_COMPARED: b"yes"} if compared else {})})
 
 
@@ -50,7 +60,8 @@ def column_origins(data: Any) -> Origins:
         return Origins()
     marked = {field.name: field.metadata for field in schema if field.metadata}
     files = {name: marks[_ORIGIN].decode() for name, marks in marked.items() if _ORIGIN in marks}
-    return Origins(files, (name for name, marks in marked.items() if _COMPARED in marks))
+    carriers = {name: int(marks[_CARRIERS]) for name, marks in marked.items() if _CARRIERS in marks}
+    return Origins(files, (name for name, marks in marked.items() if _COMPARED in marks), carriers)
 
 
 def common_origins(schemas: Iterable[Any]) -> Origins:
@@ -64,6 +75,7 @@ def common_origins(schemas: Iterable[Any]) -> Origins:
                     f"The files disagree about which linked file column {shown(name)} comes from. Give rows of one linkage."
                 )
         found.compared |= origins.compared
+        found.carriers |= {name: max(rows, found.carriers.get(name, 1)) for name, rows in origins.carriers.items()}
     return found
 
 

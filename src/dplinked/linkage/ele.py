@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from dplinked.data.keys import key_text, number
 from dplinked.errors import StudyError, plain_faults, plain_number, raise_alone, shown
+from dplinked.linkage.compared import find_compared
 from dplinked.linkage.declared import DeclaredLinkage
 from dplinked.linkage.secret_sample import SecretSample
 from dplinked.linkage.unit import LinkageExposure, PrivacyUnit, checked_carriers
@@ -335,9 +336,8 @@ class ELE:
             )
 
     def looked_at(self, variables: Sequence[str]) -> list[str]:
-        """Which of the variables an audit of identifiers looked at. Linked rows have the right file's column as ``…_right`` if its name is in both files."""
-        fields = set(self.fields or ()) if self.source == "identifiers" else set()
-        return sorted(name for name in variables if name in fields or name.removesuffix("_right") in fields)
+        """Which of the variables an audit of identifiers looked at, or by their names may be made of what it looked at."""
+        return sorted(find_compared(variables, self.fields or ())) if self.source == "identifiers" else []
 
     def audit_change(self, unit: PrivacyUnit, count: int) -> float:
         """How far one person can move Q through accuracies found by checking links, at most (entrywise l1 norm).

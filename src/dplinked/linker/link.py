@@ -178,7 +178,7 @@ def link(
     read = tuple(comparer.readable() for comparer in comparers)
     return Linked(
         a, b, made, chosen, method, ids, (paths[0] or a, paths[1] or b), states, tuple(listed), overlap=overlap, duplicates=duplicates,
-        readable=read, engine=engine, model=_kept_model(made, method, chosen, listed, threshold, assignment, own=settings is not None),
+        readable=read, engine=engine, model=_kept_model(made, method, chosen, listed, threshold, assignment, own=settings is not None, before=() if kept is None else kept.looked_at),
     )  # fmt: skip
 
 
@@ -210,13 +210,19 @@ def check_kind(links: Any, carriers: Any, assignment: str) -> int:
 
 
 def _kept_model(
-    links: Links, method: str, fields: Sequence[Field], block: list[str], threshold: float | None, assignment: str, *, own: bool
+    links: Links, method: str, fields: Sequence[Field], block: list[str], threshold: float | None, assignment: str, *, own: bool, before: Sequence[str] = ()
 ) -> LinkageModel | None:  # fmt: skip
     """What linking new records takes from this linkage; None for links made elsewhere."""
     settings = tuple(fields), tuple(block), threshold, assignment
+    named = [name for field in fields for name in (field.name, field.right or field.name)]
+    looked_at = tuple(dict.fromkeys([*named, *block, *before]))
     if isinstance(links.model, Evidence):
-        return LinkageModel(method, *settings, evidence=links.model)
-    return None if links.model is None else LinkageModel(method, *settings, settings=links.model, own=own)
+        return LinkageModel(method, *settings, evidence=links.model, looked_at=looked_at)
+    return (
+        None
+        if links.model is None
+        else LinkageModel(method, *settings, settings=links.model, own=own, looked_at=looked_at)
+    )
 
 
 def _link_rules(

@@ -201,7 +201,9 @@ class Linked:
         taken, names = self.right.take(self._positions), set(self.left.column_names)
         about = self._about_links()
         for column, field in zip(taken.columns, taken.schema, strict=True):
-            marked = mark_origin(field.with_nullable(True), RIGHT, compared=field.name in named[1])
+            marked = mark_origin(
+                field.with_nullable(True), RIGHT, compared=field.name in named[1], carriers=self.carriers
+            )
             columns.append(column)
             fields.append(marked.with_name(f"{field.name}_right" if field.name in names else field.name))
         known = [field.name for field in fields] + list(about)
@@ -406,15 +408,19 @@ class Linked:
             raise StudyError(
                 "These links were made elsewhere: say by which columns, linkage_by_identifiers(fields=[…])."
             )
-        drawn_by = [] if self.audit.by is None else [self.audit.by]
-        looked_at = list(dict.fromkeys([*self.compared, *drawn_by, *(fields or ())]))
+        if self.audit.by is not None and self.audit.by not in self.compared:
+            raise StudyError(
+                f"These links were drawn by the levels of {shown(self.audit.by)}, by which records were not linked, so the accuracies would tell of it without noise. Check links that were drawn without by=…."
+            )
+        looked_at = list(dict.fromkeys([*self.compared, *(fields or ())]))
         return ELE(block=BLOCK, **known, source="identifiers", fields=looked_at, carriers=self.carriers)
 
     @property
     def compared(self) -> list[str]:
         """Names of the columns that records were linked by, of both files."""
         named = [name for field in self.fields for name in (field.name, field.right or field.name)]
-        return list(dict.fromkeys([*named, *self.blocks]))
+        before = () if self.model is None else self.model.looked_at
+        return list(dict.fromkeys([*named, *self.blocks, *before]))
 
     @plain_faults
     def matching(self, *, seed: int = 0, tolerance: float = 1e-6) -> Matching:

@@ -27,6 +27,8 @@ class LinkageModel:
         How records are linked: see :func:`dplinked.link`.
     evidence
         For rules: how often each level of agreement occurs among matches (m) and others (u), in each field.
+    looked_at
+        Columns that the evidence was found by: fields and blocks, also of models that it was taken from.
     settings, own
         For Splink: its trained settings, and whether they were given, so that they take columns in their own types.
     """
@@ -39,6 +41,7 @@ class LinkageModel:
     evidence: Evidence | None = None
     settings: dict[str, Any] | None = None
     own: bool = False
+    looked_at: tuple[str, ...] = ()
 
     def __repr__(self) -> str:
         return f"LinkageModel(method={self.method!r}, {len(self.fields)} fields)"
@@ -47,7 +50,7 @@ class LinkageModel:
         """Write the model to a JSON file."""
         told: dict[str, Any] = {_MARK: _FORMAT, "about": _ABOUT, "method": self.method}
         told |= {"fields": [asdict(field) for field in self.fields], "blocks": list(self.blocks)}
-        told |= {"threshold": self.threshold, "assignment": self.assignment}
+        told |= {"threshold": self.threshold, "assignment": self.assignment, "looked_at": list(self.looked_at)}
         if self.evidence is not None:
             told |= {"m": [part.tolist() for part in self.evidence.matches]}
             told |= {"u": [part.tolist() for part in self.evidence.others]}
@@ -90,5 +93,5 @@ def _read(told: dict[str, Any]) -> LinkageModel:
             raise ValueError
     return LinkageModel(
         told["method"], fields, tuple(map(str, told["blocks"])), told["threshold"], told["assignment"], evidence,
-        None if rules else dict(told["settings"]), not rules and told["own"] is True,
+        None if rules else dict(told["settings"]), not rules and told["own"] is True, tuple(map(str, told["looked_at"])),
     )  # fmt: skip

@@ -491,16 +491,12 @@ def accuracy_table(strata: Strata, accuracy: Sequence[float] | Floats) -> tuple[
 def count_together(strata: Strata, checked: Integers | Floats, scale: float) -> Integers:
     """Which groups have their right links counted together, so that noise of `scale` on each count does not drown them: the number of its count for each group.
 
-    All groups are counted apart if that is affordable; else those of one kind together; else late ones with the blocks, or with the least sure band. The accuracy over all rows is what slopes hang
-    on, and noise on one count harms it least; but bands were made since their accuracies differ with a regressor, and stay apart. The count of rows without a partner is never drawn: none of
-    their links is right.
+    All groups are counted apart if that is affordable, else those of one kind together: blocks, bands of the same kind, late ones. Kinds stay apart, since their accuracies differ, and where a
+    regressor differs too, one accuracy for both would bend its slope. The count of rows without a partner is never drawn: none of their links is right.
     """
-    linkable, kinds = np.array(strata.names) != UNLINKED, strata.kinds
-    for parts in (np.arange(linkable.size), kinds):
-        if affords_groups(np.unique(parts[linkable]).size, float(checked[linkable].sum()), scale):
-            break
-    else:
-        parts = np.maximum(kinds, kinds[kinds >= 0].min(initial=max(0, kinds.max(initial=0))))
+    linkable = np.array(strata.names) != UNLINKED
+    affordable = affords_groups(int(linkable.sum()), float(checked[linkable].sum()), scale)
+    parts = np.arange(linkable.size) if affordable else strata.kinds
     return np.unique(np.where(linkable, parts, np.inf), return_inverse=True)[1]
 
 

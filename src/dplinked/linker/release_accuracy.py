@@ -140,7 +140,7 @@ def release_accuracy(
     (ε, δ)-differentially private for `unit`. This assumes that neighbours have the same groups of rows and the same checked
     links, and that a reviewer's answer to a link depends on its two records alone. Then one person can change at most
     2 + displaced_links answers. The groups, their sizes and the numbers of checked links are public. Where noise on each group's count would drown what the check found, groups are counted together:
-    first those of one kind (blocks, or links below the threshold and across blocks), then all. These public numbers and the noise decide that.
+    those of one kind (blocks, or links across blocks and at random). These public numbers and the noise decide that.
 
     Links that were drawn in secret (``audit_sample(…, key=…)``) take far less noise: who does not know whether a person's rows were drawn learns less from the counts. Then who was
     checked, and how many of each group, is neither public nor released, and must stay secret with the key. Nothing else may be released from the same sample: a second release is refused within this
@@ -189,13 +189,14 @@ def release_accuracy(
     book = Ledger(ledger, population, key=ledger_key)
     _check_unchanged(linked)
     links = book.know_links(tag, rows)
-    # The ledger knows a request again by its fingerprint, so the key "right" stays as it was in version 0.1. A secret sample is told apart by its
-    # key: were one taken for another that found the same, its release would tell that they agree.
+    # The ledger knows a request again by its fingerprint. Samples are told apart by their rows and links, or by their key if they are secret: were one taken for another that found the same, its
+    # release would tell that they agree.
     answers = {"checked": linked.audit.checked.tolist(), "right": linked.audit.correct.tolist()}
     request = {
         "accuracy": book.fingerprint(answers), "files": book.check_registered(*linked.sources, unit=unit), "groups": list(linked.strata.names),
         "epsilon": epsilon, "delta": delta, "unit": unit.identity(),
-        **({"sample": asdict(price), "key": links.key} if isinstance(price, SecretSample) else {}),
+        **({"sample": asdict(price), "key": links.key} if isinstance(price, SecretSample) else {"rows": links.rows}),
+        "links": book.fingerprint({"right": linked.links.right.tolist()}),
     }  # fmt: skip
     _check_unchanged(linked)  # checked again: they must not have changed while they were fingerprinted either
     charge = book.reserve(release_id, request, price, again=again, links=links)

@@ -36,7 +36,7 @@ _LEAST_ROWS = 10  # of a group that is no block, or has links below the threshol
 _DENSE_PAIRS = 25_000_000  # blocks with at most this many pairs are assigned as a dense matrix
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Links:
     """The one-to-one links of the left file's rows.
 

@@ -197,7 +197,9 @@ def form_changes(draft: Draft, fields: Fields) -> Changes:
     changes["linkage", "accuracy"] = get("accuracy") if get("kind") == "one" else table_from(get("accuracies") or "")
     changes["linkage", "source"] = get("source")
     changes["linkage", "fields"] = (
-        list_from((get("looked_at") or "").replace(",", "\n"), None) if get("source") == "identifiers" else None
+        list_from((get("looked_at") or "").replace(",", "\n"), None)
+        if get("source") == "identifiers"
+        else draft.get("linkage", "fields")
     )
     if get("checked") is not None or not isinstance(draft.get("linkage", "checked"), dict):
         changes["linkage", "checked"] = get("checked")

@@ -303,6 +303,13 @@ class Study(PlainlyShown):
         that change on one of them. The rows are those of the left file, and links bring records of the right file to them. So regressors
         from there change on further rows wherever links may change, or where a record is on several rows.
         """
+        exposure, carried = self.linkage.exposure(self.unit), getattr(origins, "carriers", {})
+        for name in design.variables:
+            if carried.get(name, 1) > (exposure.carriers if name in design.response_variables else 1):
+                raise StudyError(
+                    f"The column {name!r} comes from links that are many to one: one record of it may be on {carried[name]} rows. A response takes carriers={carried[name]} in the linkage model; a regressor "
+                    "cannot be one."
+                )
         if isinstance(self.linkage, Exact):
             return
         found = {name: origins[name] for name in design.variables if name in origins}
@@ -318,15 +325,12 @@ class Study(PlainlyShown):
                 "Make it of columns of one file."
             )
         responses = {found[name] for name in design.response_variables if name in found}
-        for name, sources, what in (
-            (self.unit.id, files, "regressors"),
-            (self.unit.response_id, responses, "response"),
-        ):
-            if name is not None and name in origins and sources - {origins[name]}:
+        ids = ((self.unit.id, files, "regressors"), (self.unit.response_id, responses, "response"))
+        for id, sources, what in ids:
+            if id is not None and id in origins and sources - {origins[id]}:
                 raise StudyError(
-                    f"The column {name!r} does not come from the file of the {what}, so it does not say whose these are. Give the id of that file."
+                    f"The column {id!r} does not come from the file of the {what}, so it does not say whose these are. Give the id of that file."
                 )
-        exposure = self.linkage.exposure(self.unit)
         if files - {LEFT} and (exposure.displaced or exposure.carriers > 1):
             raise StudyError(
                 "The regressors come from the right file, whose records may change their rows (displaced_links, moves_block) or be on several "
@@ -379,7 +383,7 @@ def _check_variables(design: Design, linkage: Linkage, unit: PrivacyUnit) -> Non
         )
     if isinstance(linkage, ELE) and (used := linkage.looked_at(design.variables)):
         raise StudyError(
-            f"The formula uses {used[0]!r}, which linking or checking the links looked at, so the accuracies may tell of it. Leave it out of the formula, or let "
+            f"The formula uses {used[0]!r}, which linking or checking the links looked at, or which by its name is made of that, so the accuracies may tell of it. Leave it out of the formula, rename it if it is something else, or let "
             "dpl.release_accuracy pay for the accuracies (source='released')."
         )
     if found := sorted(set(design.variables) & set(unit.ids)):
