@@ -294,8 +294,10 @@ def test_rows_that_carry_a_record_several_times_say_so_wherever_they_go(shared: 
         with pytest.raises(dpl.StudyError, match=r"many to one.*carriers=3"):
             dpl.fit(shared.rows, "consumption ~ income", linkage=linkage, **declared)
     third = shared.right.select(["id"]).append_column("rent", shared.right["consumption"])
-    first = shared.rows.select(["income", "consumption"])
-    pairs = pa.table({"left": np.arange(20), "right": np.arange(20), "probability": np.ones(20)})
-    again = dpl.link(first, third, method="pairs", pairs=pairs)
+    first = shared.rows.select(["income", "consumption"]).append_column(
+        "id", pa.array(list(map(str, range(shared.rows.num_rows))))
+    )
+    pairs = pa.table({"left": first["id"][:20], "right": third["id"][:20], "probability": np.ones(20)})
+    again = dpl.link(first, third, method="pairs", pairs=pairs, id="id")
     found = again.rows.schema.field("consumption").metadata
     assert found[b"dplinked.carriers"] == b"3"
