@@ -90,7 +90,7 @@ CELLS = [
     Cell("10 rows, blocks of 30", rows=10, links=30, n=100_000, epsilon=8.0),
     Cell("3 rows, weights, exact", rows=3, links=1, weights="plain", n=50_000, epsilon=4.0),
 ]
-QUICK = ("informative, ε = 8", "a twentieth, ε = 4")
+QUICK = ("informative, ε = 8", "strata, exact")
 
 
 def draw_people(cell: Cell, n: int, rng: np.random.Generator) -> dict[str, Any]:
