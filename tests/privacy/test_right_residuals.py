@@ -466,8 +466,14 @@ def lose_cells(pair: Pair, rng: np.random.Generator) -> Pair:
     return dataclasses.replace(pair, data=sides[0], other=sides[1])
 
 
-@pytest.mark.parametrize("kind", [*KINDS, *FURTHER_KINDS])
-@pytest.mark.parametrize("what", MISSING_RELEASES)
+IN_TURN = [  # every third by default
+    pytest.param(what, kind, marks=pytest.mark.slow if (i + j) % 3 else ())
+    for i, what in enumerate(MISSING_RELEASES)
+    for j, kind in enumerate([*KINDS, *FURTHER_KINDS])
+]
+
+
+@pytest.mark.parametrize(("what", "kind"), IN_TURN)
 def test_no_cell_that_becomes_missing_moves_a_release_further(
     monkeypatch: pytest.MonkeyPatch, what: str, kind: str
 ) -> None:
@@ -491,8 +497,7 @@ def count_by_x(rows: LinkedRows) -> LinkedRows:
     return rows.with_design(dataclasses.replace(rows.design, counting=counting)).without_missing()
 
 
-@pytest.mark.parametrize("kind", [*KINDS, *FURTHER_KINDS])
-@pytest.mark.parametrize("what", MISSING_RELEASES)
+@pytest.mark.parametrize(("what", "kind"), IN_TURN)
 def test_nothing_that_a_row_counts_moves_a_release_further(
     monkeypatch: pytest.MonkeyPatch, what: str, kind: str
 ) -> None:

@@ -174,7 +174,7 @@ NUMBERS: dict[str, Any] = {
 
 
 @pytest.mark.usefixtures("small_parts")
-@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize("workers", [pytest.param(1, marks=pytest.mark.slow), 2])
 def test_blocks_are_counted_in_one_pass_whatever_the_keys(
     workers: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -107,7 +107,13 @@ KEYS: dict[str, Any] = {
 FORMULAS = ["y ~ x + log(w) + C(g)", "y ~ 0 + x*w", "y ~ x:C(g) + sqrt(w) + C(s) + I((x + 2)**3 / w - 1)"]
 
 
-@pytest.mark.parametrize(("kind", "formula"), [(kind, FORMULAS[i % 3]) for i, kind in enumerate(KEYS)])
+@pytest.mark.parametrize(
+    ("kind", "formula"),
+    [
+        pytest.param(kind, FORMULAS[i % 3], marks=pytest.mark.slow if i % 4 else ())  # every fourth by default
+        for i, kind in enumerate(KEYS)
+    ],
+)
 def test_one_accuracy(engine: Open, kind: str, formula: str) -> None:
     table = make_table(1, KEYS[kind])
     linkage, typical = dpl.ELE(0.8, block="k", other=0.9), {"x": (-0.4, 0.2)} if len(kind) % 2 else None
@@ -116,7 +122,14 @@ def test_one_accuracy(engine: Open, kind: str, formula: str) -> None:
     assert_equal_sums(expected, all_sums(engine(table), formula, linkage, unit, typical))
 
 
-@pytest.mark.parametrize("kind", [kind for kind in KEYS if kind not in ("nulls", "one block", "blocks of one")])
+@pytest.mark.parametrize(
+    "kind",
+    [
+        pytest.param(kind, marks=pytest.mark.slow if i % 4 != 1 else ())
+        for i, kind in enumerate(KEYS)
+        if kind not in ("nulls", "one block", "blocks of one")
+    ],
+)
 def test_accuracy_tables(engine: Open, kind: str) -> None:
     """Every other key declared, by its text; texts that no cell of the column's type has are there too."""
     table = make_table(2, KEYS[kind])
