@@ -200,7 +200,8 @@ def expect_second_stage(
     inverse = invert_moments(moments, scale, design.intercept, sizes)
     expectation = _Expectation(study, rows, groups, spending, start, estimate, explained, deviation, inverse, present)
     stage = expectation.by_columns(wide, sizes)
-    if _hang_together(inverse, sizes) and not has_rare_levels(design, moments):
+    weak = stage.gram >= GRAM[1]  # the slope by columns hardly stands clear of its noise, however much it gets
+    if (weak or _hang_together(inverse, sizes)) and not has_rare_levels(design, moments):
         stage = _choose(stage, expectation.whitened(matrix, rounds_needed(strengths), sizes))
     bent = present.is_incomplete and groups.contrast > _LEAST_CONTRAST  # by filled cells
     bent = bent or design.counting is not None  # the first stage's line is that of all rows
