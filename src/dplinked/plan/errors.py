@@ -111,10 +111,10 @@ def tight_sums(setting: Setting, guess: Guess, count: int, epsilon: float) -> Ex
     vector[: int(design.intercept)] = noise.response_total
     one = _solve(design, exposure, rows, guess, count, noise, vector, rows.beta)
     two = _second_stage(setting, guess, design, one, count, mu, share)
-    if study.counts_unevenly:  # all rows count the same in the first stage
+    if study.needs_second_stage:
         if two is None:
             raise StudyError(
-                f"At epsilon = {epsilon:g} with {count:,} rows a release would refuse weights and conditions, for want of a second stage. Plan with more of either."
+                f"At epsilon = {epsilon:g} with {count:,} rows a release would refuse weights, conditions and clusters, for want of a second stage. Plan with more of either."
             )
         return _repeated(study, two)
     return _repeated(study, one if two is None or _mean_error(one) <= _mean_error(two) else two)

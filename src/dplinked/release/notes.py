@@ -46,6 +46,8 @@ FILLED_AS_ASKED = "Missing cells, if there are any, count as values in the middl
 STAGE_LINES = {"any": RESIDUAL_LINE, "symmetric": SYMMETRIC_LINE, "skewed": SKEWED_LINE}
 _ROUTES = {
     "block": "block totals",
+    "person": "totals of each person's rows",
+    "cluster": "totals of clusters",
     "row": "single rows",
     "scale": "the residuals' size alone",
     "moments": "W'W, W'z and z'z",

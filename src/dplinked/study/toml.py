@@ -40,6 +40,7 @@ SECTIONS: dict[str, tuple[str, ...]] = {
         "exposure",
         "weights",
         "where",
+        "cluster",
         "method",
         "calibration",
         "ranges",
