@@ -58,18 +58,18 @@ from dplinked.estimate.whitening import (
     whiten_coefficients,
 )
 from dplinked.linkage import EXACT
+from dplinked.privacy.quantities.contribution_sizes import (
+    choose_total_norm,
+    is_hopeless,
+    ladder,
+    release_contribution_sizes,
+)
 from dplinked.privacy.quantities.instrument import (
     ReleasedSums,
     entry_noise,
     plan_sums,
     pool_by_precision,
     release_curvature,
-)
-from dplinked.privacy.quantities.contribution_sizes import (
-    choose_total_norm,
-    is_hopeless,
-    ladder,
-    release_contribution_sizes,
 )
 from dplinked.privacy.quantities.meat import SCALE_ALONE, MeatRoute, choose_route
 from dplinked.privacy.quantities.residual_scale import (

@@ -82,6 +82,7 @@ def plan(
     exposure: str | None = None,
     weights: str | None = None,
     where: str | None = None,
+    cluster: str | None = None,
     r_squared: float = 0.5,
     response_mean: float | None = None,
     subgroup: float = 0.1,
@@ -130,6 +131,7 @@ def plan(
         exposure=exposure,
         weights=weights,
         where=where,
+        cluster=cluster,
     )
     counts: Any = [count] if isinstance(count, Integral) else count
     return plan_study(study, counts, epsilons, r_squared, half_width, response_mean, subgroup)

@@ -433,9 +433,7 @@ class LinkedRows:
         self._check_clip(clip)
         assert clip.curve is None, "totals of contributions are those of lines"
         found = self.engine.contribution_sizes(clip, meat, norms)
-        return ContributionSizes(
-            found.sizes, norms, meat.route, self._largest(clip, meat), self.count, self.exposure
-        )
+        return ContributionSizes(found.sizes, norms, meat.route, self._largest(clip, meat), self.count, self.exposure)
 
     def _check_clip(self, clip: ResidualClip) -> None:
         """Nothing goes on with clips that do not bound the equation's terms."""

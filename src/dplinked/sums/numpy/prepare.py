@@ -268,8 +268,8 @@ class PreparedRows:
         for rows in piece.cut(STRIP):
             both = np.empty((len(self.design.columns) + 1, rows.count))
             self.design.fill_rows(rows.raw, rows.levels, both)
-            present = self.design.present(rows.raw, rows.levels) if self.dropped else (1.0, 1.0)
-            yield Strip(both[:-1], both[-1], rows.codes, rows.slots, *present, clusters=rows.clusters)
+            known, answered = self.design.present(rows.raw, rows.levels) if self.dropped else (1.0, 1.0)
+            yield Strip(both[:-1], both[-1], rows.codes, rows.slots, known, answered, rows.clusters)
 
     def whole(self) -> tuple[Floats, Floats]:
         """Scaled regressors (d×n) and responses (n) of all rows."""
