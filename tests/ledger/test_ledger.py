@@ -1026,7 +1026,9 @@ def test_an_account_tells_names_and_how_many_releases_are_left(tmp_path: Path) -
     table = spending_table(balance, ledger.events())
     assert table is not None
     assert [float(row[3]) for row in table.rows] == pytest.approx([1.0] * 4 + [0.5], rel=1e-3)
-    assert sum(float(row[4].split()[0]) for row in table.rows) == pytest.approx(100 * balance.spent / balance.total, abs=0.05)
+    assert sum(float(row[4].split()[0]) for row in table.rows) == pytest.approx(
+        100 * balance.spent / balance.total, abs=0.05
+    )
     for k in range(left):
         ledger.reserve(f"further {k}", {"formula": f"y ~ {k}"}, mu)
     assert releases_left(ledger.balance(), mu) == 0
