@@ -17,8 +17,9 @@ from dplinked.ledger.events import LedgerEntry
 from dplinked.ledger.ledger import Ledger
 from dplinked.linkage import ELE, PrivacyUnit
 from dplinked.linkage.secret_sample import SecretSample
-from dplinked.linker.linked import BLOCK, Linked
-from dplinked.linker.quality import count_together, known_accuracies, name_counts
+from dplinked.linker.accuracies import count_together, known_accuracies, name_counts
+from dplinked.linker.joined import BLOCK
+from dplinked.linker.linked import Linked
 from dplinked.linker.rules import LATE, UNLINKED
 from dplinked.privacy.calibration import privacy_mu, round_up
 from dplinked.privacy.quantities.right_links import (
