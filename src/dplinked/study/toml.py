@@ -41,6 +41,7 @@ SECTIONS: dict[str, tuple[str, ...]] = {
         "weights",
         "where",
         "cluster",
+        "goodness",
         "method",
         "calibration",
         "ranges",

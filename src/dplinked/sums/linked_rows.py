@@ -24,6 +24,7 @@ from dplinked.sums.types import (
     PrivateMeat,
     PrivateResiduals,
     PrivateSizes,
+    PrivateSquares,
     PrivateSums,
     ResidualClip,
     Whitening,
@@ -167,6 +168,17 @@ class ContributionSizes(Private):
 
 
 @dataclass(frozen=True, repr=False)
+class SquaredResiduals(Private):
+    """``Σ B_i`` and ``Σ B_i²``, B_i what row i contributes of squared residuals of right links, each clipped to `limit`; `rows` is the number of rows, public."""
+
+    total: float
+    squares: float
+    limit: float
+    rows: int
+    exposure: LinkageExposure
+
+
+@dataclass(frozen=True, repr=False)
 class CurveSums(Private):
     """What a curve makes of the regressors of rows by themselves, each times γ - o and the weight of its block; no response enters.
 
@@ -291,6 +303,9 @@ class Pass(Protocol):
 
         Along the clip's curve t_i is its mean at the line, and ψ_i multiplies by s_i.
         """
+
+    def squared_residuals(self, clip: ResidualClip) -> PrivateSquares:
+        """``Σ B_i`` and ``Σ B_i²`` of a clip that is `squared`: ``B_i = (1-o)ψ² - (1-γ) mean ψ²`` times what row i counts."""
 
     def contribution_sizes(self, clip: ResidualClip, meat: MeatClip, norms: Floats) -> PrivateSizes:
         """``Σ_c min(‖T_c‖²/K², 1)`` over the totals T_c that `meat` squares, times its weights, for each norm K."""
@@ -434,6 +449,11 @@ class LinkedRows:
         assert clip.curve is None, "totals of contributions are those of lines"
         found = self.engine.contribution_sizes(clip, meat, norms)
         return ContributionSizes(found.sizes, norms, meat.route, self._largest(clip, meat), self.count, self.exposure)
+
+    def squared_residuals(self, beta: Floats, clip: float) -> SquaredResiduals:
+        """Squares of right links' residuals around a line, residuals clipped to ±`clip`."""
+        found = self.engine.squared_residuals(ResidualClip(beta, clip, 0.0, clip, squared=True))
+        return SquaredResiduals(found.total, found.squares, clip**2, self.count, self.exposure)
 
     def _check_clip(self, clip: ResidualClip) -> None:
         """Nothing goes on with clips that do not bound the equation's terms."""

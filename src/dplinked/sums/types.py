@@ -72,6 +72,14 @@ class PrivateResiduals(Private):
 
 
 @dataclass(frozen=True, repr=False)
+class PrivateSquares(Private):
+    """Sum of clipped squares of right links' residuals, and the sum of squares of what rows contribute to it."""
+
+    total: float
+    squares: float
+
+
+@dataclass(frozen=True, repr=False)
 class PrivateSizes(Private):
     """``Σ_c min(‖T_c‖²/K², 1)`` over totals T_c of contributions, for each of several norms K."""
 
@@ -169,6 +177,8 @@ class ResidualClip:
         How the outcome's mean follows the line; None where it is the line.
     exposed
         Whether the logarithm of the exposure is added to the line, if there is an exposure.
+    squared
+        Whether it is squares of residuals that are clipped, to `limit`², whatever the instruments.
     """
 
     beta: Floats
@@ -178,6 +188,7 @@ class ResidualClip:
     whitening: Whitening | None = None
     curve: Curve | None = None
     exposed: bool = True
+    squared: bool = False
 
     def fit(self, line: Floats) -> Floats:
         """Fitted values of rows (k), from their values on the line."""
@@ -185,6 +196,8 @@ class ResidualClip:
 
     def cut(self, residuals: Floats, widths: Floats) -> Floats:
         """What counts of residuals: ψ of them, or along a curve their part that the shortened instruments leave."""
+        if self.squared:
+            return np.asarray(np.minimum(residuals * residuals, widths * widths), np.float64)
         return clip_residuals(residuals, widths) if self.curve is None else residuals * widths
 
     def widths(self, instruments: Floats, counted: Floats | float = 1.0) -> Floats:
@@ -192,6 +205,8 @@ class ResidualClip:
 
         From instruments without the intercept's (d×k), or from whitened ones (p×k), and from what rows count (k).
         """
+        if self.squared:
+            return np.full(instruments.shape[1], self.limit)
         norms = counted * np.sqrt(self.intercept_weight**2 + np.einsum("ij,ij->j", instruments, instruments))
         return np.asarray(self.limit / np.maximum(norms * (1.0 + 1e-12), self.limit / self.widest), np.float64)
 
