@@ -103,8 +103,8 @@ def fit(
         residuals where that is most precise. If they are skewed and larger in some rows than in others, slopes may be bent by a tenth, so ``"any"`` clips them
         further out. ``"skewed"`` is for amounts whose errors are skewed and grow with a regressor that has a long tail: it clips at ten deviations, at two to three times the noise.
     missing
-        ``"drop"`` leaves rows with a missing cell (null or not finite) out of the second stage, as least squares in other programs does, for next to nothing of the budget.
-        ``"fill"`` gives such cells a public value, which bends slopes. A release that ends with the first stage fills them in any case, and says so.
+        ``"drop"`` leaves rows with a missing cell (null or not finite) out of the second stage, and out of events and counts, as least squares in other programs does, for next to nothing of the budget.
+        ``"fill"`` gives such cells a public value, which bends slopes; a null event is then the reference level. A line that ends with the first stage fills them in any case, and says so.
     fill
         Public value for null and non-finite cells where they are filled; by default the middle of the typical range or of the bounds.
     descent

@@ -206,7 +206,7 @@ class Study(PlainlyShown):
         if not self.counts_unevenly:
             return
         what = "weights" if self.weights is not None else "where"
-        if not self.drops_missing:
+        if not self.drops_missing or self.family != "linear":
             raise StudyError(
                 f"{what} belongs to method='ssp' with calibration='tight', family='linear' and missing='drop': leave these out."
             )
@@ -234,9 +234,8 @@ class Study(PlainlyShown):
 
     @property
     def drops_missing(self) -> bool:
-        """Whether missing cells are left out where that can be done: in the second stage of the tight sums, for lines."""
-        tight = self.method == "ssp" and self.calibration == "tight"
-        return self.missing == "drop" and tight and self.family == "linear"
+        """Whether missing cells are left out where that can be done: in the second stage of the tight sums, and along curves."""
+        return self.missing == "drop" and self.method == "ssp" and self.calibration == "tight"
 
     @property
     def searches_ranges(self) -> bool:
