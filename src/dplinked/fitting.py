@@ -61,7 +61,7 @@ def fit(
     Parameters
     ----------
     data
-        Linked rows: a pandas, polars or pyarrow table, a mapping of arrays; the path of Parquet, CSV or JSON files (a file, a folder, a glob);
+        Linked rows: a pandas, polars or pyarrow table, a mapping of arrays; the path of files (Parquet, CSV, JSON, Excel, Stata, SPSS, SAS; a file, a folder, a glob) or a :class:`File` that says how they are written;
         a :class:`Query` or DuckDB relation; a Spark frame or :class:`SparkTable`; an Arrow stream or :class:`Stream`.
     formula
         Like ``"consumption ~ income + C(region)"``; ``0 +`` drops the intercept. Columns, ``C()``, ``log()``,

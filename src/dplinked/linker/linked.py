@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dplinked.data.arrow import LEFT, RIGHT, column_texts, mark_origin, to_arrow
+from dplinked.data.arrow import LEFT, RIGHT, column_texts, mark_origin, to_arrow, with_numbers
 from dplinked.data.table import check_columns
 from dplinked.errors import StudyError, plain_faults, plain_number, shown
 from dplinked.ledger.key import audit_key
@@ -191,14 +191,16 @@ class Linked:
         """The joined table: the left file's columns, the right file's columns, and each link's block, score and probability.
 
         A column of the right file whose name the left file has too gets ``_right`` at the end of its name. Each column's metadata says
-        which file it comes from: `fit` takes regressors from one file only.
+        which file it comes from: `fit` takes regressors from one file only. Columns of text files that hold numbers are numbers here; ids, blocks and fields stay texts.
         """
         import pyarrow as pa
 
         named = {*self.blocks, *(field.name for field in self.fields)}, {*self.blocks, *(f.right for f in self.fields)}
-        columns = list(self.left.columns)
-        fields = [mark_origin(field, LEFT, compared=field.name in named[0]) for field in self.left.schema]
-        taken, names = self.right.take(self._positions), set(self.left.column_names)
+        left = with_numbers(self.left, {*named[0], self.ids[0]})
+        right = with_numbers(self.right, {*named[1], self.ids[1]})
+        columns = list(left.columns)
+        fields = [mark_origin(field, LEFT, compared=field.name in named[0]) for field in left.schema]
+        taken, names = right.take(self._positions), set(left.column_names)
         about = self._about_links()
         for column, field in zip(taken.columns, taken.schema, strict=True):
             marked = mark_origin(

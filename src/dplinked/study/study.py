@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from dplinked.data.arrow import LEFT
+from dplinked.data.format import File
 from dplinked.data.sources import Query, SparkTable
 from dplinked.errors import StudyError, plain_faults, plain_number, raise_alone, shown
 from dplinked.linkage import ELE, UNSTATED, Exact, Linkage, LinkageExposure, Matching, PrivacyUnit
@@ -59,7 +60,7 @@ class Study(PlainlyShown):
     ridge: float | None = None
     large_epsilon: bool = False
     intervals: bool = True
-    data: Path | Query | SparkTable | None = field(default=None, repr=False)
+    data: Path | File | Query | SparkTable | None = field(default=None, repr=False)
     ledger: str | Path | None = field(default=None, repr=False)  # it may hold a password
     population: str | None = None
     ledger_key: str | Path | None = field(default=None, repr=False)
