@@ -50,7 +50,7 @@ _SECRECY = (
 )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class ReleasedAccuracy:
     """Linkage accuracies that were released with differential privacy. They are public from now on.
 
@@ -80,6 +80,9 @@ class ReleasedAccuracy:
     unit: dict[str, Any]
     statement: str
     ledger: LedgerEntry | None = None
+
+    def __repr__(self) -> str:
+        return f"<ReleasedAccuracy of {len(self.correct)} groups of links: {self.linkage!r}, epsilon={self.epsilon:g}, delta={self.delta:g}>"
 
     @property
     def right(self) -> dict[str, float]:
@@ -277,7 +280,7 @@ def _release(
         mu=None if isinstance(price, SecretSample) else price,
         unit=unit.identity(),
         statement=(
-            f"({round_up(epsilon, 10)}, {round_up(delta, 10)})-differentially private. Protected is {unit.describe()} Taken as public, and the "
+            f"({round_up(epsilon, 10)}, {round_up(delta, 10)})-differentially private. {unit.describe()} Taken as public, and the "
             f"same for neighbours: the rows' groups, their sizes, {'the chance of each row to be checked' if secret else 'which links were checked'}, and that an answer depends on the two "
             f"records alone.{_SECRECY if secret else ''}"
         ),
