@@ -360,20 +360,29 @@ def report(
         Path | None, typer.Option("--out", "-o", help="Write to a file: .html, .htm, .md, .tex, .csv or .txt.")
     ] = None,
     markdown: Annotated[bool, typer.Option("--markdown", help="Markdown instead of text.")] = False,
+    board: Annotated[
+        bool,
+        typer.Option("--board", help="A text for an ethics board, filled in from the release: Markdown, or a page."),
+    ] = False,
 ) -> None:
-    """Show a release as text or Markdown; write it as a page, a LaTeX table or CSV."""
+    """Show a release as text or Markdown; write it as a page, a LaTeX table or CSV, or as a text for an ethics board."""
+    from dplinked.release.board import board_document
     from dplinked.release.release import Release, no_release
+    from dplinked.report.html import write_page
 
     loaded = Release.load(release)
     kinds: dict[str, Callable[[], str]] = {
         ".html": loaded.to_html, ".htm": loaded.to_html, ".md": lambda: loaded.to_markdown() + "\n", ".tex": loaded.to_latex,
         ".csv": loaded.to_csv, ".txt": lambda: loaded.summary() + "\n",
     }  # fmt: skip
+    if board:
+        kinds = {".md": loaded.for_the_board, **dict.fromkeys(HTML, lambda: write_page(board_document(loaded)))}
     if out is not None:
         check_writable(out, release)
-        check_ending(out, [".md", ".txt"] if markdown else list(kinds))
+        check_ending(out, [".md", ".txt"] if markdown and not board else list(kinds))
+    ending = out.suffix.lower() if out else ""
     try:
-        text = kinds[".md" if markdown else (out.suffix.lower() if out else "") or ".txt"]()
+        text = kinds[".md" if markdown or (board and not ending) else ending or ".txt"]()
     except Exception:  # values that are no release's, though they have its form
         raise_alone(no_release(release))
     if out is None:
