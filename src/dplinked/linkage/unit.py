@@ -164,7 +164,7 @@ class LinkageExposure:
     weighed
         Weight and accuracy of each group of rows, if groups are weighed, which they are only if every row keeps its block.
     persons
-        How many rows a person has at most, if each block is a person; noise is planned for steps of one row. 1 elsewhere.
+        How many rows a person has at most; noise is planned for steps of one row.
     """
 
     exact: bool

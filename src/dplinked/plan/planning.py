@@ -93,6 +93,7 @@ def plan(
     exposure: str | None = None,
     weights: str | None = None,
     where: str | None = None,
+    cluster: str | None = None,
     r_squared: float = 0.5,
     response_mean: float | None = None,
     subgroup: float = 0.1,
@@ -141,6 +142,7 @@ def plan(
         exposure=exposure,
         weights=weights,
         where=where,
+        cluster=cluster,
     )
     counts: Any = [count] if isinstance(count, Integral) else count
     return plan_study(study, counts, epsilons, r_squared, half_width, response_mean, subgroup)

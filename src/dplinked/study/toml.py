@@ -42,6 +42,7 @@ SECTIONS: dict[str, tuple[str, ...]] = {
         "exposure",
         "weights",
         "where",
+        "cluster",
         "method",
         "calibration",
         "ranges",
