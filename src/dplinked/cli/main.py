@@ -337,9 +337,10 @@ def report(
     markdown: Annotated[bool, typer.Option("--markdown", help="Markdown instead of text.")] = False,
 ) -> None:
     """Show a release as text or Markdown; write it as a page, a LaTeX table or CSV."""
-    from dplinked.release.release import Release, no_release
+    from dplinked.release.release import no_release
+    from dplinked.release.releases import load_release
 
-    loaded = Release.load(release)
+    loaded = load_release(release)
     kinds: dict[str, Callable[[], str]] = {
         ".html": loaded.to_html, ".htm": loaded.to_html, ".md": lambda: loaded.to_markdown() + "\n", ".tex": loaded.to_latex,
         ".csv": loaded.to_csv, ".txt": lambda: loaded.summary() + "\n",

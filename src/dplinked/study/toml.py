@@ -40,6 +40,7 @@ SECTIONS: dict[str, tuple[str, ...]] = {
         "exposure",
         "weights",
         "where",
+        "by",
         "method",
         "calibration",
         "ranges",
