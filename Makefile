@@ -61,9 +61,9 @@ format: $(READY)
 hooks: $(READY)
 	$(BIN)/pre-commit install
 
-# Built offline into site/: open site/index.html, or serve it with python3 -m http.server --directory site.
+# Built offline into site/: open site/index.html.
 docs: $(READY)
-	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
+	$(BIN)/python docs/theme/build_site.py
 
 # A source archive and a wheel in dist/, as docs/releasing.md tells: built, checked, and tried out in an empty environment. Linux only.
 $(RELEASE)/.ready: pyproject.toml constraints.txt

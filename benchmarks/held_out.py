@@ -371,7 +371,7 @@ def _many_to_one(report: Report, homes: int) -> None:
 # --- from files to slopes -------------------------------------------------------------------------------
 
 CHAINED = ("names × 5", "missing × 6", "all × 2.5")
-RUNS, PEOPLE, WIDER = 50, 4_000, 1.3
+RUNS, PEOPLE, WIDER = 200, 4_000, 1.3
 SLOPE, FORMULA = 0.55, "consumption ~ income"
 FIT = {
     "bounds": {"consumption": (0, 120_000), "income": (0, 150_000)},

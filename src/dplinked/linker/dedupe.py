@@ -16,7 +16,7 @@ from dplinked.linker.checks import check_fields, check_file
 from dplinked.linker.document import WARNING
 from dplinked.linker.duplicates import MATCH, START_SHARE, Duplicates, comparers_within, find_duplicates
 from dplinked.linker.fields import Comparer, Field, read_fields
-from dplinked.linker.linked import id_column
+from dplinked.linker.joined import id_column
 from dplinked.linker.passes import pair_budget
 from dplinked.report.document import Document, Facts, Section, Steps
 from dplinked.report.text import write_text

@@ -19,11 +19,13 @@ from dplinked.linker.assignment import Candidates
 from dplinked.linker.checks import check_fields, check_file, require_column
 from dplinked.linker.evidence import Evidence
 from dplinked.linker.fields import MOST_NAMES, Comparer, Field, make_comparers, read_fields
-from dplinked.linker.linked import Linked, id_column
+from dplinked.linker.joined import id_column
+from dplinked.linker.linked import Linked
 from dplinked.linker.model import LinkageModel, load_model
 from dplinked.linker.passes import BlockingPass
 from dplinked.linker.rules import LATE, MEMORY, NO_KEY, Links, link_by_rules
-from dplinked.linker.splink import Scored, link_by_splink, link_scored, own_columns, score_by_settings
+from dplinked.linker.scored import Scored, link_scored
+from dplinked.linker.splink import link_by_splink, own_columns, score_by_settings
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -20,16 +20,18 @@ from dplinked.plan.errors import EXPECTED, ExpectedErrors, Setting
 from dplinked.plan.expectations import Curve, Expectations, Lever, PlannedError, Point
 from dplinked.plan.rows import Guess, guess_response
 from dplinked.report.files import HTML, write_or_return
+from dplinked.report.words import shorten
 from dplinked.study.budget import LARGE_EPSILON
 from dplinked.study.descent import Descent
 from dplinked.study.formula import Interval
 from dplinked.study.study import Study
 
 _CURVE = 25  # places on a curve
+_SHOWN = 4  # coefficients in a repr
 _USUAL_EVENTS = 0.1  # share of rows with an event, if nothing is guessed
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Plan(Expectations):
     """Expected standard errors over budgets and numbers of rows, from public values and guesses alone."""
 
@@ -38,6 +40,15 @@ class Plan(Expectations):
         from dplinked.report.text import write_lines
 
         return write_lines(lines_document(self))
+
+    def __repr__(self) -> str:
+        found = self.slopes_at_point
+        widths = [f"{row.name} ± {row.half_width():.3g}" for row in found[:_SHOWN]]
+        more = [f"{len(found) - _SHOWN} more"] if len(found) > _SHOWN else []
+        promise = f"epsilon={self.point.epsilon:g}, {self.point.count:,} rows"
+        return (
+            f"<Plan {shorten(self.formula, 60)!r}: {promise}; expected 95 % intervals: {', '.join([*widths, *more])}>"
+        )
 
     @overload
     def to_html(self, path: None = None) -> str: ...

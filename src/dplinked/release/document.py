@@ -10,7 +10,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from dplinked.privacy.calibration import round_up
-from dplinked.release.coefficients import PARTS, coefficient_rows, coefficients_csv, coefficients_latex, ratio_columns
+from dplinked.release.coefficients import (
+    PARTS,
+    TEST,
+    coefficient_rows,
+    coefficients_csv,
+    coefficients_latex,
+    ratio_columns,
+)
 from dplinked.release.family import FAMILIES
 from dplinked.release.notes import (
     NOISE_ALONE,
@@ -28,6 +35,7 @@ from dplinked.release.notes import (
     unbounded_names,
 )
 from dplinked.release.promise import (
+    METHODS,
     describe_budget,
     describe_linkage,
     describe_privacy,
@@ -44,12 +52,7 @@ from dplinked.report.numbers import format_number
 from dplinked.report.plots import CoefficientRow
 from dplinked.report.words import list_names
 
-_METHODS = {
-    ("ssp", "tight"): "noisy sums (SSP), noise as small as the promise allows",
-    ("ngd", "tight"): "noisy gradient descent (NGD), noise as small as the promise allows",
-    ("ssp", "paper"): "noisy sums (SSP), Algorithm 2 of the paper with the paper's noise",
-    ("ngd", "paper"): "noisy gradient descent (NGD), Algorithm 1 of the paper with the paper's noise",
-}
+_NOISE = {"tight": "with as little noise as the promise allows", "paper": "with the noise that the paper asks for"}
 _DRAWN = "Under strong noise estimates are drawn towards zero and intervals are not, so an estimate need not lie in the middle of its interval."
 _MIDDLE = {
     (
@@ -120,7 +123,7 @@ def describe_facts(result: Result) -> list[tuple[str, str]]:
         ("Rows", f"{result.count:,} (this number is public)"),
         ("Linkage", linkage_in_short(result.linkage)),
         ("Privacy", promise_in_short(result.privacy)),
-        ("Method", _METHODS.get((result.method, result.calibration), f"{result.method}, {result.calibration}")),
+        ("Method", f"{METHODS[result.method, result.calibration]}, {_NOISE[result.calibration]}"),
         ("Intervals", "paid for, 95 %" if result.has_intervals else "none: this release did not pay for them"),
     ]
     if result.dropped:
@@ -186,7 +189,7 @@ def _coefficient_caption(result: Result, rows: Sequence[CoefficientRow], ratio: 
 
 def _coefficient_table(result: Result, rows: Sequence[CoefficientRow]) -> Table:
     header = ["name", "coefficient", "standard error" if result.has_intervals else "noise s.e."]
-    header += ["95 % interval"] if result.has_intervals else []
+    header += ["z", "95 % interval", "p-value"] if result.has_intervals else []
     header += ["shrunken"] if result.shrunken else []
     ratios = ratio_columns(result)
     header += ratios.header
@@ -195,7 +198,9 @@ def _coefficient_table(result: Result, rows: Sequence[CoefficientRow]) -> Table:
             row.name,
             row.show(row.coef),
             row.show(row.std_err),
+            *row.show_test()[:1],
             *([row.show_interval()] if result.has_intervals else []),
+            *row.show_test()[1:],
             *([format_number(result.shrunken[row.name])] if result.shrunken else []),
             *ratios.cells(row),
         ]
@@ -216,6 +221,7 @@ def _coefficient_notes(result: Result, rows: Sequence[CoefficientRow]) -> list[s
         notes.append(say_hidden(hidden))
     said = _coverage(result) if result.has_intervals else NOISE_ALONE
     return [
+        *([TEST] if result.has_intervals else []),
         *notes,
         *say_counted(result),
         *say_accuracy(result),

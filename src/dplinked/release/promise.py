@@ -21,6 +21,12 @@ from dplinked.report.words import list_names
 
 ACCURACY_STEP = 0.02
 LINKS_THAT_RESEMBLE = "Coefficients if wrong links resemble their rows"
+METHODS = {
+    ("ssp", "tight"): "noisy sums",
+    ("ngd", "tight"): "noisy gradient descent",
+    ("ssp", "paper"): "Algorithm 2 of the paper",
+    ("ngd", "paper"): "Algorithm 1 of the paper",
+}
 _ERROR = "standard error"
 _SHOWN = 24  # blocks whose accuracies are shown without being asked for
 
@@ -95,18 +101,28 @@ def _who_is_protected(unit: PrivacyUnit) -> str:
     return f"Every person (or household: whoever has the same {unit.id}) with at most {unit.rows:,} rows in each of the two files, with all of them."
 
 
-def _promise(result: Result) -> list[str]:
-    """What (ε, δ) and μ mean, in words. The bet is won with probability (1 + δ)/2 at best, δ that of ε = 0; for a Gaussian release Φ(μ/2)."""
+def plain_promise(result: Result) -> list[str]:
+    """The promise as anybody may read it. The guess is right with probability (1 + δ)/2 at best, δ that of ε = 0; for a Gaussian release Φ(μ/2)."""
     privacy, paid = result.privacy, result.linkage.paid
     samples, total = add_payment(SecretSample(**paid) if isinstance(paid, Mapping) else paid or 0.0, privacy.mu)
     guess = (1.0 + secret_delta(samples, 0.0, total)) / 2.0
-    both = "this release and that of the linkage accuracy" if paid else "the release"
+    both = "this result and the released linkage accuracy" if paid else "this result"
+    return [
+        "Almost the same result would have come out whatever the values of any one person had been.",
+        f"Suppose somebody knows everything else in the files and hesitates between two possibilities for one person's values. After seeing {both}, they guess the right one "
+        f"at most {_percent_up(guess)} of the time. Without it, they are right 50 % of the time.",
+    ]
+
+
+def _promise(result: Result) -> list[str]:
+    """What is promised, against whom, and what ε and δ mean."""
+    privacy = result.privacy
     factor = round_up(math.exp(min(privacy.epsilon, 700.0)), 3)
     return [
-        "Against anyone who sees the release, whatever else they know and whatever they do with it later. Had one person's values been any "
-        f"others, whatever came out would have come out at most {factor} times as often, up to a probability of {format_delta(privacy.delta)}.",
-        f"Put as a bet: someone who knows everything else in the files, and two equally likely versions of one person's values, sees {both} and says which "
-        f"of the two it is. They are right at most {_percent_up(guess)} of the time; without looking, 50 %.",
+        *plain_promise(result),
+        "This holds against anyone who sees the result, whatever else they know and whatever they do with it later.",
+        f"In terms of ε and δ: had one person's values been any others, whatever came out would have come out at most {factor} times as often (that is what ε = "
+        f"{round_up(privacy.epsilon, 10)} says), except for a part of probability δ = {format_delta(privacy.delta)} at most.",
     ]
 
 
@@ -150,7 +166,7 @@ def _looked_at(linkage: DeclaredLinkage) -> list[str]:
 
 
 def exact_statement(privacy: Privacy) -> list[str]:
-    """The statement as the release has it."""
+    """The statement as the release has it, in exact terms."""
     return [privacy.statement, "Taken as public: " + "; ".join(privacy.assumed_public) + "."]
 
 

@@ -148,7 +148,7 @@ def describe_charge(study: Study) -> list[tuple[str, str]]:
     facts = [
         ("This release", f"epsilon = {study.epsilon:g}, delta = {study.delta:g}"),
         ("mu", round_up(mu)),
-        ("Protected is", study.unit.describe()),
+        ("Who is protected", study.unit.describe()),
     ]
     if study.ledger is None:
         return [
