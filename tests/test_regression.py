@@ -114,6 +114,7 @@ NOT_HERE = {
     "levels",
     "weights",
     "where",
+    "by",
     "fill",
     "ledger",
     "population",
