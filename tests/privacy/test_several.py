@@ -263,7 +263,9 @@ def test_squares_of_blocks_of_all_levels_stay_within() -> None:
         reached = max(reached, squares / bound)
     assert reached > 0.4
     exact = LinkageExposure(True, True, 1.0, 1.0, 0.0, 0, levels=3)
-    assert math.isclose(block_meat_sensitivity(1.0, exact), 2.0)  # one total ends and another begins: √2, which 2 covers
+    assert math.isclose(
+        block_meat_sensitivity(1.0, exact), 2.0
+    )  # one total ends and another begins: √2, which 2 covers
 
 
 def test_counts_of_all_levels_are_reached() -> None:

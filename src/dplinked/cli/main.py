@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -27,6 +28,7 @@ from dplinked.report.files import HTML, check_ending
 
 if TYPE_CHECKING:
     from dplinked.data.sources import Query, SparkTable
+    from dplinked.release.release import Release
     from dplinked.study.study import Study
 
 app = typer.Typer(
@@ -335,9 +337,13 @@ def report(
         Path | None, typer.Option("--out", "-o", help="Write to a file: .html, .htm, .md, .tex, .csv or .txt.")
     ] = None,
     markdown: Annotated[bool, typer.Option("--markdown", help="Markdown instead of text.")] = False,
+    board: Annotated[
+        bool,
+        typer.Option("--board", help="A text for an ethics board, filled in from the release: Markdown, or a page."),
+    ] = False,
 ) -> None:
-    """Show a release as text or Markdown; write it as a page, a LaTeX table or CSV."""
-    from dplinked.release.release import no_release
+    """Show a release as text or Markdown; write it as a page, a LaTeX table or CSV, or as a text for an ethics board."""
+    from dplinked.release.release import Release, no_release
     from dplinked.release.releases import load_release
 
     loaded = load_release(release)
@@ -345,17 +351,31 @@ def report(
         ".html": loaded.to_html, ".htm": loaded.to_html, ".md": lambda: loaded.to_markdown() + "\n", ".tex": loaded.to_latex,
         ".csv": loaded.to_csv, ".txt": lambda: loaded.summary() + "\n",
     }  # fmt: skip
+    if board:
+        if not isinstance(loaded, Release):
+            raise StudyError(
+                "--board writes about one result, and this file has several. In Python: releases['…'].for_the_board()."
+            )
+        kinds = {".md": loaded.for_the_board, **dict.fromkeys(HTML, partial(_board_page, loaded))}
     if out is not None:
         check_writable(out, release)
-        check_ending(out, [".md", ".txt"] if markdown else list(kinds))
+        check_ending(out, [".md", ".txt"] if markdown and not board else list(kinds))
+    ending = out.suffix.lower() if out else ""
     try:
-        text = kinds[".md" if markdown else (out.suffix.lower() if out else "") or ".txt"]()
+        text = kinds[".md" if markdown or (board and not ending) else ending or ".txt"]()
     except Exception:  # values that are no release's, though they have its form
         raise_alone(no_release(release))
     if out is None:
         typer.echo(text, nl=False)
     else:
         write_text(out, text)
+
+
+def _board_page(release: Release) -> str:
+    from dplinked.release.board import board_document
+    from dplinked.report.html import write_page
+
+    return write_page(board_document(release))
 
 
 @app.command()

@@ -7,8 +7,6 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.optimize import brentq
-from scipy.special import pdtr
 
 from dplinked.estimate.centring import centred_core
 from dplinked.estimate.curve import (
@@ -113,6 +111,8 @@ def _expect_outcomes(aimed: Design, design: Design, guess: Guess) -> _Outcomes:
 
 def _level_of(curve: Curve, line: Floats, mean: float) -> float:
     """The intercept beside which the outcome has a mean, before counts are clipped."""
+    from scipy.optimize import brentq
+
     if curve.counts:
         return math.log(mean) - math.log(float(np.exp(line).mean()))
     return float(brentq(lambda level: float(curve.mean(line + level).mean()) - mean, -60.0, 60.0))
@@ -122,6 +122,8 @@ def _clip_counts(
     design: Design, outcomes: _Outcomes, exposure: LinkageExposure, count: int, mu: float, share: float
 ) -> tuple[Design, float]:
     """The design with counts clipped where a release would clip them, and what is left of the budget."""
+    from scipy.special import pdtr
+
     curve = design.curve
     assert curve is not None
     planned = plan_residual_scale(exposure, count, mu * math.sqrt(CLIPPING), NEARLY_ALL)

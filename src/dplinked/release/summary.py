@@ -26,7 +26,15 @@ from dplinked.release.notes import (
     say_unusable,
     unbounded_names,
 )
-from dplinked.release.promise import ACCURACY_STEP, LINKS_THAT_RESEMBLE, METHODS, exact_statement, plain_promise
+from dplinked.release.promise import (
+    ACCURACY_STEP,
+    LINKS_THAT_RESEMBLE,
+    METHODS,
+    budget_before,
+    exact_statement,
+    plain_promise,
+    say_further,
+)
 from dplinked.release.result import Result
 from dplinked.report.document import Column, Document, Facts, Notes, Part, Section, Table
 from dplinked.report.numbers import format_percent
@@ -232,8 +240,10 @@ def describe_statement(result: Result) -> list[str]:
     charge, said = result.ledger, [*plain_promise(result), *exact_statement(result.privacy)]
     if charge is None:
         return said
+    found = budget_before(result)
+    further = "" if found is None else f" What was left is enough for {say_further(found[2], found[1])}."
     return [
         *said,
         f"Charged to the budget of {charge.population} ({charge.epsilon:g}, {charge.delta:g}) as {charge.id}; after it, "
-        f"epsilon = {round_down(charge.epsilon_left)} was left. Ledger head {charge.head}.",
+        f"epsilon = {round_down(charge.epsilon_left)} was left. Ledger head {charge.head}.{further}",
     ]

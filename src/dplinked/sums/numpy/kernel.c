@@ -74,6 +74,8 @@ INLINE void take_logarithms(double *restrict x, int64_t rows)
 
 INLINE void scale_cells(const double *restrict cells, const Scaling *s, int64_t rows, double *restrict x)
 {
+    for (int64_t i = 0; i < rows; i += 8)
+        __builtin_prefetch(cells + CHUNK + i); /* the next rows, which the processor does not foresee among so many columns */
     const int logged = !isnan(s->lowest);
     const double low = s->low, high = s->high, fill = s->fill, shift = logged ? 0.0 : s->shift, scale = s->scale;
     for (int64_t i = 0; i < rows; i++) {

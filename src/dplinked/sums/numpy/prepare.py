@@ -87,6 +87,7 @@ class Blocks:
         column = self.column
         return self.keys.codes(piece, lambda: rows.keys(column))
 
+    @cached_property
     def facts(self) -> BlockFacts:
         """What the release needs to know of public block sizes."""
         texts = None if self.keys is None else self.keys.texts
@@ -98,7 +99,7 @@ class Blocks:
         """Sum of the weights of all rows, added up in strips as :mod:`dplinked.sums.rounding` counts on."""
         if self.weights is None:
             return float(self.sizes.sum())
-        strips = [self.weights[strip] @ self.sizes[strip] for strip in cut_strips(self.sizes.size)]
+        strips = [(self.weights[strip] * self.sizes[strip]).sum() for strip in cut_strips(self.sizes.size)]
         return float(np.sum(strips))
 
     def weighed(self, weights: Mapping[str | None, float]) -> Blocks:

@@ -108,7 +108,7 @@ class TablePass:
     @property
     def blocks(self) -> BlockFacts | None:
         """Facts about the blocks, if there are any."""
-        return None if self.data.blocks is None else self.data.blocks.facts()
+        return None if self.data.blocks is None else self.data.blocks.facts
 
     def with_design(self, design: Design) -> TablePass:
         """The same rows with another scaling or instrument."""
