@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from dplinked import privacy
+from dplinked.data.format import File
 from dplinked.data.limit import limit_rows
 from dplinked.data.sources import Query, SparkTable, Stream
 from dplinked.errors import BudgetError, CalibrationError, DplinkedError, LedgerError, ReleaseError, StudyError
@@ -38,6 +39,7 @@ __all__ = [
     "DplinkedError",
     "Exact",
     "Field",
+    "File",
     "Ledger",
     "LedgerError",
     "Linked",

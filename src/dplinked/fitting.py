@@ -38,6 +38,7 @@ def fit(
     weights: str | None = None,
     where: str | None = None,
     by: str | None = None,
+    cluster: str | None = None,
     unit: PrivacyUnit | None = None,
     method: str = "ssp",
     calibration: str = "tight",
@@ -63,7 +64,7 @@ def fit(
     Parameters
     ----------
     data
-        Linked rows: a pandas, polars or pyarrow table, a mapping of arrays; the path of Parquet, CSV or JSON files (a file, a folder, a glob);
+        Linked rows: a pandas, polars or pyarrow table, a mapping of arrays; the path of files (Parquet, CSV, JSON, Excel, Stata, SPSS, SAS; a file, a folder, a glob) or a :class:`File` that says how they are written;
         a :class:`Query` or DuckDB relation; a Spark frame or :class:`SparkTable`; an Arrow stream or :class:`Stream`.
     formula
         Like ``"consumption ~ income + C(region)"``; ``0 +`` drops the intercept. Columns, ``C()``, ``log()``,
@@ -89,6 +90,9 @@ def fit(
         noisy one is released; see :attr:`Release.subgroup`.
     by
         Name of a column of the regressors' file with declared `levels`: the same regression in every one of them, as a :class:`Releases` by level. All of them together cost what one does.
+    cluster
+        Name of a column of the regressors' file that says which rows were drawn together, such as a survey's primary sampling units or schools. Intervals then hold whatever the rows of a cluster have
+        in common, for 9.5 % of the budget in the place of 5 %. Cells of the column are protected like any others.
     unit
         What one individual can change besides their x and y; see :class:`PrivacyUnit`.
     method
@@ -154,6 +158,7 @@ def fit(
         weights=weights,
         where=where,
         by=by,
+        cluster=cluster,
         unit=UNSTATED if unit is None else unit,
         method=method,
         calibration=calibration,
@@ -259,14 +264,14 @@ def _state(study: Study, source: Any) -> tuple[Any, ...]:
 
 def _open_source(study: Study, source: Any, progress: Progress | None) -> Source:
     """Open the columns that the study needs."""
-    plain = study.family == "linear" and not study.counts_unevenly and study.unit.rows == 1
+    plain = study.family == "linear" and not study.needs_second_stage and study.unit.rows == 1
     once = plain and not study.intervals and study.ranges != "private" and not study.parts
     return open_source(source, [*study.prepare()[0].variables, *key_columns(study)], once=once, progress=progress)
 
 
 def key_columns(study: Study) -> list[str]:
-    """The columns of blocks and ids."""
-    named = (study.linkage.block, getattr(study.linkage, "id", None), *study.unit.ids)
+    """The columns of blocks, ids and clusters."""
+    named = (study.linkage.block, getattr(study.linkage, "id", None), *study.unit.ids, study.cluster)
     return [name for name in named if name is not None]
 
 

@@ -140,7 +140,7 @@ def fit_sums(study: Study, rows: LinkedRows, spending: Spending) -> Release:
         stage = expect_second_stage(study, rows, groups, spending, start, first)
         if stage is not None:
             return fit_residuals(study, rows, spending, start, stage)
-    assert not study.counts_unevenly, "one stage counts all rows the same"
+    assert not study.needs_second_stage, "one stage counts all rows the same, and squares no clusters"
     rest = spending.unspent(VARIANCE if study.intervals else 0.0)
     sums = release_sums(private, spending, intervals=study.intervals)
     if start is not None:
@@ -152,15 +152,15 @@ def fit_sums(study: Study, rows: LinkedRows, spending: Spending) -> Release:
 
 
 def check_counting(study: Study, rows: LinkedRows) -> None:
-    """Refuse weights and conditions where there cannot be a second stage, from public values."""
-    if not study.counts_unevenly:
+    """Refuse weights, conditions and clusters where there cannot be a second stage, from public values."""
+    if not study.needs_second_stage:
         return
     spending = spending_of(study)
     weighed, groups = weigh_groups(study, rows, spending)
     if not may_take_second_stage(study, weighed, groups, spending):
         raise StudyError(
-            "Weights and conditions need a second stage, for which there are too few rows, too small a budget, no regressor, links of too small an accuracy, or rows that "
-            "come as a stream and are read once. Take a larger epsilon or another source, or leave out weights and where."
+            "Weights, conditions and clusters need a second stage, for which there are too few rows, too small a budget, no regressor, links of too small an accuracy, or rows that "
+            "come as a stream and are read once. Take a larger epsilon or another source, or leave out weights, where and cluster."
         )
 
 

@@ -58,6 +58,12 @@ from dplinked.estimate.whitening import (
     whiten_coefficients,
 )
 from dplinked.linkage import EXACT
+from dplinked.privacy.quantities.contribution_sizes import (
+    choose_total_norm,
+    is_hopeless,
+    ladder,
+    release_contribution_sizes,
+)
 from dplinked.privacy.quantities.instrument import (
     ReleasedSums,
     entry_noise,
@@ -78,7 +84,18 @@ from dplinked.privacy.quantities.right_residuals import (
     right_residuals_sensitivity,
 )
 from dplinked.privacy.quantities.whitened_gram import release_whitened_gram, whitened_gram_sensitivity
-from dplinked.privacy.spending import CLIPPING, FIRST_STEP, GRAM, MEAT, ROUNDS, VARIANCE, WHITENED, Spending
+from dplinked.privacy.spending import (
+    CLIPPING,
+    FIRST_STEP,
+    GRAM,
+    MEAT,
+    ROUNDS,
+    TOTALS_MEAT,
+    TOTALS_SIZES,
+    VARIANCE,
+    WHITENED,
+    Spending,
+)
 from dplinked.release.build import build_release
 from dplinked.release.release import Release
 from dplinked.study.design import Design
@@ -101,6 +118,7 @@ _FAR = 3.0  # errors by which the first step may lead away from the first stage'
 _CALM_ENOUGH = 0.1  # spectral noise of a whitened slope, relative to it, above which it gets more of the budget
 _HANGING = 0.2  # mean logarithm of what correlations multiply variances of slopes by, above which rows may be whitened
 _WORTH = 0.1  # how much smaller errors of slopes must be, relative to them, for rows to be whitened
+_TELLING = 0.25  # noise of a meat of clusters, relative to it, above which twice the noise is added, so that intervals are too long rather than too short
 _AS_GOOD = 0.02  # how much larger an error, relative to it, is taken for the same: the second stage's line is closer to that of least squares
 
 
@@ -187,11 +205,13 @@ def expect_second_stage(
     expectation, wide, sizes = _measure(study, rows, groups, spending, start)
     stage, design = expectation.by_columns(wide, sizes), rows.design
     moments, scale = first_moments(design, start, groups.accuracy, groups.total)
-    if _hang_together(expectation.inverse, sizes) and not has_rare_levels(design, moments):
+    weak = stage.gram >= GRAM[1]  # the slope by columns hardly stands clear of its noise, however much it gets
+    if (weak or _hang_together(expectation.inverse, sizes)) and not has_rare_levels(design, moments):
         matrix, strengths = whiten(moments, scale, INTERCEPT_WEIGHT * design.intercept)
         stage = _choose(stage, expectation.whitened(matrix, rounds_needed(strengths), sizes))
     bent = stage.present.is_incomplete and groups.contrast > _LEAST_CONTRAST  # by filled cells
     bent = bent or design.counting is not None  # the first stage's line is that of all rows
+    bent = bent or study.cluster is not None  # it squares no clusters
     return stage if bent or _pays(stage, expectation.one_stage(sizes, first)) else None
 
 
@@ -392,7 +412,25 @@ def expect_clip(
 
 def _kept_for_meat(study: Study, rows: LinkedRows, spending: Spending) -> float:
     """Share of the budget for the variance that intervals need; 0 where the residuals' size has to do, which public values decide."""
-    return MEAT if study.intervals and _route(rows, spending) is not SCALE_ALONE else 0.0
+    if not study.intervals:
+        return 0.0
+    if _squared_together(study, rows, spending) is not None:
+        return TOTALS_SIZES + TOTALS_MEAT
+    return MEAT if _route(rows, spending) is not SCALE_ALONE else 0.0
+
+
+def _squared_together(study: Study, rows: LinkedRows, spending: Spending) -> str | None:
+    """Whose totals of contributions are squared: those of clusters, if some are declared, or of persons of several rows, unless these would drown in noise, or have rows in several levels. Public values decide."""
+    if study.cluster is not None:
+        return "cluster"
+    persons, p = rows.exposure.persons, len(rows.design.names)
+    if (
+        persons == 1
+        or rows.exposure.levels > 1
+        or is_hopeless(p, "person", rows.exposure, rows.count / persons, spending.share(TOTALS_MEAT))
+    ):
+        return None
+    return "person"
 
 
 def _route(rows: LinkedRows, spending: Spending) -> MeatRoute:
@@ -434,7 +472,7 @@ def fit_residuals(
         weight = residuals.intercept_weight if whitening is None else 0.0
         clip = ResidualClip(beta, residuals.limit, weight, 4.0 * wide.design.response.peak, whitening)
         is_last = place + 1 == len(parts)
-        meat = plan_meat_clip(groups, wide, residuals, spending) if is_last and study.intervals else None
+        meat = plan_meat_clip(study, groups, wide, residuals, clip, spending) if is_last and study.intervals else None
         private = wide.right_residuals(clip, meat)
         vector, scale = release_right_residuals(private, spending, spending.take(part))
         steps.append(
@@ -555,13 +593,23 @@ def choose_gram_share(
         share = min(GRAM[1], share + 0.05)
 
 
-def plan_meat_clip(groups: Groups, rows: LinkedRows, residuals: Residuals, spending: Spending) -> MeatClip | None:
+def plan_meat_clip(
+    study: Study, groups: Groups, rows: LinkedRows, residuals: Residuals, clip: ResidualClip, spending: Spending
+) -> MeatClip | None:
     """Whose contributions to the equation are squared, and how far they are cut; None where the residuals' size has to do."""
+    weights, size = residuals.meat_weights(rows.design.intercept), residuals.counted * residuals.spread(groups.accuracy)
+    together = _squared_together(study, rows, spending)
+    if together is not None:
+        longest = math.sqrt(rows.count) if together == "cluster" else float(rows.exposure.persons)
+        norms = ladder(math.sqrt(weights.size) * size, longest)
+        private = rows.contribution_sizes(clip, MeatClip(together, weights, float(norms[-1])), norms)
+        norm = choose_total_norm(weights.size, *release_contribution_sizes(private, spending), private, spending)
+        if norm is None and together == "cluster":
+            norm = float(norms[-1])  # nothing is cut, and noise tells how little is known
+        if norm is not None:
+            return MeatClip(together, weights, norm)
     route = _route(rows, spending)
-    if route is SCALE_ALONE:
-        return None
-    weights = residuals.meat_weights(rows.design.intercept)
-    return MeatClip(route.name, weights, route.clip * residuals.counted * residuals.spread(groups.accuracy))
+    return None if route is SCALE_ALONE else MeatClip(route.name, weights, route.clip * size)
 
 
 def _residual_variance(
@@ -576,6 +624,8 @@ def _residual_variance(
     if clip is not None:
         route = clip.route
         meat, noise = release_residual_meat(private, spending)
+    if route == "cluster" and noise > _TELLING * np.trace(meat) / p:
+        meat = meat + 2.0 * noise * np.eye(p)
     return NoisyVariance(
         route,
         meat,

@@ -49,14 +49,14 @@ def check_parts(study: Study, linked: Linked) -> None:
     """Refuse what cannot be released, from public values."""
     (name, rows), spending = next(iter(linked.items())), spending_of(study)
     lead = study.parts[name]
-    if not study.counts_unevenly:
+    if not study.needs_second_stage:
         return
     purse = spending if study.by is not None else spending.slices(len(linked))[0]
     weighed, groups = weigh_groups(lead, rows, purse)
     beside = weighed.beside(len(study.parts)) if study.by is not None else weighed
     if not may_take_second_stage(lead, beside, groups, purse):
         raise StudyError(
-            "Weights, conditions and levels need a second stage, for which there are too few rows, too small a budget, links of too small an accuracy, or rows that come as a stream and are "
+            "Weights, conditions, levels and clusters need a second stage, for which there are too few rows, too small a budget, links of too small an accuracy, or rows that come as a stream and are "
             "read once. Take a larger epsilon or another source, or leave them out."
         )
 
@@ -143,7 +143,7 @@ def _fit_one_stage(
     study: Study, rows: Linked, groups: Groups, spending: Spending, purses: Mapping[str, Spending]
 ) -> dict[str, Release]:
     """All outcomes from H and b alone, where there cannot be a second stage."""
-    assert not study.counts_unevenly, "one stage counts all rows the same"
+    assert not study.needs_second_stage, "one stage counts all rows the same, and squares no clusters"
     lead = next(iter(rows.values()))
     matrix, _ = divide_share(lead.design, lead.exposure, lead.count, len(rows), intervals=study.intervals)
     rest = spending.unspent(VARIANCE if study.intervals else 0.0)

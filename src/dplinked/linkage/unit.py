@@ -165,7 +165,7 @@ class LinkageExposure:
     weighed
         Weight and accuracy of each group of rows, if groups are weighed, which they are only if every row keeps its block.
     persons
-        How many rows a person has at most, if each block is a person; noise is planned for steps of one row. 1 elsewhere.
+        How many rows a person has at most; noise is planned for steps of one row.
     levels
         In how many levels of a declared column the same is released side by side, each row counting in its own alone. 1 elsewhere.
     """

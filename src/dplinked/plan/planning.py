@@ -94,6 +94,7 @@ def plan(
     weights: str | None = None,
     where: str | None = None,
     by: str | None = None,
+    cluster: str | None = None,
     r_squared: float = 0.5,
     response_mean: float | None = None,
     subgroup: float = 0.1,
@@ -143,6 +144,7 @@ def plan(
         weights=weights,
         where=where,
         by=by,
+        cluster=cluster,
     )
     counts: Any = [count] if isinstance(count, Integral) else count
     return plan_study(study, counts, epsilons, r_squared, half_width, response_mean, subgroup)

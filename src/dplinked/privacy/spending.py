@@ -14,6 +14,8 @@ from dplinked.privacy.noise_plan import NoisePlan, Part
 RANGES = 0.03  # of μ²: private ranges
 RESIDUAL_SCALE = 0.03  # the size of residuals
 MEAT = 0.05  # the variance of the estimating equation
+TOTALS_SIZES = 0.015  # how long totals of persons or clusters are
+TOTALS_MEAT = 0.08  # their squares, in the place of those of rows
 VARIANCE = RESIDUAL_SCALE + MEAT  # all that intervals need
 CURVATURE = 0.2  # H beside a gradient descent, which finishes it
 WEIGHTS = 0.015  # how large weights are

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from dplinked.data.arrow import LEFT
+from dplinked.data.format import File
 from dplinked.data.sources import Query, SparkTable
 from dplinked.errors import StudyError, plain_faults, plain_number, raise_alone, shown, suggest
 from dplinked.linkage import ELE, UNSTATED, Exact, Linkage, LinkageExposure, Matching, PrivacyUnit
@@ -61,7 +62,7 @@ class Study(PlainlyShown):
     ridge: float | None = None
     large_epsilon: bool = False
     intervals: bool = True
-    data: Path | Query | SparkTable | None = field(default=None, repr=False)
+    data: Path | File | Query | SparkTable | None = field(default=None, repr=False)
     ledger: str | Path | None = field(default=None, repr=False)  # it may hold a password
     population: str | None = None
     ledger_key: str | Path | None = field(default=None, repr=False)
@@ -72,6 +73,7 @@ class Study(PlainlyShown):
     weights: str | None = None
     where: str | None = None
     by: str | None = None
+    cluster: str | None = None
 
     @plain_faults
     def __post_init__(self) -> None:
@@ -132,7 +134,7 @@ class Study(PlainlyShown):
                 raise StudyError(
                     f"{name} must be a mapping from columns' names, like {name}={{'income': …}}, not {shown(getattr(self, name))}."
                 )
-        optional = ("population", "exposure", "weights", "where", "by")
+        optional = ("population", "exposure", "weights", "where", "by", "cluster")
         for name in ("method", "calibration", "ranges", "errors", "family", "missing", *optional):
             left_out = name in optional and getattr(self, name) is None
             if not isinstance(getattr(self, name), str) and not left_out:
@@ -171,6 +173,7 @@ class Study(PlainlyShown):
         self._check_family()
         self._check_several()
         self._check_counting()
+        self._check_cluster()
         self._check_rows_of_a_person()
 
     def _check_rows_of_a_person(self) -> None:
@@ -237,6 +240,11 @@ class Study(PlainlyShown):
                 f"{what} belongs to method='ssp' with calibration='tight' and family='linear': leave these out."
             )
 
+    @property
+    def needs_second_stage(self) -> bool:
+        """Whether something is asked for that a second stage alone can do."""
+        return self.counts_unevenly or self.cluster is not None
+
     def _check_counting(self) -> None:
         """Refuse what weights and conditions cannot be combined with: they count in the second stage of a line."""
         if not self.counts_unevenly:
@@ -248,6 +256,17 @@ class Study(PlainlyShown):
             )
         if self.ridge is not None:
             raise StudyError(f"{what} and ridge do not go together: leave out ridge.")
+
+    def _check_cluster(self) -> None:
+        """Refuse clusters where their contributions are not squared: that is done in the second stage of a line, for intervals."""
+        if self.cluster is None:
+            return
+        if not self.drops_missing or self.ridge is not None:
+            raise StudyError(
+                "cluster belongs to method='ssp' with calibration='tight', family='linear' and missing='drop', without ridge: leave these out."
+            )
+        if not self.intervals:
+            raise StudyError("cluster says how intervals are made: leave it out, or leave out intervals=False.")
 
     def _check_family(self) -> None:
         """Refuse what is for lines alone."""
@@ -299,6 +318,7 @@ class Study(PlainlyShown):
         if self.drops_missing:
             design = design.fill_middles(self.fill)
         _check_variables(design, self.linkage, self.unit)
+        design = replace(design, cluster=self._checked_cluster(design) or self.unit.id)
         if self.descent is not None:
             self.descent.first_iterate((design.unscaled() if self.calibration == "paper" else design).scaling)
         return design, self.linkage.exposure(self.unit)
@@ -324,6 +344,22 @@ class Study(PlainlyShown):
                 )
         return replace(designs[0], bounds=bounds, levels=levels), self.linkage.exposure(self.unit)
 
+    def _checked_cluster(self, design: Design) -> str | None:
+        """The column of clusters; refused if it is the response's, a result of linking, or one that says whose rows are whose."""
+        name = self.cluster
+        if name is None:
+            return None
+        if name in design.response_variables:
+            raise StudyError(
+                f"The clusters {shown(name)} are the response's own column, which is on a linked row. Name a column of the regressors' file."
+            )
+        named = (*RESULTS_OF_LINKING, *self.unit.ids, getattr(self.linkage, "id", None))
+        if name in named:
+            raise StudyError(
+                f"The clusters {shown(name)} are a result of linking, or say which rows are whose. Name a column of the regressors' file that says where its rows were drawn."
+            )
+        return name
+
     def request(self, fingerprints: Sequence[str]) -> dict[str, Any]:
         """All that decides what a release answers, to tell one request from another."""
         skipped = ("data", "ledger", "population", "ledger_key", "linkage")
@@ -337,6 +373,7 @@ class Study(PlainlyShown):
             "weights": None,
             "where": None,
             "by": None,
+            "cluster": None,
         }  # as before there was a choice
         for name, value in unsaid.items():
             if settings[name] == value:
@@ -367,7 +404,7 @@ class Study(PlainlyShown):
             self._check_parts_origins(origins)
             return
         exposure, carried = self.linkage.exposure(self.unit), getattr(origins, "carriers", {})
-        for name in design.variables:
+        for name in (*design.variables, *([] if self.cluster is None else [self.cluster])):
             if carried.get(name, 1) > (exposure.carriers if name in design.response_variables else 1):
                 raise StudyError(
                     f"The column {name!r} comes from links that are many to one: one record of it may be on {carried[name]} rows. A response takes carriers={carried[name]} in the linkage model; a regressor "
@@ -388,11 +425,15 @@ class Study(PlainlyShown):
                 "Make it of columns of one file."
             )
         responses = {found[name] for name in design.response_variables if name in found}
-        ids = ((self.unit.id, files, "regressors"), (self.unit.response_id, responses, "response"))
+        ids = (
+            (self.unit.id, files, "regressors"),
+            (self.unit.response_id, responses, "response"),
+            (self.cluster, files, "regressors"),
+        )
         for id, sources, what in ids:
             if id is not None and id in origins and sources - {origins[id]}:
                 raise StudyError(
-                    f"The column {id!r} does not come from the file of the {what}, so it does not say whose these are. Give the id of that file."
+                    f"The column {id!r} does not come from the file of the {what}, so it does not say whose these are. Name a column of that file."
                 )
         if files - {LEFT} and (exposure.displaced or exposure.carriers > 1):
             raise StudyError(

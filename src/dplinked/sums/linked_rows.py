@@ -23,6 +23,7 @@ from dplinked.sums.types import (
     PrivateCounts,
     PrivateMeat,
     PrivateResiduals,
+    PrivateSizes,
     PrivateSums,
     ResidualClip,
     Whitening,
@@ -145,6 +146,21 @@ class ClippedResiduals(Private):
     intercept_weight: float
     meat: Floats | None
     meat_clip: MeatClip | None
+    largest: float
+    rows: int
+    exposure: LinkageExposure
+
+
+@dataclass(frozen=True, repr=False)
+class ContributionSizes(Private):
+    """``Σ_c min(‖T_c‖²/K², 1)`` over totals of contributions to the equation, for increasing public norms K.
+
+    `route`, `largest` and `rows` are what they are in :class:`ClippedResiduals` and its `meat_clip`.
+    """
+
+    sizes: Floats
+    norms: Floats
+    route: str
     largest: float
     rows: int
     exposure: LinkageExposure
@@ -277,6 +293,9 @@ class Pass(Protocol):
         Along the clip's curve t_i is its mean at the line, and ψ_i multiplies by s_i.
         """
 
+    def contribution_sizes(self, clip: ResidualClip, meat: MeatClip, norms: Floats) -> PrivateSizes:
+        """``Σ_c min(‖T_c‖²/K², 1)`` over the totals T_c that `meat` squares, times its weights, for each norm K."""
+
     def curve_sums(self, clip: ResidualClip, level: float) -> PrivateSums:
         """``Σ w a s m' (1, h)(1, x)'`` and ``Σ w a s (1, h)(m - level)`` along the clip's curve, of rows by themselves: responses are not read.
 
@@ -405,21 +424,35 @@ class LinkedRows:
 
     def right_residuals(self, clip: ResidualClip, meat: MeatClip | None = None) -> ClippedResiduals:
         """The clipped residual equation of right links, and the squares of its contributions if `meat` asks for them."""
+        self._check_clip(clip)
+        found = self._along(clip).engine.right_residuals(*self._stretched(clip, meat))
+        limit, kept = clip.limit * self._reach(clip), slice(len(self.design.names))
+        largest = 0.0 if meat is None else self._largest(clip, meat)
+        squares = None if found.meat is None else found.meat[kept, kept]
+        return ClippedResiduals(
+            found.vector[kept], limit, clip.intercept_weight, squares, meat, largest, self.count, self.exposure
+        )
+
+    def contribution_sizes(self, clip: ResidualClip, meat: MeatClip, norms: Floats) -> ContributionSizes:
+        """How long the totals are that `meat` squares, told by what is left of their squares if they are cut to increasing norms; its own norm does not count."""
+        self._check_clip(clip)
+        assert clip.curve is None, "totals of contributions are those of lines"
+        found = self.engine.contribution_sizes(clip, meat, norms)
+        return ContributionSizes(found.sizes, norms, meat.route, self._largest(clip, meat), self.count, self.exposure)
+
+    def _check_clip(self, clip: ResidualClip) -> None:
+        """Nothing goes on with clips that do not bound the equation's terms."""
         bounded = clip.intercept_weight > 0.0 or clip.whitening is not None or not self.design.intercept
         assert bounded, "nothing would bound the intercept's entry"
         assert clip.whitening is None or clip.intercept_weight == 0.0, "whitened instruments include the intercept's"
         assert clip.whitening is None or clip.curve is None, "whitened rows are those of lines"
         assert clip.curve is None or not self.dropped, _FILLED
-        found = self._along(clip).engine.right_residuals(*self._stretched(clip, meat))
-        limit, largest, kept = clip.limit * self._reach(clip), 0.0, slice(len(self.design.names))
-        if meat is not None:
-            first = int(self.design.intercept)
-            weights = [*(meat.weights[:first] / (clip.intercept_weight or 1.0)), *meat.weights[first:]]
-            largest = float(max(weights)) * limit
-        squares = None if found.meat is None else found.meat[kept, kept]
-        return ClippedResiduals(
-            found.vector[kept], limit, clip.intercept_weight, squares, meat, largest, self.count, self.exposure
-        )
+
+    def _largest(self, clip: ResidualClip, meat: MeatClip) -> float:
+        """Bound on the weighted contribution of a row before it is cut, per response that it meets."""
+        first = int(self.design.intercept)
+        weights = [*(meat.weights[:first] / (clip.intercept_weight or 1.0)), *meat.weights[first:]]
+        return float(max(weights)) * clip.limit * self._reach(clip)
 
     def curve_sums(self, clip: ResidualClip, level: float) -> CurveSums:
         """What a curve makes of the regressors of rows by themselves, around a public `level` of the outcome."""

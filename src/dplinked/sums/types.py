@@ -13,6 +13,8 @@ from dplinked.sums.partners import clip_residuals
 
 Floats = NDArray[np.float64]
 
+CLUSTERED = ("person", "cluster")  # routes whose totals follow the design's cluster column
+
 
 class Private:
     """A value before any noise. Nothing of it may be shown, so its text withholds it."""
@@ -67,6 +69,13 @@ class PrivateResiduals(Private):
 
     vector: Floats
     meat: Floats | None = None
+
+
+@dataclass(frozen=True, repr=False)
+class PrivateSizes(Private):
+    """``Σ_c min(‖T_c‖²/K², 1)`` over totals T_c of contributions, for each of several norms K."""
+
+    sizes: Floats
 
 
 # --- what engines are told, and what they tell of public things -----------------------------------------
@@ -189,8 +198,22 @@ class ResidualClip:
 
 @dataclass(frozen=True)
 class MeatClip:
-    """Public by then: whose contributions are squared (`route`, ``"row"`` or ``"block"``), their weights (p), and the norm they are cut to."""
+    """Public by then: whose contributions are squared (`route`), their weights (p), and the norm they are cut to.
+
+    Routes are each ``"row"`` by itself, totals of each ``"block"``, and totals of rows that have the same key in the design's cluster column: of a ``"person"``, whose ids are public, or of a
+    ``"cluster"``, whose cells are as private as any.
+    """
 
     route: str
     weights: Floats
     norm: float
+
+    @property
+    def totalled(self) -> bool:
+        """Whether totals of several rows are squared."""
+        return self.route != "row"
+
+    @property
+    def clustered(self) -> bool:
+        """Whether they are totals by the design's cluster column."""
+        return self.route in CLUSTERED

@@ -83,7 +83,7 @@ def choose_route(p: int, exposure: LinkageExposure, largest_block: int | None, c
     signal = mu * count
     if largest_block is not None and exposure.matrix_change == 0.0:
         alike = (
-            2 if exposure.persons > 1 else 1
+            2 if exposure.exact and exposure.persons > 1 else 1
         )  # rows of a person may all be alike, so that they add up rather than cancel
         unit = block_meat_sensitivity(1.0, exposure) * largest_block**alike * p / signal
         least = 3.0 + 4.0 / math.sqrt(largest_block)

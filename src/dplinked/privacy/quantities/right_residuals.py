@@ -17,7 +17,7 @@ from dplinked.linkage import LinkageExposure
 from dplinked.privacy import noise
 from dplinked.privacy.noise_plan import NoisePlan, Part, make_room_for_draw
 from dplinked.privacy.quantities.meat import block_meat_sensitivity, plan_meat
-from dplinked.privacy.spending import MEAT, Spending
+from dplinked.privacy.spending import MEAT, TOTALS_MEAT, Spending
 from dplinked.privacy.symmetric import pack_symmetric, unpack_symmetric
 from dplinked.sums.linked_rows import ClippedResiduals
 from dplinked.sums.partners import unlinking_terms
@@ -140,6 +140,41 @@ def residual_meat_sensitivity(norm: float, largest: float, exposure: LinkageExpo
     return norm**2 * (math.sqrt(2.0) + changed) + met + 2.0 * norm * largest * weight_change(exposure)
 
 
+def changed_totals(route: str, exposure: LinkageExposure) -> tuple[float, float]:
+    """How many totals of contributions may change in any way, and the weights of changed responses that all other totals meet, each of which moves a contribution by at most twice its length.
+
+    *Clusters*, whose cells are private. Row j may leave one total for another: 2. Each row that holds the person's response and each displaced one changes its own total: ν + k. Rows whose
+    partners have other responses may be anywhere; their brackets move by the weights of a column without its own row, for each changed response, and for row j's if links are displaced. A change of
+    the weights counts half, since it moves brackets by ψ and not by 2ψ. Of several levels side by side, the rows of a cluster and a level are a total, which is a division of rows by private cells as
+    clusters are: the same numbers.
+
+    *Persons*, whose ids are public, with up to L rows and responses and links that stay. All rows of a person are one total, and L·ν rows hold the responses: ``1 + Lν`` in all, and the L-th part of
+    it for each of the steps that noise is planned for.
+    """
+    _, _, others = pair_weights(exposure)
+    if route == "person":
+        assert exposure.displaced == 0
+        assert exposure.matrix_change == 0.0, "persons of several rows have links that stay"
+        assert exposure.levels == 1, "a person's rows may be of several levels"
+        carriers = 0.0 if exposure.exact else float(exposure.carriers)
+        return 1.0 / exposure.persons + carriers, 2.0 * others * carriers
+    assert route == "cluster"
+    if exposure.exact:
+        return 2.0, 0.0
+    changed = exposure.carriers + exposure.displaced
+    return 2.0 + changed, 2.0 * others * (changed + (exposure.displaced > 0)) + weight_change(exposure)
+
+
+def total_meat_sensitivity(norm: float, largest: float, route: str, exposure: LinkageExposure) -> float:
+    """Frobenius sensitivity of ``Σ_c T_c T_c'``, totals of contributions of persons or clusters (`route`) cut to ‖T_c‖ ≤ norm (K), contributions at most `largest` long (T) per response met.
+
+    Proof. A total that changes in any way takes one positive semidefinite rank-one matrix of norm at most K² for another: ``√2K²``. To cut totals brings no two of them further apart, and
+    ``‖aa' - bb'‖ ≤ (‖a‖ + ‖b‖)‖a - b‖``, so that what all others move by counts ``2K`` times: T times the second number of :func:`changed_totals`.
+    """
+    changed, met = changed_totals(route, exposure)
+    return math.sqrt(2.0) * norm**2 * changed + 2.0 * norm * largest * met
+
+
 def plan_right_residuals(
     entries: int, limit: float, intercept_weight: float, exposure: LinkageExposure, count: int, mu: float
 ) -> NoisePlan:
@@ -180,9 +215,12 @@ def release_residual_meat(private: ClippedResiduals, spending: Spending) -> tupl
     assert private.meat is not None
     if clip.route == "block":
         sensitivity = block_meat_sensitivity(clip.norm, exposure)
+    elif clip.clustered:
+        sensitivity = total_meat_sensitivity(clip.norm, private.largest, clip.route, exposure)
     else:
         sensitivity = residual_meat_sensitivity(clip.norm, private.largest, exposure)
     p, largest = private.meat.shape[0], clip.norm * max(clip.norm, 2.0 * private.largest * pair_weights(exposure)[0])
-    plan = spending.note(plan_meat(p, sensitivity, largest, private.rows, spending.take(MEAT)))
+    mu = spending.take(TOTALS_MEAT if clip.clustered else MEAT)
+    plan = spending.note(plan_meat(p, sensitivity, largest, private.rows, mu))
     drawn = noise.add_gaussian(pack_symmetric(private.meat), plan.scales())
     return unpack_symmetric(drawn, p), plan.parts[0].scale

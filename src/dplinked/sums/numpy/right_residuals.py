@@ -34,6 +34,7 @@ from dplinked.sums.types import (
     PrivateCounts,
     PrivateMeat,
     PrivateResiduals,
+    PrivateSizes,
     PrivateSums,
     ResidualClip,
     Whitening,
@@ -47,13 +48,27 @@ OWN_ROWS = "sums of rows by themselves"  # where they are kept
 
 def right_residuals(data: PreparedRows, clip: ResidualClip, meat: MeatClip | None = None) -> PrivateResiduals:
     """The equation (p), and the squares of its contributions if `meat` asks for them."""
-    if data.matching is not None:
-        vector, squares = _matched(data, clip, meat)
-    else:
-        (vector, squares), totals = _sum_rows(data, clip, meat)
-        if meat is not None and meat.route == "block":
-            squares = _square_blocks(totals, meat)
+    (vector, squares), totals = _find_terms(data, clip, meat)
+    if meat is not None and meat.totalled:
+        squares = _square_totals(totals, meat)
     return PrivateResiduals(vector, None if meat is None else symmetrise(squares))
+
+
+def contribution_sizes(data: PreparedRows, clip: ResidualClip, meat: MeatClip, norms: Floats) -> PrivateSizes:
+    """``Σ_c min(‖T_c‖²/K², 1)`` over the totals that `meat` squares, for each norm K; that of `meat` does not count."""
+    _, totals = _find_terms(data, clip, meat)
+    strips = []
+    for _, found in totals.cut():
+        squares = np.einsum("ij,ij->j", contributions := found * meat.weights[:, None], contributions)
+        strips.append([np.minimum(squares[None, :] / norms[:, None] ** 2, 1.0).sum(axis=1)])
+    return PrivateSizes(merge(strips)[0])
+
+
+def _find_terms(data: PreparedRows, clip: ResidualClip, meat: MeatClip | None) -> tuple[Sums, Totals]:
+    """The equation, squares of rows if they are asked for, and totals of blocks or clusters if these are."""
+    if meat is not None and meat.clustered:
+        data = data.by_cluster()
+    return _sum_rows(data, clip, meat) if data.matching is None else _matched(data, clip, meat)
 
 
 def measure_ahead(data: PreparedRows, predictor: Predictor, edges: Floats) -> PrivateCounts:
@@ -94,10 +109,10 @@ def known_sums(data: PreparedRows) -> PrivateSums | None:
 
 
 def _sum_rows(data: PreparedRows, clip: ResidualClip, meat: MeatClip | None) -> tuple[Sums, Totals]:
-    """The equation, squares of rows if they are asked for, and totals of blocks if these are."""
+    """The same of rows whose responses are their own or those of a block."""
     circle = make_circle(data) if data.has_partners else None
     order = None if circle is None else circle.order
-    if kernel.KERNEL is not None:
+    if kernel.KERNEL is not None and data.clusters is None:
         first = int(data.design.intercept)
         line = clip.beta[first:], float(clip.beta[:first].sum())
         begin = partial(
@@ -110,7 +125,7 @@ def _sum_rows(data: PreparedRows, clip: ResidualClip, meat: MeatClip | None) -> 
         terms = _row_terms(data, clip, circle, strip)
         return [np.add.reduce(terms, axis=1), _square_rows(terms, meat)], terms
 
-    width = len(data.design.names) if meat is not None and meat.route == "block" else 0
+    width = len(data.design.names) if meat is not None and meat.totalled else 0
     return sum_strips(data, work, width, _TITLE, order)
 
 
@@ -155,7 +170,7 @@ def _meet_partners(circle: Circle, strip: Strip, clip: ResidualClip, fitted: Flo
 
 
 def _square_rows(terms: Floats, meat: MeatClip | None) -> Floats:
-    """Squares of the contributions of rows, each cut to the norm (p×p); nothing where blocks are squared."""
+    """Squares of the contributions of rows, each cut to the norm (p×p); nothing where totals are squared."""
     if meat is None or meat.route != "row":
         return np.zeros((len(terms), len(terms)))
     contributions = terms * meat.weights[:, None]
@@ -163,8 +178,8 @@ def _square_rows(terms: Floats, meat: MeatClip | None) -> Floats:
     return np.asarray(np.dot(contributions, contributions.T))
 
 
-def _square_blocks(totals: Totals, meat: MeatClip) -> Floats:
-    """Squares of the contributions of blocks, each cut to the norm (p×p)."""
+def _square_totals(totals: Totals, meat: MeatClip) -> Floats:
+    """Squares of the contributions of blocks or clusters, each cut to the norm (p×p)."""
     by_row = MeatClip("row", meat.weights, meat.norm)
     return np.asarray(merge([[_square_rows(found, by_row)] for _, found in totals.cut()])[0])
 
@@ -189,9 +204,10 @@ def whitened_squares(data: PreparedRows, whitening: Whitening) -> PrivateMeat:
 # --- explicit matrices ----------------------------------------------------------------------------------
 
 
-def _matched(data: PreparedRows, clip: ResidualClip, meat: MeatClip | None) -> tuple[Floats, Floats]:
-    """The equation and the squares of rows under an explicit Q: ``Σ_l C_il ψ_i(z_l - t_i)`` takes the place of brackets."""
+def _matched(data: PreparedRows, clip: ResidualClip, meat: MeatClip | None) -> tuple[Sums, Totals]:
+    """The same under an explicit Q: ``Σ_l C_il ψ_i(z_l - t_i)`` takes the place of brackets."""
     C, (x, z), (known, answered) = _unlinking(data), data.whole(), data.whole_present()
+    codes = None if data.clusters is None else data.cluster_codes()
 
     def work(rows: slice) -> Sums:
         h, fitted, widths = _row_clips(data, clip, x[:, rows], known[rows])
@@ -199,10 +215,13 @@ def _matched(data: PreparedRows, clip: ResidualClip, meat: MeatClip | None) -> t
         row = np.repeat(np.arange(fitted.size), np.diff(pairs.indptr))
         met = clip.cut(z[pairs.indices] - fitted[row], widths[row]) * answered[pairs.indices]
         terms = h * (np.bincount(row, pairs.data * met, fitted.size) * known[rows])
-        return [np.add.reduce(terms, axis=1), _square_rows(terms, meat)]
+        sums = [np.add.reduce(terms, axis=1), _square_rows(terms, meat)]
+        if codes is not None and data.clusters is not None:
+            sums.append(np.stack([np.bincount(codes[rows], term, data.clusters.count) for term in terms]))
+        return sums
 
-    vector, squares = merge([work(rows) for rows in cut_strips(z.size)])
-    return vector, squares
+    vector, squares, *totals = merge([work(rows) for rows in cut_strips(z.size)])
+    return [vector, squares], Totals(totals)
 
 
 def _unlinking(data: PreparedRows) -> Any:
