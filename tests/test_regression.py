@@ -124,6 +124,7 @@ NOT_HERE = {
     "weights",
     "where",
     "by",
+    "cluster",
     "fill",
     "ledger",
     "population",
