@@ -48,6 +48,8 @@ class Finding:
 
 def check_study(study: Study, data: Any) -> list[Finding]:
     """Look for anything that would stop a release or bias it: null cells, clipped values, unknown levels, odd blocks."""
+    if study.parts:
+        return _check_parts(study, data)
     findings: list[Finding] = []
     try:
         design, _ = study.prepare()
@@ -111,6 +113,27 @@ def check_study(study: Study, data: Any) -> list[Finding]:
     if isinstance(study.linkage, ELE) and study.linkage.block is not None:
         findings += _check_blocks(rows, study.linkage.complete(study.unit), study.unit)
     return findings
+
+
+def _check_parts(study: Study, data: Any) -> list[Finding]:
+    """What is found of all results, each thing once; of levels, how many rows each has."""
+    try:
+        design = study.prepare()[0]
+        rows = open_source(data, [*design.variables, *key_columns(study)])
+        rows.require([*design.variables, *key_columns(study)], numeric=list(design.bounds))
+        study.check_origins(design, rows.origins)
+    except DplinkedError as fault:
+        return [Finding(True, str(fault))]
+    if study.by is None:
+        found = {finding: None for part in study.parts.values() for finding in check_study(part, rows)}
+        return list(found)
+    counts, levels = rows.count_keys(study.by), list(study.parts)
+    places = _place_keys(counts, levels)
+    sizes = [sum(count for key, count in counts.items() if places[key] == place) for place in range(len(levels))]
+    shown = ", ".join(f"{level!r} {size:,}" for level, size in zip(levels, sizes, strict=True))
+    none = rows.count - sum(sizes)
+    told = f"{study.by}: rows of each level, of which those count that also fulfil where: {shown}; {none:,} rows of no declared level count in none"
+    return [*check_study(next(iter(study.parts.values())), rows), Finding(False, told)]
 
 
 def _place_keys(keys: Iterable[str | None], levels: Sequence[Any]) -> dict[str | None, int]:

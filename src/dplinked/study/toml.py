@@ -42,6 +42,7 @@ SECTIONS: dict[str, tuple[str, ...]] = {
         "exposure",
         "weights",
         "where",
+        "by",
         "cluster",
         "method",
         "calibration",

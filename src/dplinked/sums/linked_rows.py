@@ -218,6 +218,7 @@ class WeightMoments(Private):
 
     sums: Floats
     rows: int
+    exposure: LinkageExposure
 
 
 @dataclass(frozen=True, repr=False)
@@ -405,11 +406,15 @@ class LinkedRows:
         """The same rows for the second stage, missing cells dropped: see :meth:`Pass.without_missing`. Whether there are any is not known."""
         return replace(self, engine=self.engine.without_missing(), dropped=True)
 
+    def beside(self, levels: int) -> LinkedRows:
+        """The same rows, of which as many levels as are said are released side by side; the design says which of them count."""
+        return replace(self, exposure=replace(self.exposure, levels=levels))
+
     def weight_moments(self) -> WeightMoments:
         """How large what rows count is: sums of ω, ω² and ω⁴ of rows by themselves."""
         passes = (self.engine.with_design(self.design.weights_alone(power)) for power in (1, 2, 4))
         sums = [one.without_missing().own_rows().instrument_sums().known for one in passes]
-        return WeightMoments(np.array(sums), self.count)
+        return WeightMoments(np.array(sums), self.count, self.exposure)
 
     def own_gram(self) -> ClippedSums:
         """``h'X`` of rows by themselves, each times γ - o and the weight of its block where blocks are public.
