@@ -55,17 +55,19 @@ Floats = NDArray[np.float64]
 
 _CHANGE = 1e-4  # relative change of the accuracy by which its effect is found
 _EDGE = 1.1  # by how much a quantile of residuals, which is one of the grid's edges, exceeds the true one
+_SHARED = 0.5  # part of the first stage that is about the regressors alone
 _AFTER_ONE_STEP = 0.1  # share of the squared way that the second stage's first step leaves
 
 
 @dataclass(frozen=True)
 class Setting:
-    """A study as planning needs it: its design, the one without typical ranges, and what one person can change about the links."""
+    """A study as planning needs it: its design, the one without typical ranges, what one person can change about the links, and how many outcomes it shares its budget with, itself among them."""
 
     study: Study
     aimed: Design
     plain: Design
     exposure: LinkageExposure
+    outcomes: int = 1
 
 
 @dataclass(frozen=True, eq=False)
@@ -113,7 +115,7 @@ class ExpectedErrors:
 def tight_sums(setting: Setting, guess: Guess, count: int, epsilon: float) -> ExpectedErrors:
     """Sufficient statistics of the bounded instrument, or of the symmetric one where a release would choose it; and the second stage where it pays."""
     study, exposure = setting.study, setting.exposure
-    mu = privacy_mu(epsilon, study.delta) / study.unit.rows
+    mu = privacy_mu(epsilon, study.delta) / study.unit.rows / math.sqrt(setting.outcomes)
     design, share = aim_at_middles(setting, count, mu, 1.0 - (VARIANCE if study.intervals else 0.0))
     if design.half_widths is not None:
         design = better_instrument(design, setting.plain, exposure, count, mu * math.sqrt(share))
@@ -146,7 +148,7 @@ def aim_at_middles(setting: Setting, count: int, mu: float, share: float) -> tup
     numeric = [group.start for group in design.groups if group.numeric]
     if not setting.study.searches_ranges or plan_ranges(len(numeric), count, mu * math.sqrt(RANGES)) is None:
         return design, share
-    return design.centred({k: _middle(design.columns[k].interval) for k in numeric}), share - RANGES
+    return design.centred({k: _middle(design.columns[k].interval) for k in numeric}), share - RANGES / setting.outcomes
 
 
 def _middle(interval: tuple[float, float]) -> tuple[float, float]:
@@ -185,8 +187,9 @@ def _second_stage(
     total, squares = count * guess.subgroup * sized.mean, count * guess.subgroup * sized.square
     wide = widen_instrument(first, sizes, choose_width(half, squares))
     left = share + (VARIANCE - MEAT if study.intervals else 0.0) - begin - 2.0 * CLIPPING - GRAM[0]
-    left -= WEIGHTS if study.weights is not None else 0.0
     left -= GOODNESS if study.goodness else 0.0
+    left -= WEIGHTS / setting.outcomes if study.weights is not None else 0.0
+    left += (GRAM[0] + begin * _SHARED) * (1.0 - 1.0 / setting.outcomes)  # what outcomes share is paid for once
     together = study.cluster is not None or (study.unit.rows > 1 and study.intervals)
     left -= TOTALS_SIZES + TOTALS_MEAT - MEAT if together else 0.0
     unit = right_residuals_sensitivity(1.0, exposure) / (mu * math.sqrt(left))

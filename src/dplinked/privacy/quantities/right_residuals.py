@@ -112,6 +112,9 @@ def right_residuals_sensitivity(norm: float, exposure: LinkageExposure) -> float
     on each row that carries the person's response (ν) and on each displaced row (k). If links are displaced, row j is linked anew as well. Its own term is one of
     its row, which may change in any way already; the others of its column weigh what a column does without its own row. If Q changes,
     ``ΔS = Σ c'(g' - g) + Σ (c' - c)g``, and the second sum is at most K times :func:`weight_change`.
+
+    *Levels side by side.* Row i counts in its own level alone, so the equations of all levels are one of terms ``e ⊗ g_il``, e the unit vector of row i's level, times K over the
+    level's own K. They are as long as g_il, functions of row i's regressors and of the response l, and nothing else was used: all levels together move by no more than one.
     """
     row, column, others = pair_weights(exposure)
     if exposure.exact:
@@ -126,7 +129,8 @@ def residual_meat_sensitivity(norm: float, largest: float, exposure: LinkageExpo
     Proof. Row j goes from one positive semidefinite rank-one matrix to another, each of norm at most N²: √2·N². Rows that hold the person's response, and
     displaced ones, keep the direction v_i and change their length within [0, N²]: N² each. Rows whose partner has another response change their
     bracket B_i, the weights of the partner times at most 2ψ; ``min(‖v‖²B², N²)`` has slope at most ``2N‖v‖``, so for each response they add up to ``4NT`` times a
-    column's weights without its own row. A change of the weights moves brackets by ψ times it: ``2NT`` each.
+    column's weights without its own row. A change of the weights moves brackets by ψ times it: ``2NT`` each. Of several levels side by side, each other row stays in its
+    own, so the same terms add up by the triangle inequality, and row j takes N² from one and brings N² to another: √2·N² as well.
     """
     if exposure.exact:
         return math.sqrt(2.0) * norm**2
@@ -141,7 +145,8 @@ def changed_totals(route: str, exposure: LinkageExposure) -> tuple[float, float]
 
     *Clusters*, whose cells are private. Row j may leave one total for another: 2. Each row that holds the person's response and each displaced one changes its own total: ν + k. Rows whose
     partners have other responses may be anywhere; their brackets move by the weights of a column without its own row, for each changed response, and for row j's if links are displaced. A change of
-    the weights counts half, since it moves brackets by ψ and not by 2ψ.
+    the weights counts half, since it moves brackets by ψ and not by 2ψ. Of several levels side by side, the rows of a cluster and a level are a total, which is a division of rows by private cells as
+    clusters are: the same numbers.
 
     *Persons*, whose ids are public, with up to L rows and responses and links that stay. All rows of a person are one total, and L·ν rows hold the responses: ``1 + Lν`` in all, and the L-th part of
     it for each of the steps that noise is planned for.
@@ -150,6 +155,7 @@ def changed_totals(route: str, exposure: LinkageExposure) -> tuple[float, float]
     if route == "person":
         assert exposure.displaced == 0
         assert exposure.matrix_change == 0.0, "persons of several rows have links that stay"
+        assert exposure.levels == 1, "a person's rows may be of several levels"
         carriers = 0.0 if exposure.exact else float(exposure.carriers)
         return 1.0 / exposure.persons + carriers, 2.0 * others * carriers
     assert route == "cluster"

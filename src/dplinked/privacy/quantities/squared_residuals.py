@@ -21,28 +21,30 @@ def squared_residuals_sensitivity(limit: float, exposure: LinkageExposure) -> fl
     """Sensitivity of ``Σ c_il g_il``, ``g_il = ω_i min(r², K)`` of row i with the response on row l, from 0 to `limit` (K).
 
     Proof. As for the equation (:func:`~dplinked.privacy.quantities.right_residuals.right_residuals_sensitivity`), but each term moves by at most K and not by 2K, since none is below 0: x_j and ω_j change the terms of
-    their row, each changed response those of its column, and row j's new response those of its column without its own row. A change of the weights counts K for each unit of it.
+    their row, each changed response those of its column, and row j's new response those of its column without its own row. A change of the weights counts K for each unit of it. Of several levels side by side,
+    each over its own K, row j may take its terms from one and bring others to another: √2 times those of its row.
     """
     if exposure.exact:
-        return limit
+        return limit * exposure.counted
     row, column, others = pair_weights(exposure)
     changed = exposure.carriers + exposure.displaced
-    return limit * (row + column * changed + others * (exposure.displaced > 0) + weight_change(exposure))
+    pairs = row * exposure.counted + column * changed + others * (exposure.displaced > 0)
+    return limit * (pairs + weight_change(exposure))
 
 
 def squared_contributions_sensitivity(limit: float, exposure: LinkageExposure) -> float:
     """Sensitivity of ``Σ B_i²``, B_i what row i contributes, ``Σ_l c_il g_il``.
 
     Proof. Own terms weigh at most 1 and those of partners at most 1 - γ with the other sign, so that ``|B_i| ≤ K``; under an explicit Q it is at most K times a row's weights: N. Row j and each row with another response move
-    their squares within [0, N²]. Other rows move B_i by K times the weights of what they meet of changed responses, and squares by 2N times that.
+    their squares within [0, N²]; row j, of several levels side by side, in two of them. Other rows move B_i by K times the weights of what they meet of changed responses, and squares by 2N times that.
     """
     if exposure.exact:
-        return limit**2
+        return limit**2 * exposure.counted
     others = pair_weights(exposure)[2]
     longest = longest_contribution(limit, exposure)
     changed = exposure.carriers + exposure.displaced
     met = others * (changed + (exposure.displaced > 0)) + weight_change(exposure)
-    return longest**2 * (1.0 + changed) + 2.0 * longest * limit * met
+    return longest**2 * (exposure.counted + changed) + 2.0 * longest * limit * met
 
 
 def longest_contribution(limit: float, exposure: LinkageExposure) -> float:
