@@ -590,6 +590,17 @@ def test_files_without_anybody_in_common_are_refused_without_a_count(files, meth
     assert not re.search(r"[0-9]", str(caught.value))
 
 
+def test_files_of_other_people_are_refused_unless_few_in_common_are_declared(files) -> None:
+    """Their names and dates are alike here and there, by chance. Four of two hundred people in both files are found when that is said."""
+    others = two_files(200, 77).right
+    fields = ["given_name", "surname", "date_of_birth"]
+    with pytest.raises(dpl.StudyError, match="Hardly any records"):
+        dpl.link(files.left.slice(0, 200), others, fields=fields)
+    own = pa.concat_tables([files.right.take(files.truth[:4]), others.slice(4)])
+    linked = dpl.link(files.left.slice(0, 200), own, fields=fields, overlap=0.02)
+    assert linked.links.right[:4].tolist() == [0, 1, 2, 3]
+
+
 def test_fields_that_cannot_be_read_are_named_in_the_report(files) -> None:
     fields = [dpl.Field("suburb", "date"), "given_name", "surname", "national_id"]
     text = " ".join(dpl.link(files.left, files.right, fields=fields, id="id", block="state").summary().split())
