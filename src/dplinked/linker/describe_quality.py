@@ -23,6 +23,7 @@ from dplinked.report.document import Chart, Part, Table
 
 _STEP = 0.02  # an error in the accuracy that is easily made
 _ALL = "overall"
+_INTERVALS = {"audit": "95 % interval", "simulation": "spread"}  # that of probabilities is no confidence interval
 _NOT_SHOWN = "Links were drawn in secret and checked. What was found stands in no report: it tells of who was drawn, and whether to release it must not depend on it."
 
 
@@ -48,7 +49,9 @@ def describe_accuracy(linked: LinkageFacts) -> list[Part]:
     header = ["group"]
     for one in found:
         header += (
-            [one.method] + ["95 % interval"] * _has_interval(one) + ["checked", "correct"] * (one.checked is not None)
+            [one.method]
+            + [_INTERVALS.get(one.method, "interval")] * _has_interval(one)
+            + ["checked", "correct"] * (one.checked is not None)
         )
     parts: list[Part] = [Chart(lambda: charts.accuracy_chart(names, series))]
     parts.append(Table(tuple(header), rows, "Accuracy per group"))
