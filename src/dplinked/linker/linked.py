@@ -181,7 +181,7 @@ class Linked:
         """The joined table: the left file's columns, the right file's columns, and each link's block, score and probability.
 
         A column of the right file whose name the left file has too gets ``_right`` at the end of its name. Each column's metadata says
-        which file it comes from: `fit` takes regressors from one file only.
+        which file it comes from: `fit` takes regressors from one file only. Columns of text files that hold numbers are numbers here; ids, blocks and fields stay texts.
         """
         return join_rows(self, self._own_probability)
 

@@ -85,15 +85,15 @@ def report_document(result: Result) -> Document:
     return Document(
         FAMILIES[result.family].title,
         [
-            Section("", [start, Facts(_facts(result), "The release in short")]),
-            Section("Coefficients", _coefficients(result, rows)),
-            Section("What the standard errors are made of", _error_parts(result, rows)),
+            Section("", [start, Facts(describe_facts(result), "The release in short")]),
+            Section("Coefficients", describe_coefficients(result, rows)),
+            Section("What the standard errors are made of", describe_errors(result, rows)),
             Section("What is promised, to whom, and under which conditions", describe_privacy(result)),
             Section("How the rows were linked, as declared", describe_linkage(result)),
             Section("The budget, before and after", describe_budget(result)),
-            Section("How to cite", _citation(result)),
+            Section("How to cite", describe_citation(result)),
             Section("Tables to copy", _exports(result), folded=True),
-            Section("For the record", _record(result), folded=True),
+            Section("For the record", describe_record(result), folded=True),
         ],
         subject=result.formula,
     )
@@ -116,7 +116,8 @@ def notebook_document(result: Result) -> Document:
 # --- in short ----------------------------------------------------------------------------------------
 
 
-def _facts(result: Result) -> list[tuple[str, str]]:
+def describe_facts(result: Result) -> list[tuple[str, str]]:
+    """The release in short, the model first."""
     facts = [
         ("Model", result.formula),
         ("Rows", f"{result.count:,} (this number is public)"),
@@ -136,7 +137,8 @@ def _facts(result: Result) -> list[tuple[str, str]]:
 # --- coefficients ------------------------------------------------------------------------------------
 
 
-def _coefficients(result: Result, rows: Sequence[CoefficientRow]) -> list[Part]:
+def describe_coefficients(result: Result, rows: Sequence[CoefficientRow]) -> list[Part]:
+    """Coefficients as a chart and a table, and what has to be said beside them."""
     chart = [_coefficient_chart(result, rows)] if rows else []
     return [_reading(result, rows), *chart, _coefficient_table(result, rows), *_coefficient_notes(result, rows)]
 
@@ -246,7 +248,8 @@ def _coverage(result: Result) -> str:
 # --- errors ------------------------------------------------------------------------------------------
 
 
-def _error_parts(result: Result, rows: Sequence[CoefficientRow]) -> list[Part]:
+def describe_errors(result: Result, rows: Sequence[CoefficientRow]) -> list[Part]:
+    """What the standard errors are made of."""
     known = [row for row in rows if row.parts]
     if not result.has_intervals:
         return [
@@ -306,7 +309,8 @@ def _largest_part(rows: Sequence[CoefficientRow], shares: Sequence[Sequence[floa
 # --- citing and copying ------------------------------------------------------------------------------
 
 
-def _citation(result: Result) -> list[Part]:
+def describe_citation(result: Result) -> list[Part]:
+    """How to cite the release."""
     version = result.versions.get("dplinked", "")
     software = f"The dplinked developers. dplinked: differentially private linear regression on linked data. Version {version}."
     bibtex = (
@@ -339,7 +343,8 @@ def _exports(result: Result) -> list[Part]:
     ]
 
 
-def _record(result: Result) -> list[Part]:
+def describe_record(result: Result) -> list[Part]:
+    """What was declared and drawn, and by which versions."""
     return [
         Details("Declared bounds and levels", _declarations(result)),
         Details("What was released, and with how much noise", _noise(result)),
