@@ -124,6 +124,7 @@ NOT_HERE = {
     "weights",
     "where",
     "fill",
+    "units",
     "ledger",
     "population",
     "ledger_key",

@@ -44,6 +44,7 @@ def fit(
     errors: str = "any",
     missing: str = "drop",
     fill: Mapping[str, float] | None = None,
+    units: Mapping[str, str] | None = None,
     descent: Descent | None = None,
     response_bound: float | None = None,
     row_norm: float | None = None,
@@ -107,6 +108,8 @@ def fit(
         ``"fill"`` gives such cells a public value, which bends slopes. A release that ends with the first stage fills them in any case, and says so.
     fill
         Public value for null and non-finite cells where they are filled; by default the middle of the typical range or of the bounds.
+    units
+        In which units numeric columns are, in the plural, like ``{"income": "euros"}``: the sentences of reports use them. They change no figure.
     descent
         Settings of ``method="ngd"``.
     response_bound, row_norm
@@ -157,6 +160,7 @@ def fit(
         errors=errors,
         missing=missing,
         fill={} if fill is None else fill,
+        units={} if units is None else units,
         descent=descent,
         response_bound=response_bound,
         row_norm=row_norm,
@@ -204,7 +208,7 @@ def _fit_charged(study: Study, data: Any, release_id: str | None, again: bool, p
     charge = ledger.reserve(release_id, study.request([fingerprint]), release_mu(study), again=again)
     if charge.stored is not None:
         charge.tell_if_seen(release_id)
-        return Release.from_json(charge.stored)
+        return _in_units(study, Release.from_json(charge.stored))
     with ledger.finishing(charge):
         release = replace(_run(study, opened, rows), ledger=charge.describe())
         if _state(study, source) != before:
@@ -217,8 +221,14 @@ def _run(study: Study, opened: Source, rows: LinkedRows) -> Release:
     """Make the release, and note which of its variables records were linked by."""
     method, compared = method_of(study), study.compared_variables(opened.origins.compared)
     with _quietly():
-        release = method.run(study, rows, spending_of(study))
+        release = _in_units(study, method.run(study, rows, spending_of(study)))
     return replace(release, declared=replace(release.declared, compared=compared)) if compared else release
+
+
+def _in_units(study: Study, release: Release) -> Release:
+    """The release with the units that the study states now: they are words, and decide nothing that was released."""
+    units = {name: unit.strip() for name, unit in study.units.items()}
+    return replace(release, declared=replace(release.declared, units=units)) if units else release
 
 
 def _locate(data: Any) -> Any:

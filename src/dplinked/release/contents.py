@@ -44,6 +44,7 @@ class Declared(ReadableByKey):
     weights: str | None = None
     where: str | None = None
     compared: dict[str, str] = field(default_factory=dict)
+    units: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, eq=False)

@@ -13,7 +13,7 @@ from typing import Any
 
 from dplinked.data.arrow import LEFT
 from dplinked.data.sources import Query, SparkTable
-from dplinked.errors import StudyError, plain_faults, plain_number, raise_alone, shown
+from dplinked.errors import StudyError, plain_faults, plain_number, raise_alone, shown, suggest
 from dplinked.linkage import ELE, UNSTATED, Exact, Linkage, LinkageExposure, Matching, PrivacyUnit
 from dplinked.linkage.compared import find_compared
 from dplinked.linkage.ele import LINK_BLOCK, RESULTS_OF_LINKING
@@ -35,6 +35,7 @@ _RANGES_IN_LEDGERS = {
     "private": "private",
 }  # where nothing is said, as 0.1.0 wrote it
 _SMALLEST, _LARGEST = 1e-30, 1e30
+_LONGEST_UNIT = 40  # letters
 
 
 @dataclass(frozen=True, repr=False)
@@ -69,6 +70,7 @@ class Study(PlainlyShown):
     missing: str = "drop"
     weights: str | None = None
     where: str | None = None
+    units: Mapping[str, str] = field(default_factory=dict, repr=False)
 
     @plain_faults
     def __post_init__(self) -> None:
@@ -124,7 +126,7 @@ class Study(PlainlyShown):
                 f"formula must be a text like 'consumption ~ income', not {shown(self.formula)}. The data comes first, then the formula: "
                 "dpl.fit(data, formula, …)."
             )
-        for name in ("bounds", "levels", "typical", "fill"):
+        for name in ("bounds", "levels", "typical", "fill", "units"):
             if not isinstance(getattr(self, name), Mapping):
                 raise StudyError(
                     f"{name} must be a mapping from columns' names, like {name}={{'income': …}}, not {shown(getattr(self, name))}."
@@ -261,13 +263,14 @@ class Study(PlainlyShown):
         if self.drops_missing:
             design = design.fill_middles(self.fill)
         _check_variables(design, self.linkage, self.unit)
+        _check_units(self.units, design)
         if self.descent is not None:
             self.descent.first_iterate((design.unscaled() if self.calibration == "paper" else design).scaling)
         return design, self.linkage.exposure(self.unit)
 
     def request(self, fingerprints: Sequence[str]) -> dict[str, Any]:
         """All that decides what a release answers, to tell one request from another."""
-        skipped = ("data", "ledger", "population", "ledger_key", "linkage")
+        skipped = ("data", "ledger", "population", "ledger_key", "linkage", "units")
         settings = {name: getattr(self, name) for name in self.__dataclass_fields__ if name not in skipped}
         settings["ranges"] = _RANGES_IN_LEDGERS[self.ranges]
         unsaid = {
@@ -400,6 +403,19 @@ def _check_variables(design: Design, linkage: Linkage, unit: PrivacyUnit) -> Non
             "unit does not cover. Leave it out of the formula, use another block column, or protect the block as well: "
             "PrivacyUnit(moves_block=True), without linkage_change."
         )
+
+
+def _check_units(units: Mapping[str, str], design: Design) -> None:
+    """Refuse units of columns that the model does not have, and what is no short text."""
+    for name, unit in units.items():
+        if name not in design.bounds:
+            raise StudyError(
+                f"[units] names {shown(name)}, which is no numeric column of the formula.{suggest(str(name), design.bounds)}"
+            )
+        if not (isinstance(unit, str) and 0 < len(unit.strip()) <= _LONGEST_UNIT and unit.isprintable()):
+            raise StudyError(
+                f"The unit of {name!r} must be a short text in the plural, like 'euros' or 'years', not {shown(unit)}."
+            )
 
 
 def _warn_of_positions(init: Callable[..., None]) -> Callable[..., None]:
