@@ -123,6 +123,8 @@ NOT_HERE = {
     "levels",
     "weights",
     "where",
+    "by",
+    "cluster",
     "fill",
     "units",
     "ledger",

@@ -98,24 +98,16 @@ def report_document(result: Result) -> Document:
     return Document(
         FAMILIES[result.family].title,
         [
-            Section("", [Lead(answer(result)), *([_coefficient_chart(result, rows)] if rows else [])]),
-            Section(
-                "Coefficients",
-                [
-                    *_ratio_table(result, rows),
-                    _coefficient_table(result, rows),
-                    _reading(result, rows),
-                    *_coefficient_notes(result, rows),
-                ],
-            ),
-            Section("The release in short", [Facts(_facts(result), "The release in short"), start]),
-            Section("What the standard errors are made of", _error_parts(result, rows)),
+            Section("", describe_answer(result, rows)),
+            Section("Coefficients", describe_coefficients(result, rows)),
+            Section("The release in short", [Facts(describe_facts(result), "The release in short"), start]),
+            Section("What the standard errors are made of", describe_errors(result, rows)),
             Section("What is promised, to whom, and under which conditions", describe_privacy(result)),
             Section("How the rows were linked, as declared", describe_linkage(result)),
             Section("The budget, before and after", describe_budget(result)),
-            Section("How to cite", _citation(result)),
+            Section("How to cite", describe_citation(result)),
             Section("Tables to copy", _exports(result), folded=True),
-            Section("For the record", _record(result), folded=True),
+            Section("For the record", describe_record(result), folded=True),
         ],
         subject=result.formula,
     )
@@ -140,7 +132,8 @@ def notebook_document(result: Result) -> Document:
 # --- in short ----------------------------------------------------------------------------------------
 
 
-def _facts(result: Result) -> list[tuple[str, str]]:
+def describe_facts(result: Result) -> list[tuple[str, str]]:
+    """The release in short, the model first."""
     facts = [
         ("Model", result.formula),
         ("Rows", f"{result.count:,} (this number is public)"),
@@ -158,6 +151,21 @@ def _facts(result: Result) -> list[tuple[str, str]]:
 
 
 # --- coefficients ------------------------------------------------------------------------------------
+
+
+def describe_answer(result: Result, rows: Sequence[CoefficientRow]) -> list[Part]:
+    """What was found, in sentences and as a chart."""
+    return [Lead(answer(result)), *([_coefficient_chart(result, rows)] if rows else [])]
+
+
+def describe_coefficients(result: Result, rows: Sequence[CoefficientRow]) -> list[Part]:
+    """Coefficients as tables, and what has to be said beside them."""
+    return [
+        *_ratio_table(result, rows),
+        _coefficient_table(result, rows),
+        _reading(result, rows),
+        *_coefficient_notes(result, rows),
+    ]
 
 
 def _reading(result: Result, rows: Sequence[CoefficientRow]) -> str:
@@ -278,7 +286,8 @@ def _coverage(result: Result) -> str:
 # --- errors ------------------------------------------------------------------------------------------
 
 
-def _error_parts(result: Result, rows: Sequence[CoefficientRow]) -> list[Part]:
+def describe_errors(result: Result, rows: Sequence[CoefficientRow]) -> list[Part]:
+    """What the standard errors are made of."""
     known = [row for row in rows if row.parts]
     if not result.has_intervals:
         return [
@@ -338,7 +347,8 @@ def _largest_part(rows: Sequence[CoefficientRow], shares: Sequence[Sequence[floa
 # --- citing and copying ------------------------------------------------------------------------------
 
 
-def _citation(result: Result) -> list[Part]:
+def describe_citation(result: Result) -> list[Part]:
+    """How to cite the release."""
     version = result.versions.get("dplinked", "")
     software = f"The dplinked developers. dplinked: differentially private linear regression on linked data. Version {version}."
     bibtex = (
@@ -371,7 +381,8 @@ def _exports(result: Result) -> list[Part]:
     ]
 
 
-def _record(result: Result) -> list[Part]:
+def describe_record(result: Result) -> list[Part]:
+    """What was declared and drawn, and by which versions."""
     return [
         Details("Declared bounds and levels", _declarations(result)),
         Details("What was released, and with how much noise", _noise(result)),
