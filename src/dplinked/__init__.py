@@ -15,6 +15,7 @@ from dplinked.linkage import ELE, Exact, Matching, PrivacyUnit
 from dplinked.plan.planning import Plan, plan, plan_study
 from dplinked.plan.split import plan_split
 from dplinked.release.release import Release
+from dplinked.release.releases import Releases
 from dplinked.study.descent import Descent
 from dplinked.study.study import Study
 
@@ -53,6 +54,7 @@ __all__ = [
     "Query",
     "Release",
     "ReleaseError",
+    "Releases",
     "SparkTable",
     "Stream",
     "Study",

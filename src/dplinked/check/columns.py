@@ -61,7 +61,8 @@ def judge_numbers(
     """Say what is odd about a column of numbers. What the `advice` about its file tells already is not said again."""
     name, (low, high), cells = seen.name, seen.bounds, seen.cells
     filled = f"replaced by {design.fill[name]:g}"
-    lost = f"left out by the second stage, else {filled}" if study.drops_missing else filled
+    left_out = f"left out by the second stage, else {filled}" if design.curve is None else "left out"
+    lost = left_out if study.drops_missing else filled
     found = []
     if seen.empty:
         found.append(
@@ -121,7 +122,7 @@ def see_levels(rows: Source, name: str, levels: Sequence[Any]) -> LevelsSeen:
     return LevelsSeen(name, declared, dict(sorted(undeclared.items(), key=lambda item: -item[1])))
 
 
-def judge_levels(seen: LevelsSeen, study: Study, count: int) -> list[Finding]:
+def judge_levels(seen: LevelsSeen, study: Study, design: Design, count: int) -> list[Finding]:
     """Say what is odd about a column of levels."""
     name, undeclared = seen.name, dict(seen.undeclared)
     reference = next(iter(seen.declared))
@@ -137,12 +138,12 @@ def judge_levels(seen: LevelsSeen, study: Study, count: int) -> list[Finding]:
         text = f"{name}: {sum(undeclared.values()):,} rows have a level that is not declared and count as {reference!r}: {', '.join(listed)}{more}."
         found.append(graded(share, text, much=UNDECLARED))
     if nulls:
-        lost = (
-            f"are left out by the second stage, else count as {reference!r}"
-            if study.drops_missing
-            else f"count as {reference!r}"
-        )
-        found.append(graded(nulls / count, f"{name}: {nulls:,} rows without a level {lost}.", much=MISSING))
+        counted = f"count as {reference!r}"
+        left_out = f"are left out by the second stage, else {counted}" if design.curve is None else "are left out"
+        text = f"{name}: {nulls:,} rows without a level {left_out if study.drops_missing else counted}."
+        if study.drops_missing and design.curve is not None and name in design.response_variables:
+            text += f" If that means {reference!r}, declare missing='fill'."
+        found.append(graded(nulls / count, text, much=MISSING))
     if absent := [level for level, number in seen.declared.items() if not number]:
         found.append(
             look(

@@ -116,6 +116,8 @@ def check_study(study: Study, data: Any) -> Check:
     except DplinkedError as problem:
         text = str(problem).removesuffix(" The steward's 'check' shows the details.")
         return Check(study.formula, None, (), (), (fault(text), *findings), advice)
+    if study.parts:
+        return _check_parts(study, rows, findings, advice)
     design, _ = study.prepare()
     findings = [note(f"{rows.count:,} rows; all declared columns are there."), *findings]
     findings += map(note, say_compared(study.compared_variables(rows.origins.compared)))
@@ -131,14 +133,32 @@ def check_study(study: Study, data: Any) -> Check:
     for seen in numbers:
         findings += judge_numbers(seen, study, design, rows.count, text_file=_is_text(data), advice=advice)
     facts = {seen.name: seen.cells for seen in numbers}
-    findings += (
-        check_clipping(study, rows, facts) if design.curve is None else _judge_curve(study, design, facts, levels, rows)
-    )
+    if design.curve is not None:
+        findings += _judge_outcome(design, facts, levels, rows)
+    findings += check_clipping(study, rows, facts)
     for kind in levels:
-        findings += judge_levels(kind, study, rows.count)
+        findings += judge_levels(kind, study, design, rows.count)
     if isinstance(study.linkage, ELE) and study.linkage.block is not None:
         findings += judge_blocks(rows, study.linkage.complete(study.unit), study.unit)
     return Check(study.formula, rows.count, tuple(numbers), tuple(levels), tuple(findings), advice)
+
+
+def _check_parts(study: Study, rows: Source, findings: list[Finding], advice: Mapping[str, Any]) -> Check:
+    """What is found of all results of a study, each thing once; of levels, how many rows each has."""
+    if study.by is None:
+        checks = [check_study(part, rows) for part in study.parts.values()]
+    else:
+        checks = [check_study(next(iter(study.parts.values())), rows)]
+    numbers = {seen.name: seen for one in checks for seen in one.numbers}
+    levels = {seen.name: seen for one in checks for seen in one.levels}
+    found = dict.fromkeys([*findings, *(finding for one in checks for finding in one.findings)])
+    if study.by is not None:
+        seen = see_levels(rows, study.by, list(study.parts))
+        shown_levels = ", ".join(f"{level!r} {size:,}" for level, size in seen.declared.items())
+        none = rows.count - sum(seen.declared.values())
+        told = f"{study.by}: rows of each level, of which those count that also fulfil where: {shown_levels}; {none:,} rows of no declared level count in none."
+        found[note(told)] = None
+    return Check(study.formula, rows.count, tuple(numbers.values()), tuple(levels.values()), tuple(found), advice)
 
 
 def _open(study: Study, data: Any) -> Source:
@@ -193,10 +213,10 @@ def _judge_files(looks: list[Look], advice: Mapping[str, Any]) -> list[Finding]:
     return found
 
 
-def _judge_curve(
-    study: Study, design: Design, facts: Mapping[str, CellFacts], levels: list[LevelsSeen], rows: Source
+def _judge_outcome(
+    design: Design, facts: Mapping[str, CellFacts], levels: list[LevelsSeen], rows: Source
 ) -> list[Finding]:
-    """Say how often events happen, how many counts lie beyond the largest, and what clipping other columns does."""
+    """Say how often events happen, and how many counts lie beyond the largest."""
     found, (response,) = [], tuple(design.response_variables)
     if response in design.levels:
         event = design.levels[response][1]
@@ -217,13 +237,6 @@ def _judge_curve(
             look(
                 f"{response}: more than {100 * _FEW_COUNTS:.0f} % of the counts lie above the largest. The model allows for clipped counts as far as they follow Poisson's law, and counts "
                 "with a long tail do not: declare a larger one, as a release looks for a smaller one by itself where it can."
-            )
-        )
-    clipped = [name for name, cells in facts.items() if name != response and cells.below + cells.above]
-    if clipped:
-        found.append(
-            note(
-                f"What clipping {list_names(clipped)} does to coefficients is not foreseen for family={study.family!r}. Widen bounds beyond which many cells lie: wide bounds cost little."
             )
         )
     return found

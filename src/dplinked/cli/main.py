@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -34,6 +35,7 @@ from dplinked.report.files import HTML, check_ending
 if TYPE_CHECKING:
     from dplinked.data.format import File
     from dplinked.data.sources import Query, SparkTable
+    from dplinked.release.release import Release
     from dplinked.study.study import Study
 
 app = typer.Typer(
@@ -386,17 +388,20 @@ def report(
     ] = False,
 ) -> None:
     """Show a release as text or Markdown; write it as a page, a LaTeX table or CSV, or as a text for an ethics board."""
-    from dplinked.release.board import board_document
     from dplinked.release.release import Release, no_release
-    from dplinked.report.html import write_page
+    from dplinked.release.releases import load_release
 
-    loaded = Release.load(release)
+    loaded = load_release(release)
     kinds: dict[str, Callable[[], str]] = {
         ".html": loaded.to_html, ".htm": loaded.to_html, ".md": lambda: loaded.to_markdown() + "\n", ".tex": loaded.to_latex,
         ".csv": loaded.to_csv, ".txt": lambda: loaded.summary() + "\n",
     }  # fmt: skip
     if board:
-        kinds = {".md": loaded.for_the_board, **dict.fromkeys(HTML, lambda: write_page(board_document(loaded)))}
+        if not isinstance(loaded, Release):
+            raise StudyError(
+                "--board writes about one result, and this file has several. In Python: releases['…'].for_the_board()."
+            )
+        kinds = {".md": loaded.for_the_board, **dict.fromkeys(HTML, partial(_board_page, loaded))}
     if out is not None:
         check_writable(out, release)
         check_ending(out, [".md", ".txt"] if markdown and not board else list(kinds))
@@ -409,6 +414,13 @@ def report(
         typer.echo(text, nl=False)
     else:
         write_text(out, text)
+
+
+def _board_page(release: Release) -> str:
+    from dplinked.release.board import board_document
+    from dplinked.report.html import write_page
+
+    return write_page(board_document(release))
 
 
 @app.command()
