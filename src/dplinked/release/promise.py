@@ -322,8 +322,8 @@ def describe_budget(result: Result) -> list[Part]:
     """What the release cost, and the ledger's budget before and after it."""
     privacy, found = result.privacy, budget_before(result)
     own = (
-        f"This release spent ε = {round_up(privacy.epsilon, 10)} at δ = {format_delta(privacy.delta)}, which is μ = {round_up(privacy.mu)} in the terms in which "
-        "releases add up: two of μ₁ and μ₂ together have μ = √(μ₁² + μ₂²)."
+        f"This release spent ε = {round_up(privacy.epsilon, 10)} at δ = {format_delta(privacy.delta)}. Several releases about the same people together have a smaller ε than the sum of theirs. "
+        f"What adds up is the square of μ, a measure of how far one person can move the noisy result; here μ = {round_up(privacy.mu)}."
     )
     if found is None or result.ledger is None:
         return [
@@ -342,12 +342,13 @@ def describe_budget(result: Result) -> list[Part]:
         ("Left before this release", f"ε = {epsilon_before:.4g}"),
         ("This release", f"ε = {round_up(privacy.epsilon, 10)} at δ = {format_delta(privacy.delta)}"),
         ("Left after it", f"ε = {round_down(charge.epsilon_left)}"),
+        ("Enough for", say_further(left, spent)),
     ]
     return [
         own,
         (
-            f"It was charged to the budget of {charge.population} before any row was looked at. All at δ = {format_delta(charge.delta)}, "
-            "left meaning what one further release could have:"
+            f"It was charged, as {charge.id}, to the budget of {charge.population} before any row was looked at. All of this is at δ = {format_delta(charge.delta)}; what is left is "
+            "what one single further release could have:"
         ),
         Facts(rows, label="The budget before and after"),
         Chart(
@@ -358,11 +359,19 @@ def describe_budget(result: Result) -> list[Part]:
                 axis="share of the budget's μ²",
             ),
             f"{format_percent(shares['spent before'])} were spent before, {format_percent(shares['this release'])} by this release, {format_percent(shares['left'])} are left. "
-            "Shares of μ² add up; values of ε do not.",
+            "Shares of μ² add up, values of ε do not.",
         ),
-        f"In the ledger it is called {charge.id}. The ledger must still know this head, else it was rolled back:",
+        "The ledger must still know this head, else it was rolled back:",
         Code(charge.head, "Ledger head"),
     ]
+
+
+def say_further(left: float, spent: float) -> str:
+    """How many more releases of a size what is left allows; both in units of μ²."""
+    number = math.floor(left / spent * (1.0 + 1e-9)) if spent else 0
+    return {0: "no further release of this size", 1: "1 more release of this size"}.get(
+        number, f"{number:,} more releases of this size"
+    )
 
 
 def _percent_up(share: float) -> str:

@@ -142,6 +142,25 @@ class Release(Result):
 
         return write_or_return(coefficients_latex(self), path, (".tex",))
 
+    @overload
+    def for_the_board(self, path: None = None) -> str: ...
+    @overload
+    def for_the_board(self, path: str | Path) -> None: ...
+    def for_the_board(self, path: str | Path | None = None) -> str | None:
+        """Write a text for an ethics board, filled in from the release, as a page or as Markdown (.html, .md), or return it as Markdown.
+
+        It answers what NIST SP 800-226 and the five safes ask. What no release knows is left in square brackets.
+        """
+        from dplinked.release.board import board_document
+        from dplinked.report.html import write_page
+        from dplinked.report.markdown import write_markdown
+
+        document = board_document(self)
+        if path is None:
+            return write_markdown(document) + "\n"
+        page = Path(path).suffix.lower() in HTML
+        return write_or_return(write_page(document) if page else write_markdown(document) + "\n", path, (*HTML, ".md"))
+
     def to_json(self) -> str:
         """Return the result as JSON text."""
         return write_json(self)
