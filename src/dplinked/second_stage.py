@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from dplinked.estimate.centring import centred_core
 from dplinked.estimate.coefficients import Estimate, solve_sums
 from dplinked.estimate.descent import solve_descent
+from dplinked.estimate.goodness import Goodness, SumOfSquares, choose_square_clip, normal_spread, spread_of_squares
 from dplinked.estimate.groups import Groups, choose_weights, find_groups
 from dplinked.estimate.intervals import noise_covariance
 from dplinked.estimate.residuals import (
@@ -58,6 +59,12 @@ from dplinked.estimate.whitening import (
     whiten_coefficients,
 )
 from dplinked.linkage import EXACT
+from dplinked.privacy.quantities.contribution_sizes import (
+    choose_total_norm,
+    is_hopeless,
+    ladder,
+    release_contribution_sizes,
+)
 from dplinked.privacy.quantities.instrument import (
     ReleasedSums,
     entry_noise,
@@ -77,8 +84,21 @@ from dplinked.privacy.quantities.right_residuals import (
     release_right_residuals,
     right_residuals_sensitivity,
 )
+from dplinked.privacy.quantities.squared_residuals import release_squared_residuals, squared_residuals_sensitivity
 from dplinked.privacy.quantities.whitened_gram import release_whitened_gram, whitened_gram_sensitivity
-from dplinked.privacy.spending import CLIPPING, FIRST_STEP, GRAM, MEAT, ROUNDS, VARIANCE, WHITENED, Spending
+from dplinked.privacy.spending import (
+    CLIPPING,
+    FIRST_STEP,
+    GOODNESS,
+    GRAM,
+    MEAT,
+    ROUNDS,
+    TOTALS_MEAT,
+    TOTALS_SIZES,
+    VARIANCE,
+    WHITENED,
+    Spending,
+)
 from dplinked.release.build import build_release
 from dplinked.release.release import Release
 from dplinked.study.design import Design
@@ -101,6 +121,7 @@ _FAR = 3.0  # errors by which the first step may lead away from the first stage'
 _CALM_ENOUGH = 0.1  # spectral noise of a whitened slope, relative to it, above which it gets more of the budget
 _HANGING = 0.2  # mean logarithm of what correlations multiply variances of slopes by, above which rows may be whitened
 _WORTH = 0.1  # how much smaller errors of slopes must be, relative to them, for rows to be whitened
+_TELLING = 0.25  # noise of a meat of clusters, relative to it, above which twice the noise is added, so that intervals are too long rather than too short
 _AS_GOOD = 0.02  # how much larger an error, relative to it, is taken for the same: the second stage's line is closer to that of least squares
 
 
@@ -184,6 +205,37 @@ def expect_second_stage(
 
     `first` is the share of the budget that the first stage had.
     """
+    expectation, wide, sizes = _measure(study, rows, groups, spending, start)
+    stage, design = expectation.by_columns(wide, sizes), rows.design
+    moments, scale = first_moments(design, start, groups.accuracy, groups.total)
+    weak = stage.gram >= GRAM[1]  # the slope by columns hardly stands clear of its noise, however much it gets
+    if (weak or _hang_together(expectation.inverse, sizes)) and not has_rare_levels(design, moments):
+        matrix, strengths = whiten(moments, scale, INTERCEPT_WEIGHT * design.intercept)
+        stage = _choose(stage, expectation.whitened(matrix, rounds_needed(strengths), sizes))
+    bent = stage.present.is_incomplete and groups.contrast > _LEAST_CONTRAST  # by filled cells
+    bent = bent or design.counting is not None  # the first stage's line is that of all rows
+    bent = bent or study.needs_second_stage
+    return stage if bent or _pays(stage, expectation.one_stage(sizes, first)) else None
+
+
+def expect_by_columns(
+    study: Study,
+    rows: LinkedRows,
+    groups: Groups,
+    spending: Spending,
+    start: ReleasedSums,
+    slope: Spending,
+    least: float,
+) -> SecondStage:
+    """Measure the residuals around the first stage's coefficients, for a second stage by columns; the equation's slope gets `least` of the purse `slope`, or more."""
+    expectation, wide, sizes = _measure(study, rows, groups, spending, start)
+    return expectation.by_columns(wide, sizes, slope, least)
+
+
+def _measure(
+    study: Study, rows: LinkedRows, groups: Groups, spending: Spending, start: ReleasedSums
+) -> tuple[_Expectation, LinkedRows, Floats]:
+    """What is known once residuals are measured, the rows with the instrument of a second stage by columns, and the sizes of columns (d)."""
     design, accuracy = rows.design, groups.accuracy
     estimate = solve_sums(start, intercept=design.intercept, prior_scale=prior_scale(design))
     sizes = column_sizes(design, start, column_spread(design), accuracy, groups.total)
@@ -196,15 +248,9 @@ def expect_second_stage(
     moments, scale = first_moments(design, start, accuracy, groups.total)
     counted = counted_sizes(design, present.complete)
     groups = replace(groups, present=present.complete, mean=counted.mean, square=counted.square)
-    matrix, strengths = whiten(moments, scale, INTERCEPT_WEIGHT * design.intercept)
     inverse = invert_moments(moments, scale, design.intercept, sizes)
-    expectation = _Expectation(study, rows, groups, spending, start, estimate, explained, deviation, inverse, present)
-    stage = expectation.by_columns(wide, sizes)
-    if _hang_together(inverse, sizes) and not has_rare_levels(design, moments):
-        stage = _choose(stage, expectation.whitened(matrix, rounds_needed(strengths), sizes))
-    bent = present.is_incomplete and groups.contrast > _LEAST_CONTRAST  # by filled cells
-    bent = bent or design.counting is not None  # the first stage's line is that of all rows
-    return stage if bent or _pays(stage, expectation.one_stage(sizes, first)) else None
+    known = _Expectation(study, rows, groups, spending, start, estimate, explained, deviation, inverse, present)
+    return known, wide, sizes
 
 
 def _hang_together(inverse: Floats, sizes: Floats) -> bool:
@@ -238,11 +284,13 @@ class _Expectation:
     inverse: Floats
     present: Present
 
-    def by_columns(self, wide: LinkedRows, sizes: Floats) -> SecondStage:
-        """A second stage whose instruments are the columns themselves, as far as they follow them."""
+    def by_columns(
+        self, wide: LinkedRows, sizes: Floats, slope: Spending | None = None, least: float = GRAM[0]
+    ) -> SecondStage:
+        """A second stage whose instruments are the columns themselves, as far as they follow them. The purse `slope` pays for the equation's slope, if it is another one."""
         same = self.rows.design.half_widths is None and wide.design.half_widths is None and self.rows.exposure.symmetric
         same = same and not wide.dropped  # the first stage's rows are filled
-        gram, bend = choose_gram_share(self.spending, self.start, wide, same, sizes, self.groups)
+        gram, bend = choose_gram_share(slope or self.spending, self.start, wide, same, sizes, self.groups, least)
         geometry = Geometry(instrument_sizes(wide.design, sizes), sizes)
         stage = self._stage(wide, geometry, gram, same, bend**2 * float(np.trace(self._left)))
         drawn, factors = stage.errors, sizes / geometry.ratios
@@ -367,7 +415,26 @@ def expect_clip(
 
 def _kept_for_meat(study: Study, rows: LinkedRows, spending: Spending) -> float:
     """Share of the budget for the variance that intervals need; 0 where the residuals' size has to do, which public values decide."""
-    return MEAT if study.intervals and _route(rows, spending) is not SCALE_ALONE else 0.0
+    if not study.intervals:
+        return 0.0
+    paid = GOODNESS if study.goodness else 0.0
+    if _squared_together(study, rows, spending) is not None:
+        return paid + TOTALS_SIZES + TOTALS_MEAT
+    return paid + (MEAT if _route(rows, spending) is not SCALE_ALONE else 0.0)
+
+
+def _squared_together(study: Study, rows: LinkedRows, spending: Spending) -> str | None:
+    """Whose totals of contributions are squared: those of clusters, if some are declared, or of persons of several rows, unless these would drown in noise, or have rows in several levels. Public values decide."""
+    if study.cluster is not None:
+        return "cluster"
+    persons, p = rows.exposure.persons, len(rows.design.names)
+    if (
+        persons == 1
+        or rows.exposure.levels > 1
+        or is_hopeless(p, "person", rows.exposure, rows.count / persons, spending.share(TOTALS_MEAT))
+    ):
+        return None
+    return "person"
 
 
 def _route(rows: LinkedRows, spending: Spending) -> MeatRoute:
@@ -384,11 +451,19 @@ def _contrast(study: Study, rows: LinkedRows) -> float:
 
 
 def fit_residuals(
-    study: Study, rows: LinkedRows, spending: Spending, start: ReleasedSums, stage: SecondStage
+    study: Study,
+    rows: LinkedRows,
+    spending: Spending,
+    start: ReleasedSums,
+    stage: SecondStage,
+    released: tuple[ReleasedSums, Geometry] | None = None,
 ) -> Release:
-    """Two steps on the clipped residual equation of right links, around the coefficients of the first stage; one where these are near."""
+    """Two steps on the clipped residual equation of right links, around the coefficients of the first stage; one where these are near.
+
+    The equation's slope is released first, unless it was `released` before.
+    """
     wide, groups, intercept = stage.rows, stage.groups, rows.design.intercept
-    gram, geometry = release_slope(study, rows, spending, start, stage)
+    gram, geometry = released or release_slope(study, rows, spending, start, stage)
     whitening = geometry.whitening
     rest = spending.unspent(keep=_kept_for_meat(study, wide, spending) + (0.0 if stage.near else CLIPPING))
     residuals, estimate, steps = stage.residuals, stage.estimate, list[Step]()
@@ -401,7 +476,7 @@ def fit_residuals(
         weight = residuals.intercept_weight if whitening is None else 0.0
         clip = ResidualClip(beta, residuals.limit, weight, 4.0 * wide.design.response.peak, whitening)
         is_last = place + 1 == len(parts)
-        meat = plan_meat_clip(groups, wide, residuals, spending) if is_last and study.intervals else None
+        meat = plan_meat_clip(study, groups, wide, residuals, clip, spending) if is_last and study.intervals else None
         private = wide.right_residuals(clip, meat)
         vector, scale = release_right_residuals(private, spending, spending.take(part))
         steps.append(
@@ -424,8 +499,11 @@ def fit_residuals(
         variance = replace(_residual_variance(study, groups, wide, spending, private, residuals), basis=sums.basis)
     share = residuals.wrong_share(groups.accuracy)
     errors = split_errors(wide.design, groups, estimate, sums, variance, share)
+    goodness = _release_goodness(study, stage, spending, estimate, sums, residuals) if study.goodness else None
     present = (rows.count * stage.present.drawn, rows.count * stage.present.noise) if study.where else None
-    return build_release(study, wide.design, rows.count, spending, estimate, errors, sums=sums, counted=present)
+    return build_release(
+        study, wide.design, rows.count, spending, estimate, errors, sums=sums, counted=present, goodness=goodness
+    )
 
 
 def _began_far(stage: SecondStage, before: Estimate, after: Estimate) -> bool:
@@ -457,7 +535,7 @@ def release_slope(
     factor = groups.contrast if rows.blocks is None else 1.0  # then rows were not weighed by their blocks
     if geometry.whitening is None:
         gram = release_curvature(wide.own_gram(), spending, intervals=study.intervals, share=stage.gram)
-        gram = _times(gram, factor)
+        gram = times_factor(gram, factor)
         if rows.design.intercept and wide.dropped:
             usual = groups.contrast * groups.total
             most = usual / (groups.present * groups.mean)  # what all rows have together
@@ -469,13 +547,13 @@ def release_slope(
     matrix, weight = geometry.whitening.matrix, groups.total * groups.contrast
     for share in ROUNDS[: geometry.rounds - 1]:
         rough = cut_whitened(matrix, wide.design, spending.share(share), weight)
-        gram = _times(release_whitened_gram(wide.whitened_gram(rough), spending, share), factor / weight)
+        gram = times_factor(release_whitened_gram(wide.whitened_gram(rough), spending, share), factor / weight)
         turned, strengths = whiten(gram.matrix, gram.matrix_scale, INTERCEPT_WEIGHT * rows.design.intercept)
         matrix = turned @ matrix
         if rounds_needed(strengths) == 1:
             break
     whitening = cut_whitened(matrix, wide.design, spending.share(stage.gram), weight)
-    gram = _times(
+    gram = times_factor(
         release_whitened_gram(wide.whitened_gram(whitening, counted=wide.dropped), spending, stage.gram), factor
     )
     return gram, replace(geometry, whitening=whitening)
@@ -487,13 +565,19 @@ def cut_whitened(matrix: Floats, design: Design, mu: float, weight: float) -> Wh
     return Whitening(matrix, min(longest, choose_norm(len(matrix), whitened_gram_sensitivity(1.0) / mu, weight)))
 
 
-def _times(gram: ReleasedSums, factor: float) -> ReleasedSums:
+def times_factor(gram: ReleasedSums, factor: float) -> ReleasedSums:
     """A released matrix and its noise times a public factor."""
     return replace(gram, matrix=gram.matrix * factor, matrix_scale=gram.matrix_scale * factor)
 
 
 def choose_gram_share(
-    spending: Spending, start: ReleasedSums, rows: LinkedRows, same: bool, sizes: Floats, groups: Groups
+    spending: Spending,
+    start: ReleasedSums,
+    rows: LinkedRows,
+    same: bool,
+    sizes: Floats,
+    groups: Groups,
+    least: float = GRAM[0],
 ) -> tuple[float, float]:
     """Share of the budget for the equation's slope, and the noise that it will have in an entry.
 
@@ -507,7 +591,7 @@ def choose_gram_share(
     signal = groups.total * float((sizes * instrument_sizes(wide, sizes)).mean())
     weakest = signal * float(strength[-1] / max(strength.mean(), 1e-300))
     told = float(np.sqrt((start.matrix_scale[first:, first:] ** 2).mean())) / groups.accuracy if same else math.inf
-    share, clear = GRAM[0], CLEAR * math.sqrt(2.0 * (max(d, FEW) if rows.dropped else d))
+    share, clear = least, CLEAR * math.sqrt(2.0 * (max(d, FEW) if rows.dropped else d))
     while True:
         plan = plan_sums(wide, EXACT, rows.count, spending.share(share), matrix_only=True, dropped=dropped)
         noise = 1.0 / math.hypot(1.0 / entry_noise(plan).core, 1.0 / told)
@@ -516,13 +600,23 @@ def choose_gram_share(
         share = min(GRAM[1], share + 0.05)
 
 
-def plan_meat_clip(groups: Groups, rows: LinkedRows, residuals: Residuals, spending: Spending) -> MeatClip | None:
+def plan_meat_clip(
+    study: Study, groups: Groups, rows: LinkedRows, residuals: Residuals, clip: ResidualClip, spending: Spending
+) -> MeatClip | None:
     """Whose contributions to the equation are squared, and how far they are cut; None where the residuals' size has to do."""
+    weights, size = residuals.meat_weights(rows.design.intercept), residuals.counted * residuals.spread(groups.accuracy)
+    together = _squared_together(study, rows, spending)
+    if together is not None:
+        longest = math.sqrt(rows.count) if together == "cluster" else float(rows.exposure.persons)
+        norms = ladder(math.sqrt(weights.size) * size, longest)
+        private = rows.contribution_sizes(clip, MeatClip(together, weights, float(norms[-1])), norms)
+        norm = choose_total_norm(weights.size, *release_contribution_sizes(private, spending), private, spending)
+        if norm is None and together == "cluster":
+            norm = float(norms[-1])  # nothing is cut, and noise tells how little is known
+        if norm is not None:
+            return MeatClip(together, weights, norm)
     route = _route(rows, spending)
-    if route is SCALE_ALONE:
-        return None
-    weights = residuals.meat_weights(rows.design.intercept)
-    return MeatClip(route.name, weights, route.clip * residuals.counted * residuals.spread(groups.accuracy))
+    return None if route is SCALE_ALONE else MeatClip(route.name, weights, route.clip * size)
 
 
 def _residual_variance(
@@ -537,6 +631,8 @@ def _residual_variance(
     if clip is not None:
         route = clip.route
         meat, noise = release_residual_meat(private, spending)
+    if route == "cluster" and noise > _TELLING * np.trace(meat) / p:
+        meat = meat + 2.0 * noise * np.eye(p)
     return NoisyVariance(
         route,
         meat,
@@ -547,3 +643,36 @@ def _residual_variance(
         link_dependence(study.linkage, route, rows.blocks),
         repeated=repeated_rows(study.linkage, study.unit, route),
     )
+
+
+def _release_goodness(
+    study: Study, stage: SecondStage, spending: Spending, estimate: Estimate, sums: ReleasedSums, residuals: Residuals
+) -> Goodness:
+    """Squares of residuals around the coefficients and around the mean, for R² and the residual standard deviation."""
+    rows, groups, first = stage.rows, stage.groups, int(stage.rows.design.intercept)
+    counted = stage.present.is_incomplete or study.counts_unevenly
+    weight = groups.contrast * groups.total / (1.0 if counted else groups.present)
+    means = sums.matrix[0, 1:] / sums.matrix[0, 0] if first else np.zeros(estimate.beta.size)
+    level = np.zeros_like(estimate.beta)
+    level[:first] = estimate.beta[:first] + means @ estimate.beta[first:]
+    explained = max(stage.explained, float((estimate.beta[first:] ** 2) @ stage.geometry.sizes**2))
+    unit = squared_residuals_sensitivity(1.0, rows.exposure) / spending.share(0.4 * GOODNESS)
+    clip = choose_square_clip(unit, weight, study.errors)
+    right, whole = residuals.deviation**2, residuals.deviation**2 + explained
+    repeated = float(study.unit.rows)
+
+    def draw(beta: Floats, variance: float, wrong: float) -> SumOfSquares:
+        private = rows.squared_residuals(beta, clip * math.sqrt(variance))
+        total, noise, squares, squares_noise = release_squared_residuals(private, spending)
+        normal = normal_spread(groups.squares, groups.contrast, groups.accuracy, variance, wrong, private.limit)
+        spread = spread_of_squares(total, squares, squares_noise, groups.present * rows.count, normal)
+        return SumOfSquares(total, noise, repeated * spread)
+
+    error, around_mean = draw(estimate.beta, right, right + 2.0 * explained), draw(level, whole, whole)
+    found = max(0.0, error.total / weight)
+    moments = np.diag(np.concatenate([np.ones(first), stage.geometry.sizes**2]))
+    moments[:first, first:], moments[first:, :first] = means[None, :] * first, means[:, None] * first
+    off = float(np.trace(estimate.covariance @ moments)) + estimate.beta.size * found / rows.count
+    shared = repeated * min(error.variance / repeated, 2.0 * groups.squares * (groups.contrast * found) ** 2)
+    blurred = stage.present.noise / stage.present.complete if counted else 0.0
+    return Goodness(error, around_mean, shared, weight, blurred, weight * max(0.0, off))

@@ -242,6 +242,34 @@ def test_namesakes_are_not_taken_for_records_of_one_person() -> None:
     assert found.overlap > 0.5
 
 
+@pytest.mark.parametrize("side", ["left", "right"])
+def test_where_everybody_has_two_records_accuracies_are_right_and_doubted(side: str) -> None:
+    """Two rows for each record of the right file, of which one can be right; or two records for each row, and both are."""
+    files, twice = two_files(600, 71), np.repeat(np.arange(600), 2)
+    left, right = files.left.drop_columns("id"), files.right.drop_columns("id")
+    if side == "left":
+        left, truth, people = left.take(twice), files.truth[twice], np.arange(600)
+    else:
+        right, truth, people = right.take(twice), files.truth, twice
+    linked = dpl.link(left, right, fields=["surname", "address", "postcode", "suburb"], block="state")
+    found = linked.estimates[0]
+    assert found.overall[0] == pytest.approx((people[linked.links.right] == truth).mean(), abs=0.02)
+    assert found.doubtful
+    assert any("look alike" in said for said in found.says)
+
+
+def test_namesakes_of_whom_one_file_has_many_are_not_taken_for_records_of_one_person() -> None:
+    """By surname alone, each of few people has several namesakes in the other file: a fifth of the links is right, though all of these records might be one person's."""
+    files, few = two_files(3_000, 176), np.arange(300)
+    linked = dpl.link(files.left.take(few), files.right, fields=["surname"], id="id")
+    found, right = linked.estimates[0], (linked.links.right == files.truth[few]).mean()
+    assert found.overall[0] == pytest.approx(right, abs=0.05)
+    assert found.doubtful
+    assert linked.matches.further == (0.0, 0.0)
+    assert linked.matches.otherwise is not None
+    assert link_probabilities(linked.links, linked.matches.otherwise).mean() > right + 0.3
+
+
 def test_a_declared_overlap_is_used_and_the_estimated_one_is_in_the_interval() -> None:
     """Weak evidence that everybody has: estimated, hardly anybody is in both files; declared, everybody is."""
     rng, n = np.random.default_rng(5), 400

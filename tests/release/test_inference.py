@@ -162,7 +162,7 @@ def test_least_distance_is_least(release: dpl.Release) -> None:
 
     rng = np.random.default_rng(0)
     for weakness in (1.0, 20.0, 60.0):
-        known = release._inference._evidence
+        known = release._inference.evidence
         known = replace(known, matrix_scale=known.matrix_scale * weakness)
         beta = known.centre + rng.normal(0, 0.3, known.size)
         shifts = np.eye(known.size) * 1e-6

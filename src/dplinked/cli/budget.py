@@ -10,6 +10,7 @@ import typer
 
 from dplinked.cli.terminal import StudyFile, check_writable, files_of, write_text
 from dplinked.data.files import find_files
+from dplinked.data.format import File
 from dplinked.errors import StudyError, raise_alone
 
 if TYPE_CHECKING:
@@ -150,9 +151,9 @@ def _read_study(path: Path) -> tuple[str | Path, Study]:
     return study.ledger, study
 
 
-def _check_readable(source: Path | Query | SparkTable | None) -> None:
+def _check_readable(source: Path | File | Query | SparkTable | None) -> None:
     """Refuse files that are missing or cannot be opened. Queries are not tried here; they run when they are registered."""
-    if not isinstance(source, Path):
+    if not isinstance(source, (Path, File)):
         return
     for path in find_files(source).paths:
         try:
@@ -162,12 +163,12 @@ def _check_readable(source: Path | Query | SparkTable | None) -> None:
             raise_alone(StudyError(f"The file {path.name!r} cannot be read. Check its permissions."))
 
 
-def _data_of(study: Study) -> list[Path | Query | SparkTable]:
+def _data_of(study: Study) -> list[Path | File | Query | SparkTable]:
     """The study's own data, if it names any."""
     return [] if study.data is None else [study.data]
 
 
-def _register(ledger: Ledger, study: Study, sources: Sequence[Path | Query | SparkTable]) -> None:
+def _register(ledger: Ledger, study: Study, sources: Sequence[Path | File | Query | SparkTable]) -> None:
     """Register data with the links and the unit that a study states."""
     for source in sources:
         ledger.register(source, linkage=study.linkage, unit=study.unit)

@@ -62,6 +62,7 @@ def demo(
         (out / "study.toml").write_text(DEMO_STUDY + linkage_section(linkage), encoding="utf-8")
         study = dpl.Study.from_toml(out / "study.toml")
         release = dpl.fit_study(study, study.data)
+        assert isinstance(release, dpl.Release)
     release.save(out / "release.json")
     (out / "report.md").write_text(release.to_markdown() + "\n", encoding="utf-8")
     release.to_html(out / "report.html")

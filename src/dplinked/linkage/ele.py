@@ -489,6 +489,7 @@ class ELE:
             displaced=(unit.displaced_links or 0) + self.carriers * int(unit.moves_block),
             carriers=self.carriers,
             moved_change=move,
+            persons=unit.rows,
         )
 
     def describe(self) -> DeclaredLinkage:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -164,7 +165,9 @@ class LinkageExposure:
     weighed
         Weight and accuracy of each group of rows, if groups are weighed, which they are only if every row keeps its block.
     persons
-        How many rows a person has at most, if each block is a person; noise is planned for steps of one row. 1 elsewhere.
+        How many rows a person has at most; noise is planned for steps of one row.
+    levels
+        In how many levels of a declared column the same is released side by side, each row counting in its own alone. 1 elsewhere.
     """
 
     exact: bool
@@ -177,11 +180,17 @@ class LinkageExposure:
     moved_change: float = 0.0
     weighed: tuple[tuple[float, float], ...] = ()
     persons: int = 1
+    levels: int = 1
 
     @cached_property
     def groups(self) -> tuple[tuple[float, float], ...]:
         """Weight and smallest accuracy of each group of rows; a single one of weight 1 unless groups are weighed."""
         return self.weighed or ((1.0, self.accuracy_min),)
+
+    @cached_property
+    def counted(self) -> float:
+        """How far row j moves numbers of rows: by 1; by √2 beside other levels, since it may leave one for another."""
+        return 1.0 if self.levels == 1 else math.sqrt(2.0)
 
     @cached_property
     def relinked(self) -> int:

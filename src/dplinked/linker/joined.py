@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from dplinked.data.arrow import LEFT, RIGHT, column_texts, mark_origin
+from dplinked.data.arrow import LEFT, RIGHT, column_texts, mark_origin, with_numbers
 from dplinked.errors import StudyError
 from dplinked.linkage.ele import RESULTS_OF_LINKING
 from dplinked.linker.rules import LATE, Links
@@ -55,9 +55,11 @@ def join_rows(linked: Linked, probability: NDArray[np.float64]) -> pa.Table:
         {*linked.blocks, *(field.name for field in linked.fields)},
         {*linked.blocks, *(f.right for f in linked.fields)},
     )
-    columns = list(linked.left.columns)
-    fields = [mark_origin(field, LEFT, compared=field.name in named[0]) for field in linked.left.schema]
-    taken, names = linked.right.take(partners(linked.links)), set(linked.left.column_names)
+    left = with_numbers(linked.left, {*named[0], linked.ids[0]})
+    right = with_numbers(linked.right, {*named[1], linked.ids[1]})
+    columns = list(left.columns)
+    fields = [mark_origin(field, LEFT, compared=field.name in named[0]) for field in left.schema]
+    taken, names = right.take(partners(linked.links)), set(left.column_names)
     about = _about_links(linked, probability)
     for column, field in zip(taken.columns, taken.schema, strict=True):
         marked = mark_origin(

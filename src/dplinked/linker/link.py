@@ -13,7 +13,9 @@ from numpy.typing import NDArray
 
 from dplinked.data.arrow import column_texts, to_arrow
 from dplinked.data.fingerprint import source_state
+from dplinked.data.format import File, split_file
 from dplinked.data.keys import number
+from dplinked.data.look import tell_format
 from dplinked.errors import StudyError, plain_faults, plain_number, shown, suggest
 from dplinked.linker.assignment import Candidates
 from dplinked.linker.checks import check_fields, check_file, require_column
@@ -23,6 +25,7 @@ from dplinked.linker.evidence import Evidence
 from dplinked.linker.fields import MOST_NAMES, Comparer, Field, make_comparers, read_fields
 from dplinked.linker.joined import id_column
 from dplinked.linker.linked import Linked
+from dplinked.linker.matches import find_matches, find_matches_of_rows
 from dplinked.linker.model import LinkageModel, load_model
 from dplinked.linker.passes import BlockingPass
 from dplinked.linker.rules import LATE, MEMORY, NO_KEY, Links, link_by_rules
@@ -69,7 +72,8 @@ def link(
     Parameters
     ----------
     left, right
-        Tables (pandas, polars, pyarrow, mappings of arrays) or paths of Parquet or CSV files. Every row of the left file is kept.
+        Tables (pandas, polars, pyarrow, mappings of arrays) or paths of files (Parquet, CSV, Excel, Stata, SPSS, SAS), as :class:`File` where they are not written with commas,
+        decimal points and UTF-8. Every row of the left file is kept.
     fields
         Columns to compare, given as names, as ``{name: kind}`` or as :class:`Field` objects. By default all columns that both
         files have, except ids and blocks. Not needed with `pairs`.
@@ -157,6 +161,8 @@ def link(
         )
     paths = _resolve_file(left), _resolve_file(right)
     states = source_state(paths[0]), source_state(paths[1])  # taken before anything is read
+    for file in (left, right):
+        tell_format(file)
     a, b = to_arrow(left, "left"), to_arrow(right, "right")
     ids = (id, id) if id is None or isinstance(id, str) else _two_names(id)
     for table, name, where in ((a, ids[0], "left"), (b, ids[1], "right")):
@@ -183,7 +189,7 @@ def link(
     else:
         made = _link_pairs(a, b, _read_pairs(pairs, a, b, ids, many), listed, threshold, seed, many)
     if method != "pairs":
-        _check_found(made, least=1 if settings is not None else None)
+        _check_found(made, overlap, least=1 if settings is not None else None)
     read = tuple(comparer.readable() for comparer in comparers)
     return Linked(
         a, b, made, chosen, method, ids, (paths[0] or a, paths[1] or b), states, tuple(listed), overlap=overlap, duplicates=duplicates,
@@ -289,20 +295,37 @@ def _link_splink(
     )
 
 
-def _check_found(links: Links, *, least: int | None) -> None:
-    """Refuse a linkage that found too few candidates to be true. That is read from the files, like the report: it is for the steward, who links them."""
+def _check_found(links: Links, overlap: float | None, *, least: int | None) -> None:
+    """Refuse a linkage that found too few candidates to be true. That is read from the files, like the report: it is for the steward, who links them.
+
+    A declared overlap stands for what evidence says of it, and a small one for few candidates too.
+    """
     candidates = links.candidates
     smaller = min(candidates.left_count, candidates.right_count)
-    if smaller < _FEW:
+    if smaller < _FEW or (overlap is not None and overlap * _FEW < 1.0):
         return
-    alike = candidates.evidence > 1.0
-    found = min(np.unique(side[alike]).size for side in (candidates.left, candidates.right))
-    if found < (smaller / _FEW if least is None else least):
+    enough = smaller / _FEW if least is None else least
+    few = _records_with(candidates, 1.0) < enough
+    if not few and least is None and overlap is None and _records_with(candidates, _likely(candidates)) < enough:
+        find = find_matches if links.carriers == 1 else find_matches_of_rows
+        few = find(candidates).overlap * _FEW < 1.0
+    if few:
         raise StudyError(
             "Hardly any records of the two files look like the same person, so the links would be random. Check that the fields hold the same things in both files, written "
-            "the same way: their names (dpl.Field(…, right=…)), their kinds (kind=…), the block columns. If really so few people are in both files, say how to find them: "
-            "method='splink' with settings=…, or links made elsewhere (pairs=…)."
+            "the same way, and tell people apart: their names (dpl.Field(…, right=…)), their kinds (kind=…), the block columns. If really so few people are in both files, declare how many, overlap=…; or say "
+            "how to find them: method='splink' with settings=…, or links made elsewhere (pairs=…)."
         )
+
+
+def _likely(candidates: Candidates) -> float:
+    """The evidence that makes a pair as likely a match as not, if everybody were in both files."""
+    return float(max(candidates.left_count, candidates.right_count))
+
+
+def _records_with(candidates: Candidates, least: float) -> int:
+    """How many records have a candidate with more evidence than `least`, in the file that has fewer of them."""
+    alike = candidates.evidence > least
+    return min(np.unique(side[alike]).size for side in (candidates.left, candidates.right))
 
 
 def _link_pairs(
@@ -333,8 +356,8 @@ def _least_probability(threshold: float | None) -> float:
 
 def _resolve_file(data: Any) -> Path | None:
     """The file that a path leads to, symlinks resolved. None for tables; missing files are refused later, on reading."""
-    is_file = isinstance(data, (str, Path)) and Path(data).is_file()
-    return Path(data).resolve() if is_file else None
+    path = split_file(data)[0] if isinstance(data, (str, Path, File)) else None
+    return path.resolve() if path is not None and path.is_file() else None
 
 
 def _two_names(id: Sequence[str]) -> tuple[str, str]:

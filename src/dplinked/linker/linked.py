@@ -161,13 +161,12 @@ class Linked:
 
     @cached_property
     def _tried(self) -> list[NDArray[np.float64]]:
-        """The same if all evidence were stronger or weaker, the overlap being estimated."""
+        """The same if all evidence were stronger or weaker, the overlap being estimated, or if many further records were namesakes'."""
         factor = _MISJUDGED[self.method]
-        return [
-            link_probabilities(self.links, found.probability)
-            for strength in (factor, 1.0 / factor)
-            for found in [self._found_matches(None, strength)]
-        ]
+        tried = [self._found_matches(None, strength).probability for strength in (factor, 1.0 / factor)]
+        if self.matches.otherwise is not None:
+            tried.append(self.matches.otherwise)
+        return [link_probabilities(self.links, probability) for probability in tried]
 
     def _changed(self, kept: Sequence[str], **changes: Any) -> Linked:
         """The same linkage with some attributes changed; what was computed and is `kept` need not be computed again."""
@@ -185,7 +184,7 @@ class Linked:
         """The joined table: the left file's columns, the right file's columns, and each link's block, score and probability.
 
         A column of the right file whose name the left file has too gets ``_right`` at the end of its name. Each column's metadata says
-        which file it comes from: `fit` takes regressors from one file only.
+        which file it comes from: `fit` takes regressors from one file only. Columns of text files that hold numbers are numbers here; ids, blocks and fields stay texts.
         """
         return join_rows(self, self._own_probability)
 

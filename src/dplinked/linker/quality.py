@@ -163,6 +163,11 @@ def describe_matches(matches: Matches, declared: float | None, carriers: int = 1
                 + ("A link to any of them counts as right here. " if side == "right" else "")
                 + "One person's response may then be on several rows: remove duplicates before linking, or declare how many with carriers=…."
             )
+    if matches.otherwise is not None:
+        said.append(
+            "Many records look alike. They may be further records of the same people, or other people whom these fields do not tell apart: the interval reaches over both. If several rows belong to one record of the right "
+            "file, link them so, links='many-to-one'; if nobody has two records in a file, say so, duplicates=False; or compare a field that tells them apart."
+        )
     return said
 
 

@@ -18,8 +18,8 @@ from dplinked.study.study import Study
 _UNSAID = 0.01  # share of the way that a descent may leave without a word
 
 _FIGURES = {
-    ("ssp", "tight"): "Figures are for SSP, tightly calibrated: the noise that would be drawn, and what it does to coefficients to first order.",
-    ("ngd", "tight"): "Figures are for NGD, tightly calibrated: the noise that would be drawn in gradients and curvature, and what it does to "
+    ("ssp", "tight"): "Figures are for noisy sums: the noise that would be drawn, and what it does to coefficients to first order.",
+    ("ngd", "tight"): "Figures are for noisy gradient descent: the noise that would be drawn in gradients and curvature, and what it does to "
     "coefficients to first order.",
     ("ssp", "paper"): "Figures are for Algorithm 2 of [LPK24] as published: noise by Theorem 4.1, standard errors by Theorem 4.7, to first order, all "
     "slopes taken as positive. Rows and responses are taken to lie within c and R.",
@@ -61,11 +61,12 @@ def _describe_errors(study: Study) -> str:
 
 def _describe_counted(study: Study, guess: Guess) -> str:
     counted = "" if study.where is None else f", {study.where} on {format_percent(guess.subgroup)} of the rows"
-    return (
-        counted
-        if study.weights is None
-        else f"{counted}, weights within their typical range (else most of their bounds)"
-    )
+    if study.weights is not None:
+        counted += ", weights within their typical range (else most of their bounds)"
+    if study.cluster is not None or study.unit.rows > 1:
+        together = "person" if study.cluster is None else "cluster"
+        counted += f", rows of a {together} that have no more in common than any rows: if they do, errors by sampling are larger"
+    return counted
 
 
 def _describe_links(study: Study, guess: Guess) -> str:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import ClassVar
 
+from dplinked.estimate.goodness import Goodness
 from dplinked.estimate.variance import ReleasedVariance
 from dplinked.linkage import PrivacyUnit
 from dplinked.privacy.noise_plan import Part
@@ -29,7 +30,7 @@ class Privacy:
 @dataclass(frozen=True)
 class Declared(ReadableByKey):
     """The model as it was declared: its formula, the bounds and levels of its columns, what null cells count as where they are filled, and which errors responses may have;
-    the family of the regression, the column that counts are taken by, what is done with missing cells, the column of weights, and the condition for rows to count; and the variables that are, or by
+    the family of the regression, the column that counts are taken by, what is done with missing cells, the column of weights, the condition for rows to count, and the column of clusters; and the variables that are, or by
     their names may be made of, columns by which records were linked, each with that column.
     """
 
@@ -43,7 +44,9 @@ class Declared(ReadableByKey):
     missing: str = ""  # releases of versions that had no choice
     weights: str | None = None
     where: str | None = None
+    cluster: str | None = None
     compared: dict[str, str] = field(default_factory=dict)
+    units: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,6 +69,8 @@ class Released(Record):
         The count that larger ones were clipped to, as it was found.
     counted
         Noisy number of complete rows for which the declared condition holds, and the standard deviation of its noise.
+    goodness
+        Squares of residuals, if they were paid for.
     """
 
     sums: ReleasedSums | None
@@ -75,6 +80,7 @@ class Released(Record):
     squares: float | None = None
     largest: int | None = None
     counted: tuple[float, float] | None = None
+    goodness: Goodness | None = None
 
     OLD_KEYS: ClassVar[Mapping[str, str]] = {
         "meat": "variance",

@@ -89,7 +89,7 @@ class Inference:
             _, distance = fit_restricted(evidence, solution.beta, rows[k][None, :], np.array([-offsets[k]]))
             statistic = max(0.0, distance - solution.distance)
             inside = low <= 0.0 <= high
-            found[name] = _chi2_tail(min(statistic, quantile) if inside else max(statistic, _BEYOND * quantile), 1)
+            found[name] = chi2_tail(min(statistic, quantile) if inside else max(statistic, _BEYOND * quantile), 1)
         return found
 
     def interval(self, direction: Floats, offset: float, quantile: float) -> Interval:
@@ -98,15 +98,15 @@ class Inference:
 
     def _wald(self, direction: Floats, offset: float, quantile: float) -> Interval:
         """Estimate give or take standard errors."""
-        middle = float(direction @ self._solution.beta) + offset
-        variance = float(direction @ self._solution.covariance @ direction)  # rounding may leave it below 0
+        middle = float(direction @ self.solution.beta) + offset
+        variance = float(direction @ self.solution.covariance @ direction)  # rounding may leave it below 0
         reach = math.sqrt(quantile * max(0.0, variance))
         return middle - reach, middle + reach
 
     def _invert(self, direction: Floats, offset: float, quantile: float) -> tuple[Interval, Grounds]:
         """The interval that no test rejects, and what these tests rest on."""
-        grounds = self._evidence, self._solution
-        largest = _FAR * float(np.abs(direction).sum()) * max(1.0, float(np.abs(self._solution.beta).max()))
+        grounds = self.evidence, self.solution
+        largest = _FAR * float(np.abs(direction).sum()) * max(1.0, float(np.abs(self.solution.beta).max()))
         low, high = invert_test(*grounds, direction, quantile, largest)
         if self.bounded and not high - low <= 2.0 * self.plausible * float(np.abs(direction).sum()):
             grounds = self._held_plausible(direction)
@@ -117,7 +117,7 @@ class Inference:
         """The evidence with all other slopes held at plausible values: one that cannot be told need not make the others unbounded."""
         slopes = np.arange(direction.size) >= int(self.scaling.intercept)
         own = direction != 0.0 if (direction[slopes] != 0.0).sum() == 1 else ~slopes
-        evidence = replace(self._evidence, held=np.where(slopes & ~own, self.plausible**-2, 0.0))
+        evidence = replace(self.evidence, held=np.where(slopes & ~own, self.plausible**-2, 0.0))
         return evidence, solve_evidence(evidence)
 
     def test(self, hypothesis: str | Sequence[str]) -> TestResult:
@@ -125,24 +125,25 @@ class Inference:
         left, right, text = parse_hypotheses(hypothesis, self.scaling.names)
         matrix, offset = self._to_user
         scaled = left @ matrix
-        rows = np.vstack([self._evidence.left, scaled])
+        rows = np.vstack([self.evidence.left, scaled])
         if np.linalg.matrix_rank(rows / np.linalg.norm(rows, axis=1, keepdims=True)) < len(rows):
             raise StudyError(f"The hypotheses {shown(text)} contradict or repeat each other, or a dropped column.")
-        _, distance = fit_restricted(self._evidence, self._solution.beta, scaled, right - left @ offset)
-        statistic = max(0.0, distance - self._solution.distance)
-        return TestResult(text, statistic, len(left), _chi2_tail(statistic, len(left)))
+        _, distance = fit_restricted(self.evidence, self.solution.beta, scaled, right - left @ offset)
+        statistic = max(0.0, distance - self.solution.distance)
+        return TestResult(text, statistic, len(left), chi2_tail(statistic, len(left)))
 
     def coefficients(self) -> tuple[Floats, Floats]:
         """Minimum-distance coefficients in the user's units, and their covariance (p, p×p)."""
         matrix, offset = self._to_user
-        return matrix @ self._solution.beta + offset, matrix @ self._solution.covariance @ matrix.T
+        return matrix @ self.solution.beta + offset, matrix @ self.solution.covariance @ matrix.T
 
     @cached_property
     def _to_user(self) -> tuple[Floats, Floats]:
         return self.scaling.to_user()
 
     @cached_property
-    def _evidence(self) -> Evidence:
+    def evidence(self) -> Evidence:
+        """All that bears on the coefficients."""
         if self.descent is not None:
             return self._last_iterate(self.descent)
         sums, (matrix, offset) = self.sums, self._to_user
@@ -174,8 +175,9 @@ class Inference:
         )  # fmt: skip
 
     @cached_property
-    def _solution(self) -> Solution:
-        return solve_evidence(self._evidence)
+    def solution(self) -> Solution:
+        """The coefficients of the least distance."""
+        return solve_evidence(self.evidence)
 
 
 def checked_level(level: float) -> float:
@@ -192,7 +194,8 @@ def chi2_quantile(level: float, degrees: int) -> float:
     return float(chdtri(degrees, 1.0 - level))
 
 
-def _chi2_tail(value: float, degrees: int) -> float:
+def chi2_tail(value: float, degrees: int) -> float:
+    """Upper tail of the χ² distribution."""
     from scipy.special import chdtrc
 
     return float(chdtrc(degrees, value))

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 
 from dplinked.linkage.declared import DeclaredLinkage
 from dplinked.privacy.calibration import round_down, round_up
+from dplinked.release.answer import answer
 from dplinked.release.coefficients import PARTS, TEST, coefficient_rows
 from dplinked.release.family import FAMILIES
 from dplinked.release.notes import (
@@ -17,6 +18,7 @@ from dplinked.release.notes import (
     say_accuracy,
     say_counted,
     say_descent,
+    say_goodness,
     say_hidden,
     say_line,
     say_linking_fields,
@@ -36,7 +38,7 @@ from dplinked.release.promise import (
     say_further,
 )
 from dplinked.release.result import Result
-from dplinked.report.document import Column, Document, Facts, Notes, Part, Section, Table
+from dplinked.report.document import Column, Document, Facts, Lead, Notes, Part, Section, Table
 from dplinked.report.numbers import format_percent
 
 _NAME = 24  # columns of the text for a coefficient's name, if no name is longer
@@ -45,7 +47,7 @@ _FACT = 28  # letters of a fact that have room in the text
 
 def summary_document(result: Result) -> Document:
     """A table in the manner of statsmodels, what the errors are made of, then the privacy statement."""
-    name = Column(max([_NAME, *map(len, result.coef)]), right=False)
+    name = fit_name(result)
     errors, links = _error_table(result, name), [*_accuracy_table(result, name), *_bracket_table(result, name)]
     details = [
         *_ratio_table(result, name),
@@ -55,9 +57,9 @@ def summary_document(result: Result) -> Document:
     return Document(
         FAMILIES[result.family].title,
         [
-            Section("", [Facts(_facts(result), "The release in short", paired=True)]),
-            Section("", [_coefficient_table(result, name)]),
-            Section("", [Notes(_notes(result)), *details, Notes(_statement(result))]),
+            Section("", [Facts(describe_release(result), "The release in short", paired=True)]),
+            Section("", [coefficient_table(result, name)]),
+            Section("", [Notes(say_notes(result)), *details, Notes(describe_statement(result))]),
         ],
     )
 
@@ -71,22 +73,29 @@ def markdown_document(result: Result) -> Document:
             Section(
                 "",
                 [
-                    Facts(_facts(result)[1:], "The release in short"),
-                    _whole_table(result),
+                    Lead(answer(result)),
+                    whole_table(result),
                     *ratios,
-                    Notes(_notes(result)),
+                    Notes(say_notes(result)),
+                    Facts(describe_release(result)[1:], "The release in short"),
                 ],
             ),
-            Section("Privacy", [Notes(_statement(result))]),
+            Section("Privacy", [Notes(describe_statement(result))]),
         ],
         subject=result.formula,
     )
 
 
+def fit_name(result: Result) -> Column:
+    """A column of the text that is wide enough for the names of coefficients."""
+    return Column(max([_NAME, *map(len, result.coef)]), right=False)
+
+
 # --- tables ------------------------------------------------------------------------------------------
 
 
-def _coefficient_table(result: Result, name: Column) -> Table:
+def coefficient_table(result: Result, name: Column) -> Table:
+    """Coefficients with their errors, tests and intervals."""
     if not result.has_intervals:
         rows = [[key, f"{value:.6g}", f"{result.std_err[key]:.4g}"] for key, value in result.coef.items()]
         return Table(["", "coef", "noise s.e."], rows, "Coefficients", [name, Column(12), Column(12)], ruled=True)
@@ -153,7 +162,7 @@ def _bracket_table(result: Result, name: Column) -> list[Part]:
     return [Table(header, rows, LINKS_THAT_RESEMBLE, [Column(width, right=False), Column(12), Column(40)])]
 
 
-def _whole_table(result: Result) -> Table:
+def whole_table(result: Result) -> Table:
     """Coefficients, intervals and what errors are made of in one table."""
     rows = [
         [
@@ -184,7 +193,8 @@ def _interval(ends: tuple[float, float]) -> str:
 # --- facts and notes ---------------------------------------------------------------------------------
 
 
-def _facts(result: Result) -> list[tuple[str, str]]:
+def describe_release(result: Result) -> list[tuple[str, str]]:
+    """The release in short, the model first."""
     formula, privacy = result.formula, result.privacy
     return [
         ("Model", formula if len(formula) <= _FACT else formula[: _FACT - 1] + "…"),
@@ -211,7 +221,7 @@ def _links(linkage: DeclaredLinkage) -> str:
     return f"{format_percent(accuracy)} right"
 
 
-def _notes(result: Result) -> list[str]:
+def say_notes(result: Result) -> list[str]:
     """What has to be said beside the coefficients, a sentence for each of those that are not identified."""
     return [
         *([TEST] if result.has_intervals else []),
@@ -219,6 +229,7 @@ def _notes(result: Result) -> list[str]:
         *say_descent(result),
         *(say_unbounded([name]) for name in unbounded_names(coefficient_rows(result))),
         *say_counted(result),
+        *say_goodness(result),
         *say_accuracy(result),
         *say_linking_fields(result),
         *(say_route(result) or [NOISE_ALONE]),
@@ -228,7 +239,7 @@ def _notes(result: Result) -> list[str]:
     ]
 
 
-def _statement(result: Result) -> list[str]:
+def describe_statement(result: Result) -> list[str]:
     """The privacy statement, where the release was charged, and the head by which a rolled-back ledger is noticed."""
     charge, said = result.ledger, [*plain_promise(result), *exact_statement(result.privacy)]
     if charge is None:

@@ -15,6 +15,7 @@ from dplinked.ledger.costs import cost
 from dplinked.ledger.ledger import Ledger
 from dplinked.privacy.calibration import round_down
 from dplinked.release.release import Release
+from dplinked.release.releases import Releases
 from dplinked.studio.desk import Desk, Fault, Job, Made, attempt
 from dplinked.studio.look import ask, panel, rows, say, section, show
 from dplinked.studio.study_page import Room
@@ -194,7 +195,7 @@ def _describe_file(made: Made) -> Tag:
     return say(f"{made.file.text} {elsewhere} Download it before you stop the studio.", "bad")
 
 
-def _name(release: Release) -> str:
+def _name(release: Release | Releases) -> str:
     return show(f"{release.formula} ({release.ledger.id})" if release.ledger else release.formula)
 
 

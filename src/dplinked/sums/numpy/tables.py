@@ -26,6 +26,8 @@ from dplinked.sums.types import (
     PrivateCounts,
     PrivateMeat,
     PrivateResiduals,
+    PrivateSizes,
+    PrivateSquares,
     PrivateSums,
     ResidualClip,
     Whitening,
@@ -161,6 +163,14 @@ class TablePass:
     def right_residuals(self, clip: ResidualClip, meat: MeatClip | None = None) -> PrivateResiduals:
         """The clipped residual equation of right links, and the squares of its contributions if they are asked for."""
         return right_residuals.right_residuals(self.data, clip, meat)
+
+    def contribution_sizes(self, clip: ResidualClip, meat: MeatClip, norms: Floats) -> PrivateSizes:
+        """How long the totals are that `meat` squares."""
+        return right_residuals.contribution_sizes(self.data, clip, meat, norms)
+
+    def squared_residuals(self, clip: ResidualClip) -> PrivateSquares:
+        """Sum of clipped squares of right links' residuals, and the squares of what rows contribute to it."""
+        return right_residuals.squared_residuals(self.data, clip)
 
     def curve_sums(self, clip: ResidualClip, level: float) -> PrivateSums:
         """The outcome's expected equation along a curve, and its slope, of rows by themselves."""

@@ -111,6 +111,11 @@ class DuckDBEngine(SqlEngine):
         """A cast, which rounds to the nearest whole number, ties to even."""
         return f"cast({value} as {self.bigint_type})"
 
+    def rounded(self, value: str) -> str:
+        """Beside a number of this size doubles have no digits behind the point. DuckDB's `round_even` takes several times as long."""
+        size = self.double(1.5 * 2.0**52)
+        return f"(({value} + {size}) - {size})"
+
     def matches(self, value: str, pattern: str) -> str:
         """Whether a whole text matches a regular expression."""
         return f"regexp_full_match({value}, {self.text(pattern)})"
@@ -168,9 +173,8 @@ class DuckDBEngine(SqlEngine):
         """Source and columns of the pairs of a matching matrix, and the table that must be kept until they are read, if any."""
         if is_spark(pairs):
             raise StudyError("The pairs are a Spark frame, the rows are not. Save the pairs as a Parquet file.")
-        if isinstance(pairs, (str, Path)):
-            files = find_files(pairs)
-            source, names, parsed = file_source(files.paths, files.kind)
+        if isinstance(pairs, (str, Path)) and (files := find_files(pairs)).kind in ("csv", "parquet", "json"):
+            source, names, parsed = file_source(files)
             if files.kind == "csv":
                 read_through(self.run, source, files.paths)
             return *self.read_columns(source, names, parsed), None
