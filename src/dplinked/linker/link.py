@@ -208,7 +208,7 @@ def _link_encoded(
     a, b, links, encoded = link_encodings(
         left, right, threshold=_least_probability(threshold), seed=seed, carriers=carriers, everyone=ALL, other=OTHER, rare=_RARE
     )  # fmt: skip
-    _check_found(links, least=None)
+    _check_found(links, overlap, least=None)
     paths = _resolve_file(left), _resolve_file(right)
     return Linked(
         a, b, links, (), "encodings", (PSEUDONYM, PSEUDONYM), (paths[0] or a, paths[1] or b), (source_state(paths[0]), source_state(paths[1])),
