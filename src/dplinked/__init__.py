@@ -21,6 +21,7 @@ from dplinked.study.study import Study
 
 if TYPE_CHECKING:
     from dplinked import encodings
+    from dplinked.check.study import Check, check_study
     from dplinked.linker.dedupe import dedupe
     from dplinked.linker.encodings.encode import encode
     from dplinked.linker.fields import Field
@@ -37,6 +38,7 @@ __all__ = [
     "ELE",
     "BudgetError",
     "CalibrationError",
+    "Check",
     "Descent",
     "DplinkedError",
     "Exact",
@@ -60,6 +62,7 @@ __all__ = [
     "Study",
     "StudyError",
     "baseline",
+    "check_study",
     "dedupe",
     "encode",
     "encodings",
@@ -77,6 +80,8 @@ __all__ = [
 
 # Loaded when they are asked for: linking is not needed for a fit, and scikit-learn brings pandas along.
 _LATER = {
+    "Check": "dplinked.check.study:Check",
+    "check_study": "dplinked.check.study:check_study",
     "Field": "dplinked.linker.fields:Field",
     "Linked": "dplinked.linker.linked:Linked",
     "LinkedLogisticRegression": "dplinked.outcome_regression:LinkedLogisticRegression",
