@@ -47,6 +47,7 @@ def fit(
     errors: str = "any",
     missing: str = "drop",
     fill: Mapping[str, float] | None = None,
+    units: Mapping[str, str] | None = None,
     descent: Descent | None = None,
     response_bound: float | None = None,
     row_norm: float | None = None,
@@ -111,10 +112,12 @@ def fit(
         residuals where that is most precise. If they are skewed and larger in some rows than in others, slopes may be bent by a tenth, so ``"any"`` clips them
         further out. ``"skewed"`` is for amounts whose errors are skewed and grow with a regressor that has a long tail: it clips at ten deviations, at two to three times the noise.
     missing
-        ``"drop"`` leaves rows with a missing cell (null or not finite) out of the second stage, as least squares in other programs does, for next to nothing of the budget.
-        ``"fill"`` gives such cells a public value, which bends slopes. A release that ends with the first stage fills them in any case, and says so.
+        ``"drop"`` leaves rows with a missing cell (null or not finite) out of the second stage, and out of events and counts, as least squares in other programs does, for next to nothing of the budget.
+        ``"fill"`` gives such cells a public value, which bends slopes; a null event is then the reference level. A line that ends with the first stage fills them in any case, and says so.
     fill
         Public value for null and non-finite cells where they are filled; by default the middle of the typical range or of the bounds.
+    units
+        In which units numeric columns are, in the plural, like ``{"income": "euros"}``: the sentences of reports use them. They change no figure.
     descent
         Settings of ``method="ngd"``.
     response_bound, row_norm
@@ -167,6 +170,7 @@ def fit(
         errors=errors,
         missing=missing,
         fill={} if fill is None else fill,
+        units={} if units is None else units,
         descent=descent,
         response_bound=response_bound,
         row_norm=row_norm,
@@ -216,7 +220,7 @@ def _fit_charged(
     charge = ledger.reserve(release_id, study.request([fingerprint]), release_mu(study), again=again)
     if charge.stored is not None:
         charge.tell_if_seen(release_id)
-        return read_release(charge.stored)
+        return _in_units(study, read_release(charge.stored))
     with ledger.finishing(charge):
         entry = charge.describe()
         release = change_all(_run(study, opened, rows), lambda one: replace(one, ledger=entry))
@@ -235,9 +239,18 @@ def _run(study: Study, opened: Source, rows: Linked) -> Release | Releases:
             release = fit_parts(study, rows, spending_of(study))
         else:
             release = method_of(study).run(study, rows[""], spending_of(study))
+    release = _in_units(study, release)
     if not compared:
         return release
     return change_all(release, lambda one: replace(one, declared=replace(one.declared, compared=compared)))
+
+
+def _in_units(study: Study, release: Release | Releases) -> Release | Releases:
+    """The release with the units that the study states now: they are words, and decide nothing that was released."""
+    units = {name: unit.strip() for name, unit in study.units.items()}
+    if not units:
+        return release
+    return change_all(release, lambda one: replace(one, declared=replace(one.declared, units=units)))
 
 
 def _locate(data: Any) -> Any:

@@ -26,7 +26,10 @@ WHITENED = 0.25  # the same of whitened rows: most
 ROUNDS = (0.05, 0.1)  # squares of whitened rows by which they are whitened anew, before that slope
 FIRST_STEP = 0.25  # of what is left for the second stage: its first step
 LEVEL_SLOPE = 0.03  # the slope of a curve's equation along a level line, from which its shares and its start follow
-NEARER = 0.02  # the expected equation, and again its slope, at each step that is not the last
+ANSWERED = 0.01  # how many rows have a response, where missing cells are dropped
+FIRST_ANSWERS = 0.05  # of what responses get, where missing cells are dropped: a first look, which tells their mean
+LAST_ANSWERS = 0.65  # of the same: when it is known what to expect of missing ones
+NEARER = 0.02  # the slope of a curve's equation at each step that is not the last
 CURVE_SLOPE = (0.05, 0.3)  # the slope at the last step: least and most
 
 _ROUNDING = 1e-9  # room for the last digits of sums of squares

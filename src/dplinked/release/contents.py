@@ -45,6 +45,7 @@ class Declared(ReadableByKey):
     where: str | None = None
     cluster: str | None = None
     compared: dict[str, str] = field(default_factory=dict)
+    units: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, eq=False)

@@ -164,10 +164,10 @@ def say_counted(result: Result) -> list[str]:
 
 
 def say_missing(result: Result) -> list[str]:
-    """What became of missing cells, the same whether there are any or not. Releases of earlier versions, the paper's algorithms, and regressions of events and counts fill them."""
+    """What became of missing cells, the same whether there are any or not. Releases of earlier versions and the paper's algorithms fill them."""
     if result.calibration != "tight" or result.declared.missing == "":
         return []
-    if result.declared.missing == "fill" or result.family != "linear":
+    if result.declared.missing == "fill":
         return [FILLED_AS_ASKED]
     two = any(part.name == RIGHT_RESIDUALS for part in result.released.parts)
     return [LEFT_OUT if two else FILLED]

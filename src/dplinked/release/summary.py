@@ -7,6 +7,7 @@ from collections.abc import Mapping
 
 from dplinked.linkage.declared import DeclaredLinkage
 from dplinked.privacy.calibration import round_down, round_up
+from dplinked.release.answer import answer
 from dplinked.release.coefficients import PARTS, TEST, coefficient_rows
 from dplinked.release.family import FAMILIES
 from dplinked.release.notes import (
@@ -36,7 +37,7 @@ from dplinked.release.promise import (
     say_further,
 )
 from dplinked.release.result import Result
-from dplinked.report.document import Column, Document, Facts, Notes, Part, Section, Table
+from dplinked.report.document import Column, Document, Facts, Lead, Notes, Part, Section, Table
 from dplinked.report.numbers import format_percent
 
 _NAME = 24  # columns of the text for a coefficient's name, if no name is longer
@@ -71,10 +72,11 @@ def markdown_document(result: Result) -> Document:
             Section(
                 "",
                 [
-                    Facts(describe_release(result)[1:], "The release in short"),
+                    Lead(answer(result)),
                     whole_table(result),
                     *ratios,
                     Notes(say_notes(result)),
+                    Facts(describe_release(result)[1:], "The release in short"),
                 ],
             ),
             Section("Privacy", [Notes(describe_statement(result))]),

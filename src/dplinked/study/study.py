@@ -38,6 +38,7 @@ _RANGES_IN_LEDGERS = {
     "private": "private",
 }  # where nothing is said, as 0.1.0 wrote it
 _SMALLEST, _LARGEST = 1e-30, 1e30
+_LONGEST_UNIT = 40  # letters
 
 
 @dataclass(frozen=True, repr=False)
@@ -74,6 +75,7 @@ class Study(PlainlyShown):
     where: str | None = None
     by: str | None = None
     cluster: str | None = None
+    units: Mapping[str, str] = field(default_factory=dict, repr=False)
 
     @plain_faults
     def __post_init__(self) -> None:
@@ -129,7 +131,7 @@ class Study(PlainlyShown):
                 f"formula must be a text like 'consumption ~ income', not {shown(self.formula)}. The data comes first, then the formula: "
                 "dpl.fit(data, formula, …)."
             )
-        for name in ("bounds", "levels", "typical", "fill"):
+        for name in ("bounds", "levels", "typical", "fill", "units"):
             if not isinstance(getattr(self, name), Mapping):
                 raise StudyError(
                     f"{name} must be a mapping from columns' names, like {name}={{'income': …}}, not {shown(getattr(self, name))}."
@@ -213,7 +215,7 @@ class Study(PlainlyShown):
         """The studies whose results are released together: one of each outcome, or of each level of `by`; none if there is a single result."""
         if self.by is not None:
             conditions = split_levels(self.by, self.where, self.formula, self.levels, self.bounds)
-            return {level: replace(self, by=None, where=where) for level, where in conditions.items()}
+            return {level: replace(self, by=None, where=where, units={}) for level, where in conditions.items()}
         outcomes = split_outcomes(self.formula)
         levels = [name for name in self.levels if name not in self.bounds]
         used = {name: set(parse_formula(text, levels).response.variables) for name, text in outcomes.items()}
@@ -222,7 +224,7 @@ class Study(PlainlyShown):
             others = set().union(*used.values()) - used[name]
             typical = {key: value for key, value in self.typical.items() if key not in others}
             fill = {key: value for key, value in self.fill.items() if key not in others}
-            found[name] = replace(self, formula=formula, typical=typical, fill=fill)
+            found[name] = replace(self, formula=formula, typical=typical, fill=fill, units={})
         return found
 
     def _check_several(self) -> None:
@@ -250,7 +252,7 @@ class Study(PlainlyShown):
         if not self.counts_unevenly:
             return
         what = next(name for name in ("weights", "where", "by") if getattr(self, name) is not None)
-        if not self.drops_missing:
+        if not self._drops_from_lines:
             raise StudyError(
                 f"{what} belongs to method='ssp' with calibration='tight', family='linear' and missing='drop': leave these out."
             )
@@ -261,7 +263,7 @@ class Study(PlainlyShown):
         """Refuse clusters where their contributions are not squared: that is done in the second stage of a line, for intervals."""
         if self.cluster is None:
             return
-        if not self.drops_missing or self.ridge is not None:
+        if not self._drops_from_lines or self.ridge is not None:
             raise StudyError(
                 "cluster belongs to method='ssp' with calibration='tight', family='linear' and missing='drop', without ridge: leave these out."
             )
@@ -288,10 +290,14 @@ class Study(PlainlyShown):
             )
 
     @property
+    def _drops_from_lines(self) -> bool:
+        """Whether there is a second stage of a line in which rows need not count the same."""
+        return self.drops_missing and self.family == "linear"
+
+    @property
     def drops_missing(self) -> bool:
-        """Whether missing cells are left out where that can be done: in the second stage of the tight sums, for lines."""
-        tight = self.method == "ssp" and self.calibration == "tight"
-        return self.missing == "drop" and tight and self.family == "linear"
+        """Whether missing cells are left out where that can be done: in the second stage of the tight sums, and along curves."""
+        return self.missing == "drop" and self.method == "ssp" and self.calibration == "tight"
 
     @property
     def searches_ranges(self) -> bool:
@@ -318,6 +324,7 @@ class Study(PlainlyShown):
         if self.drops_missing:
             design = design.fill_middles(self.fill)
         _check_variables(design, self.linkage, self.unit)
+        _check_units(self.units, design)
         design = replace(design, cluster=self._checked_cluster(design) or self.unit.id)
         if self.descent is not None:
             self.descent.first_iterate((design.unscaled() if self.calibration == "paper" else design).scaling)
@@ -342,7 +349,9 @@ class Study(PlainlyShown):
                 raise StudyError(
                     f"{setting} names something that is not a numeric column here.{suggest(unknown[0], bounds)}"
                 )
-        return replace(designs[0], bounds=bounds, levels=levels), self.linkage.exposure(self.unit)
+        whole = replace(designs[0], bounds=bounds, levels=levels)
+        _check_units(self.units, whole)
+        return whole, self.linkage.exposure(self.unit)
 
     def _checked_cluster(self, design: Design) -> str | None:
         """The column of clusters; refused if it is the response's, a result of linking, or one that says whose rows are whose."""
@@ -362,7 +371,7 @@ class Study(PlainlyShown):
 
     def request(self, fingerprints: Sequence[str]) -> dict[str, Any]:
         """All that decides what a release answers, to tell one request from another."""
-        skipped = ("data", "ledger", "population", "ledger_key", "linkage")
+        skipped = ("data", "ledger", "population", "ledger_key", "linkage", "units")
         settings = {name: getattr(self, name) for name in self.__dataclass_fields__ if name not in skipped}
         settings["ranges"] = _RANGES_IN_LEDGERS[self.ranges]
         unsaid = {
@@ -516,6 +525,19 @@ def _check_variables(design: Design, linkage: Linkage, unit: PrivacyUnit) -> Non
             "unit does not cover. Leave it out of the formula, use another block column, or protect the block as well: "
             "PrivacyUnit(moves_block=True), without linkage_change."
         )
+
+
+def _check_units(units: Mapping[str, str], design: Design) -> None:
+    """Refuse units of columns that the model does not have, and what is no short text."""
+    for name, unit in units.items():
+        if name not in design.bounds:
+            raise StudyError(
+                f"[units] names {shown(name)}, which is no numeric column of the formula.{suggest(str(name), design.bounds)}"
+            )
+        if not (isinstance(unit, str) and 0 < len(unit.strip()) <= _LONGEST_UNIT and unit.isprintable()):
+            raise StudyError(
+                f"The unit of {name!r} must be a short text in the plural, like 'euros' or 'years', not {shown(unit)}."
+            )
 
 
 def _warn_of_positions(init: Callable[..., None]) -> Callable[..., None]:

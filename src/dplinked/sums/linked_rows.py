@@ -200,6 +200,19 @@ class CurveSums(Private):
 
 
 @dataclass(frozen=True, repr=False)
+class CompleteRows(Private):
+    """Numbers of rows that have all regressors, and of those that have a response too, each row times γ - o and the weight of its block where blocks are public.
+
+    `rows` is the number of all rows, public.
+    """
+
+    known: float
+    complete: float
+    rows: int
+    exposure: LinkageExposure
+
+
+@dataclass(frozen=True, repr=False)
 class WeightMoments(Private):
     """Sums of what rows count, of its square and of its fourth power (3); `rows` is the number of rows, public."""
 
@@ -279,7 +292,7 @@ class Pass(Protocol):
         """
 
     def without_missing(self) -> Pass:
-        """The same rows for `residual_counts`, `own_rows` and `right_residuals`: residuals with missing responses are 0, rows with a missing regressor weigh 0."""
+        """The same rows for `residual_counts`, `own_rows`, `right_residuals` and `curve_sums`: residuals with missing responses are 0, rows with a missing regressor weigh 0."""
 
     def own_rows(self, weighted: bool = False) -> Pass:
         """The same rows without their links: each row's response is taken for its own. If `weighted`, instruments are times w·a of the group."""
@@ -290,7 +303,8 @@ class Pass(Protocol):
     def right_residuals(self, clip: ResidualClip, meat: MeatClip | None = None) -> PrivateResiduals:
         """``Σ (1, h_i)[(1-o) ψ_i(z_i - t_i) - (1-γ) mean ψ_i(z_l - t_i)]`` over partners l; see :mod:`dplinked.sums.partners`.
 
-        Along the clip's curve t_i is its mean at the line, and ψ_i multiplies by s_i.
+        Along the clip's curve t_i is its mean at the line, and ψ_i multiplies by s_i. If the clip has a level that outcomes are taken `around`, that takes the place of t_i, and
+        t_i that of a response which is missing and dropped.
         """
 
     def contribution_sizes(self, clip: ResidualClip, meat: MeatClip, norms: Floats) -> PrivateSizes:
@@ -446,7 +460,8 @@ class LinkedRows:
         assert bounded, "nothing would bound the intercept's entry"
         assert clip.whitening is None or clip.intercept_weight == 0.0, "whitened instruments include the intercept's"
         assert clip.whitening is None or clip.curve is None, "whitened rows are those of lines"
-        assert clip.curve is None or not self.dropped, _FILLED
+        assert clip.curve is None or self.design.counting is None, "rows along a curve count the same"
+        assert clip.around is None or clip.curve is not None, "residuals of lines are taken around the line"
 
     def _largest(self, clip: ResidualClip, meat: MeatClip) -> float:
         """Bound on the weighted contribution of a row before it is cut, per response that it meets."""
@@ -458,7 +473,7 @@ class LinkedRows:
         """What a curve makes of the regressors of rows by themselves, around a public `level` of the outcome."""
         curve, kept = clip.curve, slice(len(self.design.names))
         assert curve is not None
-        assert not self.dropped, _FILLED
+        assert self.design.counting is None, "rows along a curve count the same"
         assert clip.intercept_weight > 0.0 or not self.design.intercept, "nothing would bound the intercept's entry"
         found = self._along(clip).engine.curve_sums(self._stretched(clip, None)[0], level)
         return CurveSums(
@@ -472,6 +487,12 @@ class LinkedRows:
             self.count,
             self.exposure,
         )
+
+    def complete_rows(self) -> CompleteRows:
+        """How many rows have all regressors, the exposure among them, and how many a response too."""
+        assert self.dropped, "where cells are filled, all rows are complete"
+        sums = self.with_design(self.design.exposed()).engine.own_rows(weighted=self.fixed_blocks).instrument_sums()
+        return CompleteRows(sums.known, sums.complete, self.count, self.exposure)
 
     def _along(self, clip: ResidualClip) -> LinkedRows:
         """The rows with their exposure as a last column, where they have one and a curve asks for it."""
@@ -488,13 +509,16 @@ class LinkedRows:
     def _reach(self, clip: ResidualClip) -> float:
         """Bound on residuals that are not clipped, per unit of the limit; 1 for those that are.
 
-        Outcomes lie between 0 and the curve's largest, and so do the curve's means. If the line is level, all means are the same.
+        Outcomes lie between 0 and the curve's largest, and so do the curve's means. If the line is level, all means are the same. Where outcomes are taken around a level, those that
+        are missing count as a mean.
         """
         if clip.curve is None:
             return 1.0
         assert clip.widest == 1.0
         assert self.design.response.interval == (0.0, float(clip.curve.largest)), "another outcome than the curve's"
         assert self.design.fill.get(self.design.response.plain or "", 0.0) <= clip.curve.largest, "fills lie beyond it"
+        if clip.around is not None:
+            return max(abs(clip.around), abs(clip.curve.largest - clip.around))
         first = int(self.design.intercept)
         if clip.beta[first:].any() or (clip.exposed and self.design.exposure is not None):
             return float(clip.curve.largest)

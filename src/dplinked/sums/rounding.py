@@ -61,7 +61,7 @@ def rounding_bound(count: int, largest: float) -> float:
         ``5D·u·nL``.
     12. *Along a curve.* Its mean and slope at a row are functions of the row's regressors, so that their own rounding is the same for neighbours that share
         these, as in step 10. A term ``w a s m'(1, h)(1, x)'`` or ``w a s (1, h)(m - level)`` takes fewer than 30 further roundings. With steps 1 to 3 that is less
-        than ``2D·u·nL``.
+        than ``2D·u·nL``. The mean that a missing response counts as is one, too.
 
     13. *Whitened rows.* What whitening makes of a row, and what the row counts, are functions of that row alone, rounding and all, and lengths are bounded
         with room for their last digits. So steps 10 and 11 hold for their terms, and the sum of their squares is one of steps 1 to 3. Weights and conditions are such

@@ -169,6 +169,8 @@ class ResidualClip:
         How the outcome's mean follows the line; None where it is the line.
     exposed
         Whether the logarithm of the exposure is added to the line, if there is an exposure.
+    around
+        Along a curve, a public number that outcomes are taken around, in the place of the curve's means. A missing outcome that is dropped then counts as the mean, not as nothing.
     """
 
     beta: Floats
@@ -178,14 +180,20 @@ class ResidualClip:
     whitening: Whitening | None = None
     curve: Curve | None = None
     exposed: bool = True
+    around: float | None = None
 
     def fit(self, line: Floats) -> Floats:
         """Fitted values of rows (k), from their values on the line."""
         return line if self.curve is None else self.curve.mean(line)
 
-    def cut(self, residuals: Floats, widths: Floats) -> Floats:
-        """What counts of residuals: ψ of them, or along a curve their part that the shortened instruments leave."""
-        return clip_residuals(residuals, widths) if self.curve is None else residuals * widths
+    def meet(
+        self, responses: Floats, fitted: Floats, widths: Floats, answered: NDArray[np.bool_] | Floats | float
+    ) -> Floats:
+        """What counts of residuals (k): ψ of them, or along a curve their part that the shortened instruments leave. `answered` is 0 where a response is missing."""
+        if self.curve is None:
+            return clip_residuals(responses - fitted, widths) * answered
+        mean = fitted if self.around is None else np.full_like(fitted, self.around)
+        return np.asarray(np.where(answered, responses - mean, fitted - mean) * widths, np.float64)
 
     def widths(self, instruments: Floats, counted: Floats | float = 1.0) -> Floats:
         """How far the residuals of some rows are clipped, or by what their instruments are multiplied (k).

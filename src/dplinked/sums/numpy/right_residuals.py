@@ -133,7 +133,7 @@ def _row_terms(data: PreparedRows, clip: ResidualClip, circle: Circle | None, st
     """``(1, h_i)`` times what it is multiplied by, of each row of a strip (p×k)."""
     h, fitted, widths = _row_clips(data, clip, strip.x, strip.known)
     z = strip.z if circle is None else circle.rounded(strip.z)
-    brackets = clip.cut(z - fitted, widths) * strip.answered
+    brackets = clip.meet(z, fitted, widths, strip.answered)
     if data.blocks is not None and circle is not None:
         o, met = strip.take(data.blocks.o), _meet_partners(circle, strip, clip, fitted, widths)
         brackets = (1.0 - o) * brackets - (1.0 - (strip.take(data.blocks.a) + o)) * met
@@ -156,7 +156,7 @@ def _row_clips(
 
 
 def _meet_partners(circle: Circle, strip: Strip, clip: ResidualClip, fitted: Floats, widths: Floats) -> Floats:
-    """Mean clipped residual of each row with the responses of its partners, missing ones counting 0; 0 in blocks of one (k)."""
+    """Mean of what counts of each row's residuals with the responses of its partners; 0 in blocks of one (k)."""
     assert strip.codes is not None
     assert strip.slots is not None
     starts = circle.starts[strip.codes]
@@ -164,8 +164,8 @@ def _meet_partners(circle: Circle, strip: Strip, clip: ResidualClip, fitted: Flo
     partners, met = np.minimum(PARTNERS, sizes - 1), np.zeros_like(fitted)
     for lag in range(1, 1 + int(partners.max(initial=0))):
         value = circle.values[starts + (places + lag) % sizes]
-        z = circle.middle + circle.unit * value
-        met += np.where((lag <= partners) & (value != GAP), clip.cut(z - fitted, widths), 0.0)
+        z = np.asarray(circle.middle + circle.unit * value, np.float64)
+        met += np.where(lag <= partners, clip.meet(z, fitted, widths, value != GAP), 0.0)
     return np.asarray(met / np.maximum(partners, 1))
 
 
@@ -213,7 +213,7 @@ def _matched(data: PreparedRows, clip: ResidualClip, meat: MeatClip | None) -> t
         h, fitted, widths = _row_clips(data, clip, x[:, rows], known[rows])
         pairs = C[rows]
         row = np.repeat(np.arange(fitted.size), np.diff(pairs.indptr))
-        met = clip.cut(z[pairs.indices] - fitted[row], widths[row]) * answered[pairs.indices]
+        met = clip.meet(z[pairs.indices], fitted[row], widths[row], answered[pairs.indices])
         terms = h * (np.bincount(row, pairs.data * met, fitted.size) * known[rows])
         sums = [np.add.reduce(terms, axis=1), _square_rows(terms, meat)]
         if codes is not None and data.clusters is not None:

@@ -223,8 +223,11 @@ class DesignColumns:
     def _present(self) -> str:
         """Whether all regressors of a row are there, as e, and whether its response is, each after a comma."""
         cells = {name: self.engine.finite(sql) for name, sql in self._numbers.items()}
+        cells |= {name: f"{sql}_null = 0" for name, sql in self._codes.items()}
         response = " and ".join(cells.pop(name) for name in sorted(self.design.response_variables))
-        regressors = " and ".join([*cells.values(), *(f"{sql}_null = 0" for sql in self._codes.values())]) or "1 = 1"
+        for name in self._exposure_alone():
+            del cells[name]
+        regressors = " and ".join(cells.values()) or "1 = 1"
         counted, zero = self.engine.double(1.0), self.engine.double(0.0)
         counting = self.design.counting
         if counting is not None and counting.condition is not None:
@@ -235,6 +238,12 @@ class DesignColumns:
             counted = " * ".join([f"({counted})"] * counting.power)
         known = f", case when {regressors} then {counted} else {zero} end as e"
         return f"{known}, case when {response} then 1 else 0 end as answered"
+
+    def _exposure_alone(self) -> set[str]:
+        """Columns that nothing but the exposure is made of, where it is not one of the regressors: see :meth:`Design.exposed`."""
+        exposure, columns = self.design.exposure, self.design.columns
+        used = {name for column in columns for factor in column.numeric for name in factor.variables}
+        return set() if exposure is None else {name for f in exposure.numeric for name in f.variables} - used
 
     def _holds(self, condition: Condition) -> str:
         """Whether a condition holds, over clipped numbers and codes of levels."""

@@ -187,10 +187,12 @@ def whitened_squares(columns: DesignColumns, link_table: LinkTable, count: int, 
 
 
 def _clipped(columns: DesignColumns, clip: ResidualClip, response: str) -> str:
-    """ψ, the clipped residual of a row with a response, or along a curve the part of it that counts; 0 if the response is missing and dropped."""
-    if clip.curve is not None:
-        return f"w * ({response} - t)"
+    """ψ, the clipped residual of a row with a response, or along a curve the part of it that counts; if the response is missing and dropped, 0, or what the curve's mean would count."""
     gap = f" when {columns.is_missing(response)} then {columns.engine.double(0.0)}" if columns.dropped else ""
+    if clip.curve is not None:
+        level = "t" if clip.around is None else columns.engine.double(math.ldexp(clip.around, -columns.z.log))
+        gap = gap if clip.around is None or not gap else f" when {columns.is_missing(response)} then w * (t - {level})"
+        return f"case{gap} else w * ({response} - {level}) end" if gap else f"w * ({response} - {level})"
     return f"case{gap} when {response} < low then - w when {response} > high then w else {response} - t end"
 
 
