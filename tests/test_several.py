@@ -318,7 +318,9 @@ def test_plans(outcomes: dpl.Releases, levels: dpl.Releases) -> None:
     both = {row.name: row for row in together.rows}
     assert {"y: x", "v: w"} <= set(both)
     single = {row.name: row for row in alone.rows}
-    assert 0.5 < both["v: x"].privacy / single["x"].privacy < 2.0  # clips follow the budget, so that it need not be larger
+    assert (
+        0.5 < both["v: x"].privacy / single["x"].privacy < 2.0
+    )  # clips follow the budget, so that it need not be larger
     assert together.needed[0][0] == "v: x"
     with pytest.raises(StudyError, match="no coefficient"):
         dpl.plan(N, OUTCOMES, half_width={"v: y": 0.2}, **model)
@@ -404,3 +406,14 @@ def test_sources_are_opened_once() -> None:
     """All outcomes are read from one open source."""
     source = open_source(make_rows(11))
     assert isinstance(dpl.fit(source, OUTCOMES, **MODEL), dpl.Releases)
+
+
+def test_the_studio_makes_and_keeps_all_results(tmp_path: Path) -> None:
+    pytest.importorskip("shiny")
+    from dplinked.studio.desk import Desk
+
+    pq.write_table(pa.table(make_rows(12)), tmp_path / "rows.parquet")
+    (tmp_path / "study.toml").write_text(STUDY.format(formula="y ~ x", by='by = "g"'), encoding="utf-8")
+    made = Desk(tmp_path)._make(dpl.Study.from_toml(tmp_path / "study.toml"), tmp_path / "rows.parquet", None, False)
+    assert dpl.Releases.load(tmp_path / str(made.file)).to_json() == made.release.to_json()
+    assert "g = b" in made.release.to_html()
