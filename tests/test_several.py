@@ -207,12 +207,13 @@ def test_persons_of_several_rows_have_levels_and_outcomes() -> None:
         assert all(one.has_intervals for one in found.values())
 
 
-def test_clusters_have_levels_and_outcomes() -> None:
+def test_clusters_and_goodness_have_levels_and_outcomes() -> None:
     rows = make_rows(7)
     rows["school"] = np.arange(N) // 30
     for asked in ({"formula": OUTCOMES}, {"formula": "y ~ x", "by": "g"}):
-        found = dpl.fit(rows, cluster="school", **{**MODEL, **asked})
+        found = dpl.fit(rows, cluster="school", goodness=True, **{**MODEL, **asked})
         assert all(one.released.variance.route == "cluster" for one in found.values())
+        assert all(one.released.goodness is not None for one in found.values())
 
 
 # --- across results -------------------------------------------------------------------------------------
