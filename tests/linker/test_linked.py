@@ -775,7 +775,7 @@ def test_which_file_regressors_may_come_from(linked, formula, linkage, unit, fau
     study = dpl.Study(formula=formula, levels=BOTH["levels"], linkage=linkage, unit=unit, intervals=False, **MODEL)
     with nullcontext() if fault is None else pytest.raises(dpl.StudyError, match=fault):
         dpl.fit_study(study, linked.rows)
-    faults = [finding.text for finding in check_study(study, linked.rows) if finding.fault]
+    faults = [finding.text for finding in check_study(study, linked.rows).findings if finding.fault]
     assert bool(faults) == (fault is not None)
 
 
