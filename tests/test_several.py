@@ -339,13 +339,14 @@ def test_checks_look_at_all_results() -> None:
     from dplinked.check import check_study
 
     rows = make_rows()
-    found = [finding.text for finding in check_study(dpl.Study(formula=OUTCOMES, **MODEL), rows)]
-    assert len(found) == len(set(found))
-    assert all(any(text.startswith(f"{name}:") for text in found) for name in ("x", "w", "y", "v"))
-    found = [finding.text for finding in check_study(dpl.Study(formula="y ~ x", by="g", **MODEL), rows)]
-    assert any("rows of no declared level" in text for text in found)
-    (fault,) = check_study(dpl.Study(formula=OUTCOMES, **MODEL), {"x": rows["x"], "y": rows["y"]})
-    assert fault.fault
+    found = check_study(dpl.Study(formula=OUTCOMES, **MODEL), rows)
+    assert len(found.findings) == len(set(found.findings))
+    assert {seen.name for seen in found.numbers} == {"x", "w", "y", "v"}
+    texts = [finding.text for finding in check_study(dpl.Study(formula="y ~ x", by="g", **MODEL), rows).findings]
+    assert any("rows of no declared level" in text for text in texts)
+    assert any("fulfil no condition: 'other'" in text for text in texts)
+    without = check_study(dpl.Study(formula=OUTCOMES, **MODEL), {name: rows[name] for name in ("x", "w", "y", "b")})
+    assert without.verdict == "not usable"
 
 
 STUDY = """
@@ -384,7 +385,7 @@ def test_the_command_line(tmp_path: Path, formula: str, by: str) -> None:
         return done.output
 
     assert "coefficient" in run("plan", study, "--rows", N, "--epsilon", 4)
-    assert "all declared columns are there" in run("check", study)
+    assert "Check of the data" in CliRunner().invoke(app, ["check", str(study)]).output
     shown = run("fit", study, "--out", out)
     releases = dpl.Releases.load(out)
     assert all(name in shown for name in releases)

@@ -135,7 +135,9 @@ def judge_levels(seen: LevelsSeen, study: Study, design: Design, count: int) -> 
         ]
         more = f" and {len(undeclared) - _SHOWN} more" if len(undeclared) > _SHOWN else ""
         share = sum(undeclared.values()) / count
-        text = f"{name}: {sum(undeclared.values()):,} rows have a level that is not declared and count as {reference!r}: {', '.join(listed)}{more}."
+        modelled = any(name == used for column in (*design.columns, design.response) for used, _ in column.cell)
+        counted = f"count as {reference!r}" if modelled else "fulfil no condition"
+        text = f"{name}: {sum(undeclared.values()):,} rows have a level that is not declared and {counted}: {', '.join(listed)}{more}."
         found.append(graded(share, text, much=UNDECLARED))
     if nulls:
         counted = f"count as {reference!r}"
