@@ -144,7 +144,13 @@ def table(header: Sequence[str], rows: Sequence[Sequence[str]], *, label: str = 
     lines = [f'<div class="scroll" role="region" tabindex="0" aria-label="{to_html(label or "table")}">']
     cards = len(header) > 2  # on a phone, each row stands for itself; the roles keep the table one for screen readers
     kind, line, head, name_of, cell_of = (
-        (f' class="cards{" many" * (len(header) > _MANY)}" role="table"', ' role="row"', ' role="columnheader"', ' role="rowheader"', ' role="cell"')
+        (
+            f' class="cards{" many" * (len(header) > _MANY)}" role="table"',
+            ' role="row"',
+            ' role="columnheader"',
+            ' role="rowheader"',
+            ' role="cell"',
+        )
         if cards
         else ("" if header else ' class="facts"', "", "", "", "")
     )
