@@ -39,6 +39,7 @@ def fit(
     where: str | None = None,
     by: str | None = None,
     cluster: str | None = None,
+    goodness: bool = False,
     unit: PrivacyUnit | None = None,
     method: str = "ssp",
     calibration: str = "tight",
@@ -94,6 +95,8 @@ def fit(
     cluster
         Name of a column of the regressors' file that says which rows were drawn together, such as a survey's primary sampling units or schools. Intervals then hold whatever the rows of a cluster have
         in common, for 9.5 % of the budget in the place of 5 %. Cells of the column are protected like any others.
+    goodness
+        Spend 3 % of the budget on squares of residuals, for :attr:`Release.residual_sd` and :attr:`Release.r_squared`.
     unit
         What one individual can change besides their x and y; see :class:`PrivacyUnit`.
     method
@@ -162,6 +165,7 @@ def fit(
         where=where,
         by=by,
         cluster=cluster,
+        goodness=goodness,
         unit=UNSTATED if unit is None else unit,
         method=method,
         calibration=calibration,

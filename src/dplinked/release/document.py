@@ -17,6 +17,7 @@ from dplinked.release.coefficients import (
     coefficient_rows,
     coefficients_csv,
     coefficients_latex,
+    goodness_csv,
     ratio_columns,
 )
 from dplinked.release.family import FAMILIES
@@ -26,6 +27,7 @@ from dplinked.release.notes import (
     say_accuracy,
     say_counted,
     say_descent,
+    say_goodness,
     say_hidden,
     say_line,
     say_linking_fields,
@@ -262,6 +264,7 @@ def _coefficient_notes(result: Result, rows: Sequence[CoefficientRow]) -> list[s
         *([TEST] if result.has_intervals else []),
         *notes,
         *say_counted(result),
+        *say_goodness(result),
         *say_accuracy(result),
         *say_linking_fields(result),
         said,
@@ -377,6 +380,11 @@ def _exports(result: Result) -> list[Part]:
         for name, file, kind, text in (
             ("CSV, all digits", "coefficients.csv", "text/csv", coefficients_csv(result)),
             ("LaTeX, with booktabs", "coefficients.tex", "application/x-tex", coefficients_latex(result)),
+            *(
+                [("CSV of how well the line fits", "goodness.csv", "text/csv", goodness_csv(result))]
+                if result.r_squared
+                else []
+            ),
         )
     ]
 

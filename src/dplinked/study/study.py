@@ -75,13 +75,14 @@ class Study(PlainlyShown):
     where: str | None = None
     by: str | None = None
     cluster: str | None = None
+    goodness: bool = False
     units: Mapping[str, str] = field(default_factory=dict, repr=False)
 
     @plain_faults
     def __post_init__(self) -> None:
         self._check_types()
         check_budget(self.epsilon, self.delta)
-        for name in ("large_epsilon", "intervals"):
+        for name in ("large_epsilon", "intervals", "goodness"):
             if type(getattr(self, name)).__name__ not in ("bool", "bool_"):  # NumPy's too
                 raise StudyError(f"{name} must be true or false, not {shown(getattr(self, name))}.")
         for name in ("epsilon", "delta"):  # NumPy's numbers would not go into the release's JSON
@@ -245,7 +246,7 @@ class Study(PlainlyShown):
     @property
     def needs_second_stage(self) -> bool:
         """Whether something is asked for that a second stage alone can do."""
-        return self.counts_unevenly or self.cluster is not None
+        return self.counts_unevenly or self.cluster is not None or self.goodness
 
     def _check_counting(self) -> None:
         """Refuse what weights and conditions cannot be combined with: they count in the second stage of a line."""
@@ -260,15 +261,16 @@ class Study(PlainlyShown):
             raise StudyError(f"{what} and ridge do not go together: leave out ridge.")
 
     def _check_cluster(self) -> None:
-        """Refuse clusters where their contributions are not squared: that is done in the second stage of a line, for intervals."""
-        if self.cluster is None:
+        """Refuse clusters, and measures of fit, where nothing is squared for them: that is done in the second stage of a line, with intervals."""
+        asked = [name for name in ("cluster", "goodness") if getattr(self, name)]
+        if not asked:
             return
         if not self._drops_from_lines or self.ridge is not None:
             raise StudyError(
-                "cluster belongs to method='ssp' with calibration='tight', family='linear' and missing='drop', without ridge: leave these out."
+                f"{asked[0]} belongs to method='ssp' with calibration='tight', family='linear' and missing='drop', without ridge: leave these out."
             )
         if not self.intervals:
-            raise StudyError("cluster says how intervals are made: leave it out, or leave out intervals=False.")
+            raise StudyError(f"{asked[0]} belongs to intervals: leave it out, or leave out intervals=False.")
 
     def _check_family(self) -> None:
         """Refuse what is for lines alone."""
@@ -383,6 +385,7 @@ class Study(PlainlyShown):
             "where": None,
             "by": None,
             "cluster": None,
+            "goodness": False,
         }  # as before there was a choice
         for name, value in unsaid.items():
             if settings[name] == value:

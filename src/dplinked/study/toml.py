@@ -44,6 +44,7 @@ SECTIONS: dict[str, tuple[str, ...]] = {
         "where",
         "by",
         "cluster",
+        "goodness",
         "method",
         "calibration",
         "ranges",

@@ -27,6 +27,7 @@ from dplinked.sums.types import (
     PrivateMeat,
     PrivateResiduals,
     PrivateSizes,
+    PrivateSquares,
     PrivateSums,
     ResidualClip,
     Whitening,
@@ -166,6 +167,10 @@ class TablePass:
     def contribution_sizes(self, clip: ResidualClip, meat: MeatClip, norms: Floats) -> PrivateSizes:
         """How long the totals are that `meat` squares."""
         return right_residuals.contribution_sizes(self.data, clip, meat, norms)
+
+    def squared_residuals(self, clip: ResidualClip) -> PrivateSquares:
+        """Sum of clipped squares of right links' residuals, and the squares of what rows contribute to it."""
+        return right_residuals.squared_residuals(self.data, clip)
 
     def curve_sums(self, clip: ResidualClip, level: float) -> PrivateSums:
         """The outcome's expected equation along a curve, and its slope, of rows by themselves."""

@@ -26,7 +26,13 @@ from dplinked.sums.sql.curve import curve_sums
 from dplinked.sums.sql.dialect import SqlEngine
 from dplinked.sums.sql.exact_sums import ExactSums, Reader, Scaled, log2_ceiling, shorten
 from dplinked.sums.sql.pairs import PairTable
-from dplinked.sums.sql.right_residuals import contribution_sizes, right_residuals, square, whitened_squares
+from dplinked.sums.sql.right_residuals import (
+    contribution_sizes,
+    right_residuals,
+    square,
+    squared_residuals,
+    whitened_squares,
+)
 from dplinked.sums.types import (
     BlockFacts,
     MeatClip,
@@ -35,6 +41,7 @@ from dplinked.sums.types import (
     PrivateMeat,
     PrivateResiduals,
     PrivateSizes,
+    PrivateSquares,
     PrivateSums,
     ResidualClip,
     Whitening,
@@ -105,6 +112,10 @@ class SqlPass:
     def contribution_sizes(self, clip: ResidualClip, meat: MeatClip, norms: Floats) -> PrivateSizes:
         """How long the totals are that `meat` squares."""
         return contribution_sizes(self.columns, self.link_table, self.count, clip, meat, norms)
+
+    def squared_residuals(self, clip: ResidualClip) -> PrivateSquares:
+        """Sum of clipped squares of right links' residuals, and the squares of what rows contribute to it."""
+        return squared_residuals(self.columns, self.link_table, self.count, clip)
 
     def curve_sums(self, clip: ResidualClip, level: float) -> PrivateSums:
         """What a curve makes of the regressors of rows by themselves: the outcome's expected equation, and its slope."""
