@@ -73,7 +73,9 @@ def judge_numbers(
             )
         )
     if seen.texts.rows:
-        text = f"{name} is declared as numbers and holds texts ({lost}): {'; '.join(seen.texts.sentences)}."
+        text = (
+            f"{name} is declared as numbers and holds texts, which count as missing: {'; '.join(seen.texts.sentences)}."
+        )
         told = {key: mark for key, mark in seen.texts.options.items() if key not in advice}
         only_missing = seen.texts.rows == seen.texts.for_missing
         found.append(
@@ -146,12 +148,8 @@ def judge_levels(seen: LevelsSeen, study: Study, design: Design, count: int) -> 
         if study.drops_missing and design.curve is not None and name in design.response_variables:
             text += f" If that means {reference!r}, declare missing='fill'."
         found.append(graded(nulls / count, text, much=MISSING))
-    if absent := [level for level, number in seen.declared.items() if not number]:
-        found.append(
-            look(
-                f"{name}: no row has the level {list_names([repr(level) for level in absent])}, though it is declared."
-            )
-        )
+    if absent := [repr(level) for level, number in seen.declared.items() if not number]:
+        found.append(look(f"{name}: declared, but on no row: {list_names(absent)}."))
     return found
 
 
