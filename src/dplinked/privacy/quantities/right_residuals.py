@@ -164,12 +164,12 @@ def release_right_residuals(private: ClippedResiduals, spending: Spending, mu: f
     return drawn / weights, plan.scales() / weights
 
 
-def release_residual_meat(private: ClippedResiduals, spending: Spending) -> tuple[Floats, float]:
-    """Release the squares of the equation's contributions: the noisy matrix, and the noise in an entry of its packed form.
+def release_residual_meat(private: ClippedResiduals, spending: Spending, share: float = MEAT) -> tuple[Floats, float]:
+    """Release the squares of the equation's contributions for a `share` of the budget: the noisy matrix, and the noise in an entry of its packed form.
 
     Privacy
     -------
-    μ-GDP for its share of the budget, for the route and the norm that the value was made with, which are public by then.
+    μ-GDP for that share, for the route and the norm that the value was made with, which are public by then.
     """
     clip, exposure = private.meat_clip, private.exposure
     assert clip is not None
@@ -179,6 +179,6 @@ def release_residual_meat(private: ClippedResiduals, spending: Spending) -> tupl
     else:
         sensitivity = residual_meat_sensitivity(clip.norm, private.largest, exposure)
     p, largest = private.meat.shape[0], clip.norm * max(clip.norm, 2.0 * private.largest * pair_weights(exposure)[0])
-    plan = spending.note(plan_meat(p, sensitivity, largest, private.rows, spending.take(MEAT)))
+    plan = spending.note(plan_meat(p, sensitivity, largest, private.rows, spending.take(share)))
     drawn = noise.add_gaussian(pack_symmetric(private.meat), plan.scales())
     return unpack_symmetric(drawn, p), plan.parts[0].scale
