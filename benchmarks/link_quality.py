@@ -21,7 +21,10 @@ from rich.console import Console
 from rich.progress import track
 
 import dplinked as dpl
-from dplinked.linker import quality
+from dplinked.linker.accuracies import known_accuracies
+from dplinked.linker.audit import estimate_from_audit
+from dplinked.linker.quality import DOUBT
+from dplinked.linker.strata import make_strata
 from dplinked.not_private.simulate import people
 from dplinked.privacy import noise
 from dplinked.simulate import TwoFiles, review_links, two_files
@@ -180,9 +183,9 @@ def measure_quality(quick: bool, console: Console) -> Report:
     )  # fmt: skip
     off = np.array([abs(run.error) for run in everything])
     doubtful, holds = (np.array([getattr(run, name) for run in everything]) for name in ("doubtful", "holds"))
-    missed = int((~doubtful & (off > quality.DOUBT)).sum())
+    missed = int((~doubtful & (off > DOUBT)).sum())
     report.add(
-        f"Of {off.size} linkages {int((off > quality.DOUBT).sum())} are off by more than .02, {missed} of these without being called doubtful; {int(doubtful.sum())} are called doubtful. Intervals "
+        f"Of {off.size} linkages {int((off > DOUBT).sum())} are off by more than .02, {missed} of these without being called doubtful; {int(doubtful.sum())} are called doubtful. Intervals "
         f"hold the truth in {holds.mean():.1%}. Absolute error: mean {off.mean():.4f}, largest {off.max():.4f}; with nobody twice, mean "
         f"{np.mean([abs(run.alone) for run in everything]):.4f}, largest {max(abs(run.alone) for run in everything):.4f}; with the overlap declared, "
         f"mean {np.mean([abs(run.declared) for run in everything]):.4f}, largest {max(abs(run.declared) for run in everything):.4f}."
@@ -258,14 +261,14 @@ def _group_errors(report: Report, repetitions: int) -> None:
 def _audit_groups(groups: int, spread: float, scale: float, rng: np.random.Generator) -> tuple[float, float]:
     """One audit: the error of the mean accuracy over its standard error, shared and independent."""
     sizes = rng.integers(50, 1_000, groups)
-    strata = quality.make_strata(np.repeat(np.array([f"{k:02d}" for k in range(groups)], dtype=object), sizes))
+    strata = make_strata(np.repeat(np.array([f"{k:02d}" for k in range(groups)], dtype=object), sizes))
     right = rng.random(sizes.sum()) < np.clip(rng.normal(0.9, spread, groups), 0.3, 1.0)[strata.of_row]
     drawn = np.flatnonzero(rng.random(right.size) < 1_000 / right.size)
-    audit = quality.estimate_from_audit(strata, drawn, right[drawn])
+    audit = estimate_from_audit(strata, drawn, right[drawn])
     assert audit.correct is not None
     assert audit.checked is not None
     noisy = audit.correct + scale * rng.normal(size=groups)
-    known = quality.known_accuracies(strata, noisy, audit.checked.astype(float), scale)
+    known = known_accuracies(strata, noisy, audit.checked.astype(float), scale)
     shares = dict(zip(strata.names, strata.rows / strata.rows.sum(), strict=True))
     found = []
     for shared in (known["shared_error"], None):

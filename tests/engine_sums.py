@@ -63,6 +63,15 @@ def right_sums(name: str, found: Any, routes: list[str]) -> dict[str, np.ndarray
         white = found.right_residuals(turned, MeatClip(route, np.linspace(1, 2, p), 0.3))
         result |= {f"{name} S": right.vector, f"{name} {route}": right.meat}
         result |= {f"{name} whitened S": white.vector, f"{name} whitened {route}": white.meat}
+    if routes:
+        column = next(iter((*found.design.levels, *found.design.bounds)))
+        grouped, meat = (
+            found.with_design(replace(found.design, cluster=column)),
+            MeatClip("cluster", np.linspace(1, 2, p), 0.6),
+        )
+        right = grouped.right_residuals(clip, meat)
+        result |= {f"{name} clustered S": right.vector, f"{name} clusters": right.meat}
+        result[f"{name} sizes"] = grouped.contribution_sizes(clip, meat, np.array([0.1, 0.4, 1.6])).sizes
     if name.endswith("own"):
         plain = found.with_design(replace(found.design, half_widths=None))
         result[f"{name} squares"] = plain.whitened_squares(whitening_for(p)).matrix

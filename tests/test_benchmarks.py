@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import importlib
 import importlib.util
 import re
@@ -47,6 +48,8 @@ NEEDS_HISTORY = pytest.mark.skipif(
         ["linking.py", "chain", "--quick"],
         ["linking.py", "quality", "--quick"],
         ["linking.py", "heldout", "--quick"],
+        ["linking.py", "repeated", "--quick"],
+        ["linking.py", "candidates", "--quick"],
         ["linking.py", "million", "--quick"],
         ["linking.py", "fit", "--quick"],
         ["planning.py", "--runs", "60", "--room", "0.3", "--jobs", "1", "--cells", "d = 3"],
@@ -179,3 +182,23 @@ def test_small_attack(given: list[str], found: str, tmp_path: Path) -> None:
     )  # fmt: skip
     assert found in done.stdout, done.stdout[-3000:] + done.stderr[-3000:]
     assert done.returncode == ("--control" in given)
+
+
+def test_links_behind_others_and_estimates_that_are_off_are_judged(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A route a point behind the better of the others passes, one further behind does not; an estimate that is off must say so."""
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    held_out = importlib.import_module("held_out")
+
+    def missed(right: float, off: float = 0.0, doubtful: bool = False) -> list[str]:
+        one = held_out.Measured(right, 1.0, 1.0, 1.0, 1.0)
+        better, worse = held_out.Measured(0.95, 1.0, 1.0, 1.0, 1.0), held_out.Measured(0.9, 1.0, 1.0, 1.0, 1.0)
+        found = {(0, "splink"): dataclasses.replace(one, off=off, doubtful=doubtful)}
+        found |= {(0, "Splink, used directly"): worse, (0, "recordlinkage, used directly"): better}
+        report = held_out.Report()
+        held_out.judge_held_out(report, found)
+        return report.missed
+
+    assert missed(0.941) == []
+    assert missed(0.939) == ["names × 5: splink is 0.0110 behind the better of the others"]
+    assert missed(0.95, -0.17) == ["names × 5, splink: the estimate is off by -0.1700 and not called doubtful"]
+    assert missed(0.95, -0.17, doubtful=True) == []

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import inspect
+import math
 import pickle
+import re
 import subprocess
 import sys
 from decimal import Decimal
@@ -14,10 +16,11 @@ import polars as pl
 import pyarrow as pa
 import pytest
 from sklearn.base import clone
+from sklearn.compose import ColumnTransformer
 from sklearn.linear_model import LinearRegression
-from sklearn.model_selection import cross_val_score
+from sklearn.model_selection import GridSearchCV, cross_val_score
 from sklearn.pipeline import make_pipeline
-from sklearn.preprocessing import FunctionTransformer
+from sklearn.preprocessing import FunctionTransformer, PolynomialFeatures, StandardScaler
 from sklearn.utils import estimator_checks, get_tags
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
@@ -25,9 +28,11 @@ import dplinked as dpl
 from dplinked import ELE, Exact, LinkedRegression, PrivacyUnit, StudyError
 from dplinked.data.table import read_matrix
 from dplinked.privacy import noise
+from dplinked.privacy.calibration import privacy_epsilon
 from replay import record
 
-PUBLIC = LinkedRegression(bounds=(-1000, 1000), response_bounds=(-1000, 1000), linkage=Exact())
+PUBLIC = LinkedRegression(bounds=(-1000, 1000), response_bounds=(-1000, 1000), linkage=Exact(), refits=True)
+AGAIN = "ignore:This model and its copies were fitted"
 
 NOISE = "Fits twice and wants equal predictions; each fit draws its own noise, which cannot be seeded."
 EXPECTED_FAILURES = {
@@ -64,6 +69,7 @@ def model(**settings):
 # --- scikit-learn's checks -------------------------------------------------------------------------
 
 
+@pytest.mark.filterwarnings(AGAIN)
 @parametrize_with_checks([PUBLIC], expected_failed_checks=lambda _: EXPECTED_FAILURES)
 def test_scikit_learn_check(estimator, check):
     # Strict: an expected failure that passes fails here. Noise lets one pass in less than one of 10⁴ runs.
@@ -80,8 +86,11 @@ class Seedable(LinkedRegression):
 
 
 @pytest.mark.usefixtures("silent")
+@pytest.mark.filterwarnings(AGAIN)
 def test_only_noise_is_behind_expected_failures_and_skipped_checks():
-    estimator = Seedable(bounds=(-5, 5), response_bounds=(-5, 5), linkage=Exact(), epsilon=1e4, large_epsilon=True)
+    estimator = Seedable(
+        bounds=(-5, 5), response_bounds=(-5, 5), linkage=Exact(), epsilon=1e4, large_epsilon=True, refits=True
+    )
     failed = [
         check["check_name"]
         for check in estimator_checks.check_estimator(estimator, on_fail=None, on_skip=None)
@@ -114,6 +123,8 @@ NOT_HERE = {
     "levels",
     "weights",
     "where",
+    "by",
+    "cluster",
     "fill",
     "ledger",
     "population",
@@ -128,7 +139,7 @@ NOT_HERE = {
 def test_parameters_are_those_of_fit():
     """Columns, formulas and ledgers aside: what `fit` can be told, the estimator can be told, with the same defaults where `fit` has any."""
     fit, here = (inspect.signature(one).parameters for one in (dpl.fit, LinkedRegression))
-    assert set(here) == (set(fit) - NOT_HERE) | {"response_bounds", "fit_intercept"}
+    assert set(here) == (set(fit) - NOT_HERE) | {"response_bounds", "fit_intercept", "refits"}
     assert set(fit) >= NOT_HERE
     for name in set(fit) & set(here):
         assert fit[name].default in (inspect.Parameter.empty, here[name].default), name
@@ -155,12 +166,51 @@ def test_wrong_parameters_wait_for_fit(rows, wrong, said):
 def test_pipeline_and_cross_validation(rows):
     X, y, blocks = rows
     public = FunctionTransformer(lambda cells: cells / [10.0, 1.0])
-    pipeline = make_pipeline(public, model(bounds=(-1, 1), linkage=ELE(0.95, block="b")))
+    pipeline = make_pipeline(public, model(bounds=(-1, 1), linkage=ELE(0.95, block="b"), refits=True))
     pipeline.fit(X, y, linkedregression__blocks=blocks)
     assert pipeline.score(X, y) > 0.8
-    scores = cross_val_score(pipeline, X, y, cv=3, params={"linkedregression__blocks": blocks})
+    with pytest.warns(UserWarning, match=r"fitted [234] times in this process"):
+        scores = cross_val_score(pipeline, X, y, cv=3, params={"linkedregression__blocks": blocks})
     assert scores.shape == (3,)
     assert scores.min() > 0.8
+
+
+@pytest.mark.filterwarnings("ignore:Scoring failed")
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_copies_are_refused_before_they_spend(rows, monkeypatch, jobs):
+    """Neither a search nor a cross-validation spends anything, whichever process its copies are fitted in."""
+    X, y, _ = rows
+    monkeypatch.setattr(noise, "add_gaussian", lambda *_: pytest.fail("noise was drawn"))
+    search = GridSearchCV(model(), {"epsilon": [1.0, 2.0]}, cv=3, n_jobs=jobs)
+    with pytest.raises(ValueError, match=r"(?s)All the 6 fits failed.*Nothing was spent\. Fit the model itself"):
+        search.fit(X, y)
+    with pytest.raises(StudyError, match="refits=True"):
+        clone(model()).fit(X, y)
+    with pytest.raises(StudyError, match="refits=True"):
+        clone(clone(model())).fit(X, y)
+
+
+def test_what_fits_spend_together_is_said(rows):
+    X, y, _ = rows
+    estimator = model(epsilon=1.0).fit(X, y)
+    with pytest.warns(
+        UserWarning, match=r"fitted 2 times in this process.*\((\S+), 1e-06\)-.*not \(1, 1e-06\)"
+    ) as said:
+        estimator.fit(X, y)
+    together = float(re.search(r"together are \((\S+),", str(said[0].message))[1])
+    assert together == pytest.approx(privacy_epsilon(math.sqrt(2) * estimator.release_.privacy.mu, 1e-6), rel=1e-3)
+    assert 1.0 < together < 2.0
+
+
+def test_steps_that_learn_are_warned_of(rows):
+    X, y, _ = rows
+    inner = ColumnTransformer([("scaled", StandardScaler(), [0])], remainder="passthrough")
+    for step in (StandardScaler(), make_pipeline(StandardScaler()), inner):
+        pipeline = make_pipeline(FunctionTransformer(), step, model(bounds=(-10, 10)))
+        with pytest.warns(UserWarning, match="learns from the rows, without noise and unpaid"):
+            pipeline.fit(X, y)
+    for public in (PolynomialFeatures(1, include_bias=False), FunctionTransformer(), "passthrough"):
+        make_pipeline(public, model(bounds=(-10, 10))).fit(X, y)  # warnings are errors
 
 
 # --- the same fit ----------------------------------------------------------------------------------
@@ -282,6 +332,7 @@ def test_cells_that_are_no_numbers_count_as_the_middle_of_their_bounds_where_the
     assert model(missing="fill").fit(frame, y).coef_.tolist() == expected
 
 
+@pytest.mark.filterwarnings(AGAIN)
 def test_fits_differ():
     X = np.linspace(0, 1, 50)[:, None]
     assert PUBLIC.fit(X, X[:, 0]).coef_[0] != clone(PUBLIC).fit(X, X[:, 0]).coef_[0]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from dplinked import privacy
+from dplinked.data.format import File
 from dplinked.data.limit import limit_rows
 from dplinked.data.sources import Query, SparkTable, Stream
 from dplinked.errors import BudgetError, CalibrationError, DplinkedError, LedgerError, ReleaseError, StudyError
@@ -14,6 +15,7 @@ from dplinked.linkage import ELE, Exact, Matching, PrivacyUnit
 from dplinked.plan.planning import Plan, plan, plan_study
 from dplinked.plan.split import plan_split
 from dplinked.release.release import Release
+from dplinked.release.releases import Releases
 from dplinked.study.descent import Descent
 from dplinked.study.study import Study
 
@@ -37,6 +39,7 @@ __all__ = [
     "DplinkedError",
     "Exact",
     "Field",
+    "File",
     "Ledger",
     "LedgerError",
     "Linked",
@@ -49,6 +52,7 @@ __all__ = [
     "Query",
     "Release",
     "ReleaseError",
+    "Releases",
     "SparkTable",
     "Stream",
     "Study",

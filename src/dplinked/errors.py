@@ -10,7 +10,7 @@ import difflib
 import functools
 import math
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from decimal import Decimal
 from numbers import Real
 from pathlib import Path
@@ -19,6 +19,7 @@ from typing import Any, NoReturn, ParamSpec, TypeVar
 P = ParamSpec("P")
 R = TypeVar("R")
 
+_MOST_COLUMNS = 30  # that a message lists
 _LONGEST_TEXT = 120  # characters of a text that messages show
 _LARGEST_NUMBER = 10**20
 
@@ -120,7 +121,15 @@ def plain_number(value: Any) -> float:
 
 
 def suggest(name: Any, known: Iterable[Any]) -> str:
-    """Return `` Did you mean …?`` for a close match, else nothing."""
-    texts = [text for text in known if isinstance(text, str)]
-    close = difflib.get_close_matches(name, texts, n=1) if isinstance(name, str) else []
-    return f" Did you mean {shown(close[0])}?" if close else ""
+    """Return `` Did you mean …?`` for a close match, whatever its case, else nothing."""
+    texts = {text.casefold(): text for text in known if isinstance(text, str)}
+    close = difflib.get_close_matches(name.casefold(), texts, n=1) if isinstance(name, str) else []
+    return f" Did you mean {shown(texts[close[0]])}?" if close else ""
+
+
+def list_columns(names: Sequence[Any]) -> str:
+    """Return `` It has the columns …`` with the first of them."""
+    more = f" and {len(names) - _MOST_COLUMNS} more" if len(names) > _MOST_COLUMNS else ""
+    return (
+        f" It has the columns {', '.join(map(shown, names[:_MOST_COLUMNS]))}{more}." if names else " It has no columns."
+    )

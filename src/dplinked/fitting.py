@@ -16,10 +16,11 @@ from dplinked.linkage import ELE, UNSTATED, Linkage, PrivacyUnit
 from dplinked.methods import method_of, spending_of
 from dplinked.privacy.calibration import round_up
 from dplinked.release.release import Release
+from dplinked.release.releases import Releases, change_all, read_release
+from dplinked.several import Linked, check_parts, fit_parts, link_parts
 from dplinked.study.descent import Descent
 from dplinked.study.study import Study
 from dplinked.sums.engine import Progress, Source, open_source, resolve_source
-from dplinked.sums.linked_rows import LinkedRows
 
 
 @plain_faults
@@ -36,6 +37,8 @@ def fit(
     exposure: str | None = None,
     weights: str | None = None,
     where: str | None = None,
+    by: str | None = None,
+    cluster: str | None = None,
     unit: PrivacyUnit | None = None,
     method: str = "ssp",
     calibration: str = "tight",
@@ -55,17 +58,17 @@ def fit(
     ledger_key: str | Path | None = None,
     release_id: str | None = None,
     again: bool = False,
-) -> Release:
+) -> Release | Releases:
     """Fit a linear, logistic or Poisson regression on linked rows, with differential privacy.
 
     Parameters
     ----------
     data
-        Linked rows: a pandas, polars or pyarrow table, a mapping of arrays; the path of Parquet, CSV or JSON files (a file, a folder, a glob);
+        Linked rows: a pandas, polars or pyarrow table, a mapping of arrays; the path of files (Parquet, CSV, JSON, Excel, Stata, SPSS, SAS; a file, a folder, a glob) or a :class:`File` that says how they are written;
         a :class:`Query` or DuckDB relation; a Spark frame or :class:`SparkTable`; an Arrow stream or :class:`Stream`.
     formula
         Like ``"consumption ~ income + C(region)"``; ``0 +`` drops the intercept. Columns, ``C()``, ``log()``,
-        ``sqrt()``, ``I()``, ``:`` and ``*`` are understood.
+        ``sqrt()``, ``I()``, ``:`` and ``*`` are understood. ``"cbind(consumption, savings) ~ income"`` fits several outcomes of one file, as a :class:`Releases` by outcome.
     bounds
         Public bounds of every numeric column, response included. Cells are clipped to them.
     linkage
@@ -85,6 +88,11 @@ def fit(
     where
         A condition over columns of the regressors' file, such as ``"age >= 65 and region == 'north'"``: rows for which it does not hold count nothing. Their number stays private, and a
         noisy one is released; see :attr:`Release.subgroup`.
+    by
+        Name of a column of the regressors' file with declared `levels`: the same regression in every one of them, as a :class:`Releases` by level. All of them together cost what one does.
+    cluster
+        Name of a column of the regressors' file that says which rows were drawn together, such as a survey's primary sampling units or schools. Intervals then hold whatever the rows of a cluster have
+        in common, for 9.5 % of the budget in the place of 5 %. Cells of the column are protected like any others.
     unit
         What one individual can change besides their x and y; see :class:`PrivacyUnit`.
     method
@@ -103,8 +111,8 @@ def fit(
         residuals where that is most precise. If they are skewed and larger in some rows than in others, slopes may be bent by a tenth, so ``"any"`` clips them
         further out. ``"skewed"`` is for amounts whose errors are skewed and grow with a regressor that has a long tail: it clips at ten deviations, at two to three times the noise.
     missing
-        ``"drop"`` leaves rows with a missing cell (null or not finite) out of the second stage, as least squares in other programs does, for next to nothing of the budget.
-        ``"fill"`` gives such cells a public value, which bends slopes. A release that ends with the first stage fills them in any case, and says so.
+        ``"drop"`` leaves rows with a missing cell (null or not finite) out of the second stage, and out of events and counts, as least squares in other programs does, for next to nothing of the budget.
+        ``"fill"`` gives such cells a public value, which bends slopes; a null event is then the reference level. A line that ends with the first stage fills them in any case, and says so.
     fill
         Public value for null and non-finite cells where they are filled; by default the middle of the typical range or of the bounds.
     descent
@@ -130,7 +138,7 @@ def fit(
 
     Returns
     -------
-    Release
+    Release, or Releases of several outcomes or levels
 
     Privacy
     -------
@@ -149,6 +157,8 @@ def fit(
         exposure=exposure,
         weights=weights,
         where=where,
+        by=by,
+        cluster=cluster,
         unit=UNSTATED if unit is None else unit,
         method=method,
         calibration=calibration,
@@ -173,7 +183,7 @@ def fit(
 @plain_faults
 def fit_study(
     study: Study, data: Any, *, release_id: str | None = None, again: bool = False, progress: Progress | None = None
-) -> Release:
+) -> Release | Releases:
     """Run a study on data. What can be wrong with the study, schema or ledger is found before any row counts or budget is spent.
 
     `again` pays anew for a request that the ledger has seen.
@@ -186,7 +196,9 @@ def fit_study(
     return _run(study, opened, _find_rows(study, opened))
 
 
-def _fit_charged(study: Study, data: Any, release_id: str | None, again: bool, progress: Progress | None) -> Release:
+def _fit_charged(
+    study: Study, data: Any, release_id: str | None, again: bool, progress: Progress | None
+) -> Release | Releases:
     """Charge a release of registered data to the ledger, and run it; or return the stored release of the same request.
 
     The place of the data is checked before it is opened, its content before anything else is told about it, and both before the charge.
@@ -204,21 +216,28 @@ def _fit_charged(study: Study, data: Any, release_id: str | None, again: bool, p
     charge = ledger.reserve(release_id, study.request([fingerprint]), release_mu(study), again=again)
     if charge.stored is not None:
         charge.tell_if_seen(release_id)
-        return Release.from_json(charge.stored)
+        return read_release(charge.stored)
     with ledger.finishing(charge):
-        release = replace(_run(study, opened, rows), ledger=charge.describe())
+        entry = charge.describe()
+        release = change_all(_run(study, opened, rows), lambda one: replace(one, ledger=entry))
         if _state(study, source) != before:
             raise ReleaseError("The data changed while it was read. The charge stays.")
         ledger.record(charge, release.to_json())  # only then may it be shown
     return release
 
 
-def _run(study: Study, opened: Source, rows: LinkedRows) -> Release:
+def _run(study: Study, opened: Source, rows: Linked) -> Release | Releases:
     """Make the release, and note which of its variables records were linked by."""
-    method, compared = method_of(study), study.compared_variables(opened.origins.compared)
+    compared = study.compared_variables(opened.origins.compared)
+    release: Release | Releases
     with _quietly():
-        release = method.run(study, rows, spending_of(study))
-    return replace(release, declared=replace(release.declared, compared=compared)) if compared else release
+        if study.parts:
+            release = fit_parts(study, rows, spending_of(study))
+        else:
+            release = method_of(study).run(study, rows[""], spending_of(study))
+    if not compared:
+        return release
+    return change_all(release, lambda one: replace(one, declared=replace(one.declared, compared=compared)))
 
 
 def _locate(data: Any) -> Any:
@@ -245,18 +264,18 @@ def _state(study: Study, source: Any) -> tuple[Any, ...]:
 
 def _open_source(study: Study, source: Any, progress: Progress | None) -> Source:
     """Open the columns that the study needs."""
-    plain = study.family == "linear" and not study.counts_unevenly and study.unit.rows == 1
-    once = plain and not study.intervals and study.ranges != "private"
+    plain = study.family == "linear" and not study.needs_second_stage and study.unit.rows == 1
+    once = plain and not study.intervals and study.ranges != "private" and not study.parts
     return open_source(source, [*study.prepare()[0].variables, *key_columns(study)], once=once, progress=progress)
 
 
 def key_columns(study: Study) -> list[str]:
-    """The columns of blocks and ids."""
-    named = (study.linkage.block, getattr(study.linkage, "id", None), *study.unit.ids)
+    """The columns of blocks, ids and clusters."""
+    named = (study.linkage.block, getattr(study.linkage, "id", None), *study.unit.ids, study.cluster)
     return [name for name in named if name is not None]
 
 
-def _find_rows(study: Study, opened: Source) -> LinkedRows:
+def _find_rows(study: Study, opened: Source) -> Linked:
     """Find the blocks or pairs, checking all that can be checked before anything is spent."""
     design, _ = study.prepare()
     study.check_count(opened.count)
@@ -266,11 +285,15 @@ def _find_rows(study: Study, opened: Source) -> LinkedRows:
     study.check_origins(design, opened.origins)
     try:
         with _quietly():
-            method = method_of(study)
             check_ids(study, opened)
+            if study.parts:
+                linked = link_parts(study, opened)
+                check_parts(study, linked)
+                return linked
+            method = method_of(study)
             rows = opened.linked_rows(method.prepare(design), study.linkage, study.unit)
             method.check(study, rows)
-            return rows
+            return {"": rows}
     except ReleaseError as fault:
         if study.ledger is None:
             raise

@@ -47,7 +47,7 @@ from dplinked.privacy.quantities.paper import (
 from dplinked.privacy.quantities.ranges import BINS, plan_ranges, release_ranges
 from dplinked.privacy.quantities.residual_scale import plan_residual_scale, release_residual_scale, residual_edges
 from dplinked.privacy.quantities.weights import release_weight_moments
-from dplinked.privacy.spending import CURVATURE, MEAT, RANGES, RESIDUAL_SCALE, VARIANCE, Spending
+from dplinked.privacy.spending import CURVATURE, MEAT, RANGES, RESIDUAL_SCALE, VARIANCE, WEIGHTS, Spending
 from dplinked.release.build import build_release
 from dplinked.release.release import Release
 from dplinked.second_stage import (
@@ -141,7 +141,7 @@ def fit_sums(study: Study, rows: LinkedRows, spending: Spending) -> Release:
         stage = expect_second_stage(study, rows, groups, spending, start, first)
         if stage is not None:
             return fit_residuals(study, rows, spending, start, stage)
-    assert not study.counts_unevenly, "one stage counts all rows the same"
+    assert not study.needs_second_stage, "one stage counts all rows the same, and squares no clusters"
     rest, last = spending.unspent(VARIANCE if study.intervals else 0.0), rows.design
     if start is not None and (last := one_stage_design(rows.design)) is not rows.design:
         rows = rows.with_design(last)
@@ -156,15 +156,15 @@ def fit_sums(study: Study, rows: LinkedRows, spending: Spending) -> Release:
 
 
 def check_counting(study: Study, rows: LinkedRows) -> None:
-    """Refuse weights and conditions where there cannot be a second stage, from public values."""
-    if not study.counts_unevenly:
+    """Refuse weights, conditions and clusters where there cannot be a second stage, from public values."""
+    if not study.needs_second_stage:
         return
     spending = spending_of(study)
     weighed, groups = weigh_groups(study, rows, spending)
     if not may_take_second_stage(study, weighed, groups, spending):
         raise StudyError(
-            "Weights and conditions need a second stage, for which there are too few rows, too small a budget, no regressor, links of too small an accuracy, or rows that "
-            "come as a stream and are read once. Take a larger epsilon or another source, or leave out weights and where."
+            "Weights, conditions and clusters need a second stage, for which there are too few rows, too small a budget, no regressor, links of too small an accuracy, or rows that "
+            "come as a stream and are read once. Take a larger epsilon or another source, or leave out weights, where and cluster."
         )
 
 
@@ -175,11 +175,11 @@ def fit_outcome(study: Study, rows: LinkedRows, spending: Spending) -> Release:
     return fit_curve(study, *weigh_groups(study, rows, spending), spending)
 
 
-def aim_instrument(study: Study, rows: LinkedRows, spending: Spending) -> Design:
-    """The design whose instrument is aimed at declared or privately found middles, if that is expected to pay."""
+def aim_instrument(study: Study, rows: LinkedRows, spending: Spending, part: float = 1.0) -> Design:
+    """The design whose instrument is aimed at declared or privately found middles, if that is expected to pay; a `part` of the usual share is spent on finding them."""
     design, keep = rows.design, VARIANCE if study.intervals else 0.0
     if study.searches_ranges and not rows.read_once:
-        design = search_ranges(rows, spending)
+        design = search_ranges(rows, spending, part * RANGES)
     if design.half_widths is None:
         return design
     if study.drops_missing:
@@ -208,24 +208,24 @@ def fit_descent(study: Study, rows: LinkedRows, spending: Spending) -> Release:
     return build_release(study, design, rows.count, spending, estimate, errors, sums=sums, descent=path)
 
 
-def search_ranges(rows: LinkedRows, spending: Spending) -> Design:
+def search_ranges(rows: LinkedRows, spending: Spending, share: float = RANGES) -> Design:
     """Aim the instrument at privately found middles; the design as it is where a search could only mislead."""
     numeric = [group.start for group in rows.design.groups if group.numeric]
-    if plan_ranges(len(numeric), rows.count, spending.share(RANGES)) is None:
+    if plan_ranges(len(numeric), rows.count, spending.share(share)) is None:
         return rows.design
     middles = {}
-    for k, (low, high) in zip(numeric, release_ranges(rows.column_counts(BINS), spending), strict=True):
+    for k, (low, high) in zip(numeric, release_ranges(rows.column_counts(BINS), spending, share), strict=True):
         start, stop = rows.design.columns[k].interval
         middles[k] = (start + low * (stop - start), start + high * (stop - start))
     return rows.design.centred(middles)
 
 
-def measure_weights(rows: LinkedRows, spending: Spending) -> LinkedRows:
-    """The same rows, of which it is known by then how large their weights are."""
+def measure_weights(rows: LinkedRows, spending: Spending, part: float = 1.0) -> LinkedRows:
+    """The same rows, of which it is known by then how large their weights are; a `part` of the usual share is spent on that."""
     counting = rows.design.counting
     if counting is None or counting.weight is None:
         return rows
-    moments = release_weight_moments(rows.weight_moments(), spending)
+    moments = release_weight_moments(rows.weight_moments(), spending, part * WEIGHTS)
     return rows.with_design(replace(rows.design, counting=replace(counting, moments=moments)))
 
 

@@ -28,7 +28,7 @@ class LinkedLogisticRegression(ClassifierMixin, LinkedRegression):  # type: igno
     ----------
     classes
         The two levels of the response, the reference first: texts, numbers or booleans. Other cells count as the reference. They are public, and never read from the data.
-    bounds, epsilon, delta, linkage, unit, fit_intercept, typical, ranges, large_epsilon, intervals
+    bounds, epsilon, delta, linkage, unit, fit_intercept, typical, ranges, large_epsilon, intervals, refits
         As in :class:`LinkedRegression`.
 
     Attributes
@@ -63,6 +63,7 @@ class LinkedLogisticRegression(ClassifierMixin, LinkedRegression):  # type: igno
         ranges: str = "auto",
         large_epsilon: bool = False,
         intervals: bool = True,
+        refits: bool = False,
     ) -> None:
         self.bounds = bounds
         self.classes = classes
@@ -75,6 +76,7 @@ class LinkedLogisticRegression(ClassifierMixin, LinkedRegression):  # type: igno
         self.ranges = ranges
         self.large_epsilon = large_epsilon
         self.intervals = intervals
+        self.refits = refits
 
     def fit(self, X: Any, y: Any, blocks: Any = None) -> Self:
         """Release the coefficients; see :meth:`LinkedRegression.fit`. `y` holds one of `classes` per row.
@@ -133,7 +135,7 @@ class LinkedPoissonRegression(LinkedRegression):
         The largest count, public. Larger ones count as this one, which the regression allows for.
     exposure_bounds
         Public bounds ``(low, high)`` above 0 of the exposure that :meth:`fit` is given.
-    bounds, epsilon, delta, linkage, unit, fit_intercept, typical, ranges, large_epsilon, intervals
+    bounds, epsilon, delta, linkage, unit, fit_intercept, typical, ranges, large_epsilon, intervals, refits
         As in :class:`LinkedRegression`.
 
     Attributes
@@ -167,6 +169,7 @@ class LinkedPoissonRegression(LinkedRegression):
         ranges: str = "auto",
         large_epsilon: bool = False,
         intervals: bool = True,
+        refits: bool = False,
     ) -> None:
         self.bounds = bounds
         self.largest = largest
@@ -180,6 +183,7 @@ class LinkedPoissonRegression(LinkedRegression):
         self.ranges = ranges
         self.large_epsilon = large_epsilon
         self.intervals = intervals
+        self.refits = refits
 
     def fit(self, X: Any, y: Any, blocks: Any = None, exposure: Any = None) -> Self:
         """Release the coefficients; see :meth:`LinkedRegression.fit`. `y` holds counts, `exposure` what each is taken by, such as years.

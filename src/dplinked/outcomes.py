@@ -15,16 +15,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dplinked.errors import StudyError
-from dplinked.estimate.centring import centred_core
 from dplinked.estimate.coefficients import solve_sums
 from dplinked.estimate.curve import (
     NEARLY_ALL,
     WORTH_A_SEARCH,
     Instruments,
+    Means,
+    Told,
     choose_instruments,
     choose_slope_share,
     column_covariance,
     expect_outcome,
+    expected_slope,
     find_start,
     furthest_count,
     limit_step,
@@ -34,18 +36,28 @@ from dplinked.estimate.curve import (
 from dplinked.estimate.descent import solve_descent
 from dplinked.estimate.groups import Groups
 from dplinked.estimate.variance import NoisyVariance, accuracy_variance, link_dependence, repeated_rows, split_errors
-from dplinked.privacy.quantities.curve import release_expected, release_slope, response_share
+from dplinked.privacy.quantities.curve import release_answered, release_expected, release_slope, response_share
 from dplinked.privacy.quantities.instrument import ReleasedSums
 from dplinked.privacy.quantities.meat import SCALE_ALONE, MeatRoute, choose_route
 from dplinked.privacy.quantities.residual_scale import plan_residual_scale, release_residual_size, residual_edges
 from dplinked.privacy.quantities.right_residuals import release_residual_meat, release_right_residuals
-from dplinked.privacy.spending import CLIPPING, CURVE_SLOPE, LEVEL_SLOPE, MEAT, NEARER, Spending
+from dplinked.privacy.spending import (
+    ANSWERED,
+    CLIPPING,
+    CURVE_SLOPE,
+    FIRST_ANSWERS,
+    LAST_ANSWERS,
+    LEVEL_SLOPE,
+    MEAT,
+    NEARER,
+    Spending,
+)
 from dplinked.release.build import build_release
 from dplinked.release.release import Release
 from dplinked.second_stage import prior_scale
 from dplinked.study.family import Curve
 from dplinked.study.study import Study
-from dplinked.sums.linked_rows import LinkedRows
+from dplinked.sums.linked_rows import LinkedRows, ResidualCounts
 from dplinked.sums.partners import unlinking_terms
 from dplinked.sums.types import MeatClip, Predictor, ResidualClip
 
@@ -56,6 +68,9 @@ _BY_NOISE = 2.5  # times what noise moves η by
 _PLAUSIBLE = (
     1.5  # size of slopes on the curve, by which the straight line's are drawn towards zero where noise asks for it
 )
+_PARTS = 4  # that what is left for means is divided into; the last step gets what earlier ones leave
+_MANY = 0.07  # of the responses may be missing without their means being taken twice
+_LEAST_PRESENT = 0.01  # share of complete rows
 _ROOM = 1.3  # times its root mean square: norm of a row's shortened instruments
 
 
@@ -77,12 +92,15 @@ class Equation:
         The outcome's curve, the rows with their instruments, and their groups.
     instruments
         How long instruments and columns are.
+    answered
+        The share of responses that are there, where missing ones are dropped.
     """
 
     curve: Curve
     rows: LinkedRows
     groups: Groups
     instruments: Instruments
+    answered: float = 1.0
 
     @property
     def intercept(self) -> bool:
@@ -106,36 +124,56 @@ class Equation:
         """The mean outcome along the level line."""
         return self.curve.level(self.intercept)[1]
 
-    def around(self, beta: Floats, *, exposed: bool = True) -> ResidualClip:
+    def at(self, beta: Floats, *, exposed: bool = True, around: float | None = None) -> ResidualClip:
         """What the rows' sums along the curve are told."""
         used = self.instruments
-        return ResidualClip(beta, used.limit, used.iota, 1.0, curve=self.curve, exposed=exposed)
+        return ResidualClip(beta, used.limit, used.iota, 1.0, curve=self.curve, exposed=exposed, around=around)
 
 
 def fit_curve(study: Study, rows: LinkedRows, groups: Groups, spending: Spending) -> Release:
-    """The response's part of the equation once, then steps along the curve, and a variance where intervals are asked for."""
-    declared, rows = rows.design, clip_counts(rows, spending)
+    """The equation solved along its curve, and a variance where intervals are asked for."""
+    declared, rows = rows.design, clip_counts(rows.without_missing() if study.drops_missing else rows, spending)
     equation = write_equation(rows, groups, spending)
     route = choose_outcome_route(equation, spending) if study.intervals else SCALE_ALONE
     steep = release_level_slope(equation, spending)
-    strength = centred_core(steep.matrix, equation.intercept)
-    last = choose_slope_share(strength, equation.curve, equation.instruments, rows.exposure, rows.count, spending.mu)
-    keep = last + (0.0 if route is SCALE_ALONE else MEAT)
-    share = spending.unspent(keep + 2.0 * NEARER) * response_share(rows.exposure)
-    told, scale = release_responses(equation, spending, share)
-    straight = replace(steep, vector=told, vector_scale=scale)
-    beta, mean, explained = start_from_line(equation, straight)
-    beta = approach(equation, told, scale, beta, spending, keep)
-    sums = release_step(equation, told, scale, beta, spending, spending.unspent(keep), last)
+    equation = count_answers(equation, spending)
+    sums, mean, explained = follow_curve(equation, steep, spending, 0.0 if route is SCALE_ALONE else MEAT)
     estimate = solve_descent(sums, equation.intercept, prior_scale(rows.design))
-    estimate = replace(estimate, beta=limit_step(beta, estimate.beta, equation.all_sizes)[0])
+    estimate = replace(estimate, beta=limit_step(sums.centre, estimate.beta, equation.all_sizes)[0])
     deviation, share = spread_of_outcome(equation.curve, groups.accuracy, mean, explained)
     variance = None
     if study.intervals:
         variance = release_outcome_variance(study, equation, route, estimate.beta, deviation, spending)
-    errors = split_errors(equation.rows.design, groups, estimate, sums, variance, share)
+    errors = split_errors(equation.rows.design, equation.groups, estimate, sums, variance, share)
     design = replace(equation.rows.design, bounds=declared.bounds, fill=declared.fill)
     return build_release(study, design, rows.count, spending, estimate, errors, sums=sums)
+
+
+def follow_curve(
+    equation: Equation, steep: ReleasedSums, spending: Spending, keep: float
+) -> tuple[ReleasedSums, float, float]:
+    """The response's part of the equation, then steps along the curve: the last one as a linear system, the mean outcome, and the variance of outcomes that a straight line explains.
+
+    Where missing cells are dropped, responses are told again when it is known what to expect of missing ones; twice, if these are many. `keep` is the share of the budget that is kept
+    for what comes later.
+    """
+    last = share_slope(equation, expected_slope(steep.matrix, equation.curve), spending)
+    share = spending.unspent(keep + last + NEARER) * response_share(equation.rows.exposure)
+    first, again = (FIRST_ANSWERS * share, LAST_ANSWERS * share) if equation.rows.dropped else (0.0, 0.0)
+    told = release_first_responses(equation, steep, spending, first, share - first - again)
+    beta, mean, explained = start_from_line(equation, steep, told)
+    beta, means = approach(equation, told, beta, spending, keep + last + again)
+    left = spending.unspent(keep + last + again)
+    if 1.0 - equation.answered > _MANY and left > 2.0 * NEARER:
+        told = release_responses(equation, beta, spending, again / 3.0)
+        means = release_means(equation, beta, spending, left / _PARTS, NEARER, means)
+        beta, again = take_step(equation, told, means)[0], 2.0 * again / 3.0
+    if again:
+        once_more = release_responses(equation, beta, spending, again)
+        told = once_more if equation.answered < 1.0 else once_more.joined(told)
+    last = min(share_slope(equation, means.slope, spending), spending.unspent(keep) / 2.0)
+    means = release_means(equation, beta, spending, spending.unspent(keep + last), last, means)
+    return write_step(equation, told, means), mean, explained
 
 
 def clip_counts(rows: LinkedRows, spending: Spending) -> LinkedRows:
@@ -143,16 +181,33 @@ def clip_counts(rows: LinkedRows, spending: Spending) -> LinkedRows:
 
     Noise follows the largest count. The curve knows that counts are clipped, so it bends nothing.
     """
+    if searched_level(rows, spending) is None:
+        return rows
+    size, level, _ = release_residual_size(bin_counts(rows), spending, CLIPPING, NEARLY_ALL)
+    return clip_beyond(rows, spending, size, level)
+
+
+def searched_level(rows: LinkedRows, spending: Spending) -> float | None:
+    """The share of counts below the one that is looked for, from public values; None where the declared largest is taken."""
+    curve, mu = rows.design.curve, spending.share(CLIPPING)
+    assert curve is not None
+    planned = plan_residual_scale(rows.exposure, rows.count, mu, NEARLY_ALL, counted=rows.dropped)
+    return planned[1] if curve.largest >= WORTH_A_SEARCH and planned is not None else None
+
+
+def bin_counts(rows: LinkedRows) -> ResidualCounts:
+    """Histogram of the counts."""
     design, curve = rows.design, rows.design.curve
     assert curve is not None
-    planned = plan_residual_scale(rows.exposure, rows.count, spending.share(CLIPPING), NEARLY_ALL)
-    if curve.largest < WORTH_A_SEARCH or planned is None:
-        return rows
     flat = Predictor(np.zeros(len(design.names)), np.zeros(len(design.columns)), 1.0)
-    counts = rows.residual_counts(flat, residual_edges(curve.largest / 2.0))
-    size, level, _ = release_residual_size(counts, spending, CLIPPING, NEARLY_ALL)
-    rest = spending.rest(MEAT + LEVEL_SLOPE + 2.0 * NEARER + CURVE_SLOPE[0])
-    return rows.with_design(design.with_largest(furthest_count(design, rows.exposure, rows.count, rest, size, level)))
+    return rows.residual_counts(flat, residual_edges(curve.largest / 2.0))
+
+
+def clip_beyond(rows: LinkedRows, spending: Spending, size: float, level: float) -> LinkedRows:
+    """The same rows with counts clipped, if a share `level` of them was found to lie below `size`, with what is left of the budget then."""
+    rest = spending.rest(MEAT + LEVEL_SLOPE + NEARER + CURVE_SLOPE[0])
+    largest = furthest_count(rows.design, rows.exposure, rows.count, rest, size, level)
+    return rows.with_design(rows.design.with_largest(largest))
 
 
 def write_equation(rows: LinkedRows, groups: Groups, spending: Spending) -> Equation:
@@ -165,7 +220,7 @@ def write_equation(rows: LinkedRows, groups: Groups, spending: Spending) -> Equa
 
 def release_level_slope(equation: Equation, spending: Spending) -> ReleasedSums:
     """``Σ a s (1, h)(1, x)'``: the slope along the level line, where the curve is equally steep everywhere, over that steepness."""
-    line = equation.around(equation.level_line, exposed=False)
+    line = equation.at(equation.level_line, exposed=False)
     private = equation.rows.curve_sums(line, equation.level)
     matrix, scale = release_slope(private, spending, LEVEL_SLOPE)
     eta = np.array([equation.level_line[: int(equation.intercept)].sum()])
@@ -175,23 +230,67 @@ def release_level_slope(equation: Equation, spending: Spending) -> ReleasedSums:
     return with_firm_corner(sums, equation.intercept)
 
 
-def release_responses(equation: Equation, spending: Spending, share: float) -> tuple[Floats, Floats]:
-    """``Σ s (1, h)[(1-o)(z_i - level) - (1-γ) mean (z_l - level)]`` with its noise (p each): all that responses ever tell."""
-    private = equation.rows.right_residuals(equation.around(equation.level_line, exposed=False))
-    return release_right_residuals(private, spending, spending.take(share))
+def count_answers(equation: Equation, spending: Spending) -> Equation:
+    """The same equation with the share of responses that are there, and of complete rows in its groups, where missing cells are dropped."""
+    rows, groups = equation.rows, equation.groups
+    if not rows.dropped:
+        return equation
+    found = release_answered(rows.complete_rows(), spending, ANSWERED)
+    whole = groups.contrast * groups.total if rows.blocks is not None else float(rows.count)
+    present = min(1.0, max(_LEAST_PRESENT, found.complete / max(whole, 1.0)))
+    return replace(equation, groups=replace(groups, present=present), answered=found.share)
 
 
-def start_from_line(equation: Equation, straight: ReleasedSums) -> tuple[Floats, float, float]:
+def release_first_responses(
+    equation: Equation, steep: ReleasedSums, spending: Spending, first: float, share: float
+) -> Told:
+    """What responses tell before any coefficients are known. Where they may be missing, a `first` look tells the mean outcome, and missing ones count as that in what follows."""
+    level = equation.level_line
+    if not first or not equation.intercept:
+        told = release_responses(equation, level, spending, first + share)
+        return replace(told, missing=1.0 - equation.answered)
+    look = replace(release_responses(equation, level, spending, first), missing=1.0 - equation.answered)
+    mean = expect_outcome(equation.curve, equation.level, straight_sums(equation, steep, look), equation.groups.total)
+    level[0] = equation.curve.find_eta(mean)
+    found = release_responses(equation, level, spending, share, exposed=False)
+    filled = (mean - equation.level) * steep.matrix[:, 0]
+    return replace(found, missing=look.missing, filled=filled) if look.missing else found.joined(look)
+
+
+def release_responses(
+    equation: Equation, beta: Floats, spending: Spending, share: float, *, exposed: bool = True
+) -> Told:
+    """``Σ s (1, h)[(1-o)(z_i - level) - (1-γ) mean (z_l - level)]`` with its noise: all that responses ever tell.
+
+    Missing ones, if they are dropped, count as what the curve at `beta` expects of the row that meets them.
+    """
+    private = equation.rows.right_residuals(equation.at(beta, exposed=exposed, around=equation.level))
+    return Told(*release_right_residuals(private, spending, spending.take(share)))
+
+
+def straight_sums(equation: Equation, steep: ReleasedSums, told: Told) -> ReleasedSums:
+    """The straight line's equation: missing responses count as the mean outcome in it, as far as it was known by then."""
+    return replace(
+        steep,
+        matrix=equation.answered * steep.matrix,
+        matrix_scale=equation.answered * steep.matrix_scale,
+        vector=told.vector - told.missing * told.filled,
+        vector_scale=told.scale,
+    )
+
+
+def start_from_line(equation: Equation, steep: ReleasedSums, told: Told) -> tuple[Floats, float, float]:
     """Coefficients to start from (p), the mean outcome, and the variance of outcomes that a straight line explains."""
     design, first, curve = equation.rows.design, int(equation.intercept), equation.curve
+    straight = straight_sums(equation, steep, told)
     mean = expect_outcome(curve, equation.level, straight, equation.groups.total) if first else equation.level
-    steep = float(curve.mean_and_slope(np.array([curve.find_eta(mean)]))[1][0])
-    prior = prior_scale(design) * (_PLAUSIBLE * steep) ** 2
+    rise = float(curve.mean_and_slope(np.array([curve.find_eta(mean)]))[1][0])
+    prior = prior_scale(design) * (_PLAUSIBLE * rise) ** 2
     slopes = solve_sums(straight, intercept=equation.intercept, prior_scale=prior).beta[first:]
     covariance = column_covariance(straight, np.array(design.half_widths), equation.intercept)
     explained = max(0.0, float(slopes @ covariance @ slopes))
     if not first:
-        return slopes / steep, mean, explained
+        return slopes / rise, mean, explained
     means = straight.matrix[0, 1:] / straight.matrix[0, 0]
     start = find_start(curve, mean, slopes, means, covariance)
     if design.exposure is not None:
@@ -199,31 +298,45 @@ def start_from_line(equation: Equation, straight: ReleasedSums) -> tuple[Floats,
     return start, mean, explained
 
 
-def approach(equation: Equation, told: Floats, scale: Floats, beta: Floats, spending: Spending, keep: float) -> Floats:
-    """Steps of little precision towards the solution: one, and further ones after long ones, as long as they leave the last step half of what it was to get.
+def approach(equation: Equation, told: Told, beta: Floats, spending: Spending, keep: float) -> tuple[Floats, Means]:
+    """Steps of little precision towards the solution: one, and further ones after long ones. And what their means tell, which is not lost for the last step.
 
     `keep` is the share of the budget that is kept for what comes later, the last step's means not included.
     """
-    sizes = equation.all_sizes
-    least = (spending.unspent(keep) - 2.0 * NEARER) / 2.0
-    while spending.unspent(keep) - 2.0 * NEARER >= least:
-        sums = release_step(equation, told, scale, beta, spending, NEARER, NEARER)
-        after = solve_descent(sums, equation.intercept, prior_scale(equation.rows.design))
-        beta, way = limit_step(beta, after.beta, sizes)
-        if way <= max(_FAR, _BY_NOISE * math.sqrt(float(sizes**2 @ np.diag(after.covariance)))):
+    share, known = (spending.unspent(keep) - NEARER) / _PARTS, None
+    for _ in range(_PARTS - 1):
+        known = release_means(equation, beta, spending, share, NEARER, known)
+        beta, way, noise = take_step(equation, told, known)
+        if way <= max(_FAR, _BY_NOISE * noise) or spending.unspent(keep) < 2.0 * share + NEARER:
             break
-    return beta
+    assert known is not None
+    return beta, known
 
 
-def release_step(
-    equation: Equation, told: Floats, scale: Floats, beta: Floats, spending: Spending, share: float, slope_share: float
-) -> ReleasedSums:
-    """The equation around `beta` as a linear system: its means and its slope along the curve are released for a share of the budget each."""
-    private = equation.rows.curve_sums(equation.around(beta), equation.level)
+def take_step(equation: Equation, told: Told, means: Means) -> tuple[Floats, float, float]:
+    """Coefficients after a step (p), how far it led, and what noise makes of that."""
+    sums, sizes = write_step(equation, told, means), equation.all_sizes
+    after = solve_descent(sums, equation.intercept, prior_scale(equation.rows.design))
+    beta, way = limit_step(means.centre, after.beta, sizes)
+    return beta, way, math.sqrt(float(sizes**2 @ np.diag(after.covariance)))
+
+
+def release_means(
+    equation: Equation, beta: Floats, spending: Spending, share: float, slope_share: float, before: Means | None
+) -> Means:
+    """The expected equation and its slope at `beta`, released for a share of the budget each, together with what was released `before`."""
+    private = equation.rows.curve_sums(equation.at(beta), equation.level)
     expected, noise = release_expected(private, spending, share)
     slope, slope_scale = release_slope(private, spending, slope_share)
+    return Means(beta, expected, noise**2, slope, slope_scale).joined(before, equation.all_sizes)
+
+
+def write_step(equation: Equation, told: Told, means: Means) -> ReleasedSums:
+    """The equation around the coefficients of its means, as a linear system."""
     mixing = min(1.0, equation.groups.accuracy / max(equation.groups.contrast, 1e-3))
-    sums = ReleasedSums(slope, told - expected + slope @ beta, slope_scale, np.hypot(scale, noise), False, beta, mixing)
+    slope, slope_scale = equation.answered * means.slope, equation.answered * means.slope_scale
+    vector, noise = told.beside(means) - means.vector + slope @ means.centre, np.sqrt(told.scale**2 + means.variance)
+    sums = ReleasedSums(slope, vector, slope_scale, noise, False, means.centre, mixing)
     return with_firm_corner(sums, equation.intercept)
 
 
@@ -241,7 +354,7 @@ def release_outcome_variance(
     meat, noise = groups.squares * deviation**2 * np.eye(p), 0.0
     if route is not SCALE_ALONE:
         private = rows.right_residuals(
-            equation.around(beta), MeatClip(route.name, weights, max(route.clip * deviation, least))
+            equation.at(beta), MeatClip(route.name, weights, max(route.clip * deviation, least))
         )
         meat, noise = release_residual_meat(private, spending)
     return NoisyVariance(
@@ -254,6 +367,12 @@ def release_outcome_variance(
         link_dependence(study.linkage, route.name, rows.blocks),
         repeated=repeated_rows(study.linkage, study.unit, route.name),
     )
+
+
+def share_slope(equation: Equation, slope: Floats, spending: Spending) -> float:
+    """Share of the budget for the last step's slope, from what is expected of it (p×p)."""
+    rows = equation.rows
+    return choose_slope_share(slope, equation.curve, equation.instruments, rows.exposure, rows.count, spending.mu)
 
 
 def choose_outcome_route(equation: Equation, spending: Spending) -> MeatRoute:

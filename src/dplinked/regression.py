@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import html
 import inspect
+import math
 import re
+import sys
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -16,6 +18,7 @@ from narwhals.dependencies import is_into_dataframe
 from numpy.typing import NDArray
 from scipy.sparse import issparse
 from sklearn.base import BaseEstimator, RegressorMixin
+from sklearn.utils import get_tags
 from sklearn.utils.validation import (
     check_array,
     check_consistent_length,
@@ -31,6 +34,7 @@ from dplinked.fitting import fit_study
 from dplinked.linkage import ELE, UNSTATED, Linkage, PrivacyUnit
 from dplinked.linkage.compared import find_compared
 from dplinked.linkage.ele import RESULTS_OF_LINKING
+from dplinked.privacy.calibration import privacy_epsilon, round_up
 from dplinked.records import shown_setting
 from dplinked.release.release import Release
 from dplinked.study.descent import Descent
@@ -38,6 +42,7 @@ from dplinked.study.study import Study
 
 Floats = NDArray[np.float64]
 
+_LEARN_SHAPES = ("PolynomialFeatures", "FeatureHasher", "GaussianRandomProjection", "SparseRandomProjection")
 _NUMBERS: dict[str, Any] = {"dtype": np.float64, "ensure_all_finite": False}
 
 
@@ -66,6 +71,9 @@ class LinkedRegression(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         intercept, if there is one, and the features.
     typical
         Public guess of the range of each feature's middle values, in the same form as `bounds`. It affects precision and, where the truth is curved, which line is found.
+    refits
+        Whether copies that scikit-learn makes of this model may be fitted, as cross-validation, searches and ensembles do. By default they are refused, since each of these fits spends
+        `epsilon` and `delta` again. With True they are made, at that price, and a warning says what they spent together in this process.
 
     Attributes
     ----------
@@ -86,9 +94,10 @@ class LinkedRegression(RegressorMixin, BaseEstimator):  # type: ignore[misc]
 
     The promise is about `fit` alone, and scikit-learn makes it easy to leave it:
 
-    - k-fold cross-validation and searches over parameters fit many times; each fit spends (ε, δ) again.
+    - k-fold cross-validation and searches over parameters fit copies many times; each fit would spend (ε, δ) again, so copies are refused unless `refits` is True. A model that is
+      fitted twice says in a warning what both fits spent together.
     - ``score``, and so every cross-validation result, is computed from held-out rows with no noise.
-    - Steps before this one in a pipeline must not learn from the rows (``StandardScaler`` does): what they learn
+    - Steps before this one in a pipeline must not learn from the rows (``StandardScaler`` does, and a warning says so): what they learn
       is not private, and lets one person change every row. Transform with public constants.
 
     Examples
@@ -138,6 +147,7 @@ class LinkedRegression(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         ridge: float | None = None,
         large_epsilon: bool = False,
         intervals: bool = True,
+        refits: bool = False,
     ) -> None:
         self.bounds = bounds
         self.response_bounds = response_bounds
@@ -158,6 +168,13 @@ class LinkedRegression(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         self.ridge = ridge
         self.large_epsilon = large_epsilon
         self.intervals = intervals
+        self.refits = refits
+
+    def __sklearn_clone__(self) -> Self:
+        """A copy of the parameters that knows it is one, and what was fitted so far."""
+        copied: Self = super().__sklearn_clone__()
+        copied._copied, copied._spent = True, self.__dict__.setdefault("_spent", [])
+        return copied
 
     def fit(self, X: Any, y: Any, blocks: Any = None) -> Self:
         """Release the coefficients.
@@ -181,6 +198,8 @@ class LinkedRegression(RegressorMixin, BaseEstimator):  # type: ignore[misc]
 
     def _release(self, X: Any, y: Any, blocks: Any, exposure: Any = None, origin: str | None = None) -> Self:
         """Make the release, and keep it with its coefficients."""
+        self._check_refit()
+        warn_of_learning_steps()
         origins, response = column_origins(X), getattr(y, "name", None)
         X, y = self._read_rows(X, y)
         labels = [str(label) for label in getattr(self, "feature_names_in_", [f"x{k}" for k in range(X.shape[1])])]
@@ -214,9 +233,11 @@ class LinkedRegression(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         try:
             study.check_origins(study.prepare()[0], known)
             release = fit_study(study, cells | self._read_blocks(block, blocks, len(y)))
+            assert isinstance(release, Release)
         except StudyError as fault:
             labelled = names | {f"y{tail}": "y", f"e{tail}": "exposure"}
             raise_alone(type(fault)(re.sub(r"'(\w+)'", lambda name: repr(labelled.get(name[1], name[1])), str(fault))))
+        self._book(release)
         self.release_ = _rename(release, names, f"y{tail}", f"e{tail}")
         if compared := find_compared(
             labels, [*(getattr(self.linkage, "fields", None) or ()), *sorted(origins.compared)]
@@ -225,6 +246,28 @@ class LinkedRegression(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         self.coef_ = np.array([self.release_.coef[label] for label in labels])
         self.intercept_: Any = self.release_.coef.get("Intercept", 0.0)
         return self
+
+    def _check_refit(self) -> None:
+        """Refuse to fit a copy, unless it was declared that copies may be."""
+        if getattr(self, "_copied", False) and not self.refits:
+            raise StudyError(
+                "This is a copy that scikit-learn made of a model, as cross-validation, searches and ensembles do. Each of their fits would spend epsilon and delta again on the same people. "
+                "Nothing was spent. Fit the model itself, once; or declare refits=True, and every copy is fitted at the full price."
+            )
+
+    def _book(self, release: Release) -> None:
+        """Add up what this model and its copies spent in this process, and say it from the second fit on."""
+        spent: list[float] = self.__dict__.setdefault("_spent", [])
+        spent.append(release.privacy.mu)
+        if len(spent) > 1:
+            delta = release.privacy.delta
+            together = round_up(privacy_epsilon(math.sqrt(sum(mu * mu for mu in spent)), delta))
+            warnings.warn(
+                f"This model and its copies were fitted {len(spent)} times in this process. On the same people, these releases together are ({together}, {delta:g})-differentially private, "
+                f"not ({release.privacy.epsilon:g}, {delta:g}). No ledger adds them up.",
+                UserWarning,
+                stacklevel=4,
+            )
 
     def predict(self, X: Any) -> Floats:
         """Return ``X @ coef_ + intercept_``. Nothing is clipped, and a row with NaN gives NaN."""
@@ -306,6 +349,34 @@ class LinkedRegression(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         if blocks is None:
             raise StudyError(f"The linkage has the block column {shown(block)}. Pass its keys: fit(X, y, blocks=…).")
         return {block: list_keys(blocks, "blocks", count)}
+
+
+def warn_of_learning_steps() -> None:
+    """Warn of steps of the pipeline that this fit is part of that learn from its rows. They are found among the calls that led here: a model is not told what it is part of."""
+    known = sys.modules.get("sklearn.pipeline")
+    frame = sys._getframe(1)
+    while known is not None and frame.f_back is not None:
+        frame = frame.f_back
+        caller = frame.f_locals.get("self")
+        if isinstance(caller, known.Pipeline) and frame.f_code.co_name.startswith("fit"):
+            for name in (name for name, step in caller.steps[:-1] if _learns(step)):
+                warnings.warn(
+                    f"The step {name!r} before this model learns from the rows, without noise and unpaid: what comes out is not private. Transform by public constants, or leave the step out; "
+                    "columns are scaled by their declared bounds in any case.",
+                    UserWarning,
+                    stacklevel=4,
+                )
+            return
+
+
+def _learns(step: Any) -> bool:
+    """Whether a step of a pipeline learns more from rows than their shape."""
+    if step is None or isinstance(step, str):
+        return False
+    parts = [part for name in ("steps", "transformers", "transformer_list") for part in getattr(step, name, ())]
+    if parts:
+        return any(_learns(part[1]) for part in parts)
+    return type(step).__name__ not in _LEARN_SHAPES and bool(get_tags(step).requires_fit)
 
 
 @plain_faults

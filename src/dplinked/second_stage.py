@@ -60,6 +60,12 @@ from dplinked.estimate.whitening import (
     whiten_coefficients,
 )
 from dplinked.linkage import EXACT
+from dplinked.privacy.quantities.contribution_sizes import (
+    choose_total_norm,
+    is_hopeless,
+    ladder,
+    release_contribution_sizes,
+)
 from dplinked.privacy.quantities.instrument import (
     ReleasedSums,
     entry_noise,
@@ -89,6 +95,8 @@ from dplinked.privacy.spending import (
     MEAT,
     ROUNDS,
     TAILS,
+    TOTALS_MEAT,
+    TOTALS_SIZES,
     VARIANCE,
     WHITENED,
     Spending,
@@ -118,6 +126,7 @@ _FURTHER = (20.0, 14.0, 10.0, 7.0)  # times its size: how far a column's instrum
 _CALM_SLOPE = 0.25  # noise of the equation's slope, relative to it, up to which it does
 _HANGING = 0.2  # mean logarithm of what correlations multiply variances of slopes by, above which rows may be whitened
 _WORTH = 0.1  # how much smaller errors of slopes must be, relative to them, for rows to be whitened
+_TELLING = 0.25  # noise of a meat of clusters, relative to it, above which twice the noise is added, so that intervals are too long rather than too short
 _AS_GOOD = 0.02  # how much larger an error, relative to it, is taken for the same: the second stage's line is closer to that of least squares
 
 
@@ -204,6 +213,37 @@ def expect_second_stage(
 
     `first` is the share of the budget that the first stage had.
     """
+    expectation, wide, sizes = _measure(study, rows, groups, spending, start)
+    stage, design = expectation.by_columns(wide, sizes), rows.design
+    moments, scale = first_moments(design, start, groups.accuracy, groups.total)
+    weak = stage.gram >= GRAM[1]  # the slope by columns hardly stands clear of its noise, however much it gets
+    if (weak or _hang_together(expectation.inverse, sizes)) and not has_rare_levels(design, moments):
+        matrix, strengths = whiten(moments, scale, INTERCEPT_WEIGHT * design.intercept)
+        stage = _choose(stage, expectation.whitened(matrix, rounds_needed(strengths), sizes))
+    bent = stage.present.is_incomplete and groups.contrast > _LEAST_CONTRAST  # by filled cells
+    bent = bent or design.counting is not None  # the first stage's line is that of all rows
+    bent = bent or study.cluster is not None  # it squares no clusters
+    return stage if bent or _pays(stage, expectation.one_stage(sizes, first)) else None
+
+
+def expect_by_columns(
+    study: Study,
+    rows: LinkedRows,
+    groups: Groups,
+    spending: Spending,
+    start: ReleasedSums,
+    slope: Spending,
+    least: float,
+) -> SecondStage:
+    """Measure the residuals around the first stage's coefficients, for a second stage by columns, which looks for no tails; the equation's slope gets `least` of the purse `slope`, or more."""
+    expectation, wide, sizes = _measure(study, rows, groups, spending, start)
+    return replace(expectation.by_columns(wide, sizes, slope, least), far=False)
+
+
+def _measure(
+    study: Study, rows: LinkedRows, groups: Groups, spending: Spending, start: ReleasedSums
+) -> tuple[_Expectation, LinkedRows, Floats]:
+    """What is known once residuals are measured, the rows with the instrument of a second stage by columns, and the sizes of columns (d)."""
     design, accuracy = rows.design, groups.accuracy
     estimate = solve_sums(start, intercept=design.intercept, prior_scale=prior_scale(design))
     sizes = column_sizes(design, start, column_spread(design), accuracy, groups.total)
@@ -216,15 +256,9 @@ def expect_second_stage(
     moments, scale = first_moments(design, start, accuracy, groups.total)
     counted = counted_sizes(design, present.complete)
     groups = replace(groups, present=present.complete, mean=counted.mean, square=counted.square)
-    matrix, strengths = whiten(moments, scale, INTERCEPT_WEIGHT * design.intercept)
     inverse = invert_moments(moments, scale, design.intercept, sizes)
-    expectation = _Expectation(study, rows, groups, spending, start, estimate, explained, deviation, inverse, present)
-    stage = expectation.by_columns(wide, sizes)
-    if _hang_together(inverse, sizes) and not has_rare_levels(design, moments):
-        stage = _choose(stage, expectation.whitened(matrix, rounds_needed(strengths), sizes))
-    bent = present.is_incomplete and groups.contrast > _LEAST_CONTRAST  # by filled cells
-    bent = bent or design.counting is not None  # the first stage's line is that of all rows
-    return stage if bent or _pays(stage, expectation.one_stage(sizes, first)) else None
+    known = _Expectation(study, rows, groups, spending, start, estimate, explained, deviation, inverse, present)
+    return known, wide, sizes
 
 
 def _hang_together(inverse: Floats, sizes: Floats) -> bool:
@@ -265,11 +299,13 @@ class _Expectation:
     inverse: Floats
     present: Present
 
-    def by_columns(self, wide: LinkedRows, sizes: Floats) -> SecondStage:
-        """A second stage whose instruments are the columns themselves, as far as they follow them."""
+    def by_columns(
+        self, wide: LinkedRows, sizes: Floats, slope: Spending | None = None, least: float = GRAM[0]
+    ) -> SecondStage:
+        """A second stage whose instruments are the columns themselves, as far as they follow them. The purse `slope` pays for the equation's slope, if it is another one."""
         same = self.rows.design.half_widths is None and wide.design.half_widths is None and self.rows.exposure.symmetric
         same = same and not wide.dropped  # the first stage's rows are filled
-        gram, bend = choose_gram_share(self.spending, self.start, wide, same, sizes, self.groups)
+        gram, bend = choose_gram_share(slope or self.spending, self.start, wide, same, sizes, self.groups, least)
         geometry = Geometry(instrument_sizes(wide.design, sizes), sizes)
         stage = self._stage(wide, geometry, gram, same, bend**2 * float(np.trace(self._left)))
         drawn, factors = stage.errors, sizes / geometry.ratios
@@ -403,7 +439,25 @@ def expect_clip(
 
 def _kept_for_meat(study: Study, rows: LinkedRows, spending: Spending) -> float:
     """Share of the budget for the variance that intervals need; 0 where the residuals' size has to do, which public values decide."""
-    return MEAT if study.intervals and _route(rows, spending) is not SCALE_ALONE else 0.0
+    if not study.intervals:
+        return 0.0
+    if _squared_together(study, rows, spending) is not None:
+        return TOTALS_SIZES + TOTALS_MEAT
+    return MEAT if _route(rows, spending) is not SCALE_ALONE else 0.0
+
+
+def _squared_together(study: Study, rows: LinkedRows, spending: Spending) -> str | None:
+    """Whose totals of contributions are squared: those of clusters, if some are declared, or of persons of several rows, unless these would drown in noise, or have rows in several levels. Public values decide."""
+    if study.cluster is not None:
+        return "cluster"
+    persons, p = rows.exposure.persons, len(rows.design.names)
+    if (
+        persons == 1
+        or rows.exposure.levels > 1
+        or is_hopeless(p, "person", rows.exposure, rows.count / persons, spending.share(TOTALS_MEAT))
+    ):
+        return None
+    return "person"
 
 
 def _route(rows: LinkedRows, spending: Spending) -> MeatRoute:
@@ -420,11 +474,19 @@ def _contrast(study: Study, rows: LinkedRows) -> float:
 
 
 def fit_residuals(
-    study: Study, rows: LinkedRows, spending: Spending, start: ReleasedSums, stage: SecondStage
+    study: Study,
+    rows: LinkedRows,
+    spending: Spending,
+    start: ReleasedSums,
+    stage: SecondStage,
+    released: tuple[ReleasedSums, Geometry] | None = None,
 ) -> Release:
-    """Two steps on the clipped residual equation of right links, around the coefficients of the first stage; one where these are near."""
+    """Two steps on the clipped residual equation of right links, around the coefficients of the first stage; one where these are near.
+
+    The equation's slope is released first, unless it was `released` before.
+    """
     wide, groups, intercept = stage.rows, stage.groups, rows.design.intercept
-    gram, geometry = release_slope(study, rows, spending, start, stage)
+    gram, geometry = released or release_slope(study, rows, spending, start, stage)
     whitening = geometry.whitening
     residuals, estimate, steps, wider = stage.residuals, stage.estimate, list[Step](), 1.0
     deviation = residuals.deviation
@@ -452,7 +514,9 @@ def fit_residuals(
         slope, beta = derivative(gram, residuals, intercept), estimate.beta
         clip = clip_around(beta, residuals, wide.design, whitening)
         is_last = place + 1 == len(parts)
-        meat = plan_meat_clip(groups, wide, residuals, spending, wider) if is_last and study.intervals else None
+        meat = None
+        if is_last and study.intervals:
+            meat = plan_meat_clip(study, groups, wide, residuals, clip, spending, wider)
         private = wide.right_residuals(clip, meat)
         vector, scale = release_right_residuals(private, spending, spending.take(part))
         steps.append(
@@ -508,7 +572,7 @@ def release_slope(
     factor = groups.contrast if rows.blocks is None else 1.0  # then rows were not weighed by their blocks
     if geometry.whitening is None:
         gram = release_curvature(wide.own_gram(), spending, intervals=study.intervals, share=stage.gram)
-        gram = _times(gram, factor)
+        gram = times_factor(gram, factor)
         if rows.design.intercept and wide.dropped:
             usual = groups.contrast * groups.total
             most = usual / (groups.present * groups.mean)  # what all rows have together
@@ -519,13 +583,13 @@ def release_slope(
     matrix, weight = geometry.whitening.matrix, groups.total * groups.contrast
     for share in ROUNDS[: geometry.rounds - 1]:
         rough = cut_whitened(matrix, wide.design, spending.share(share), weight)
-        gram = _times(release_whitened_gram(wide.whitened_gram(rough), spending, share), factor / weight)
+        gram = times_factor(release_whitened_gram(wide.whitened_gram(rough), spending, share), factor / weight)
         turned, strengths = whiten(gram.matrix, gram.matrix_scale, INTERCEPT_WEIGHT * rows.design.intercept)
         matrix = turned @ matrix
         if rounds_needed(strengths) == 1:
             break
     whitening = cut_whitened(matrix, wide.design, spending.share(stage.gram), weight)
-    gram = _times(
+    gram = times_factor(
         release_whitened_gram(wide.whitened_gram(whitening, counted=wide.dropped), spending, stage.gram), factor
     )
     return gram, replace(geometry, whitening=whitening)
@@ -546,13 +610,19 @@ def cut_whitened(matrix: Floats, design: Design, mu: float, weight: float) -> Wh
     return Whitening(matrix, min(longest, choose_norm(len(matrix), whitened_gram_sensitivity(1.0) / mu, weight)))
 
 
-def _times(gram: ReleasedSums, factor: float) -> ReleasedSums:
+def times_factor(gram: ReleasedSums, factor: float) -> ReleasedSums:
     """A released matrix and its noise times a public factor."""
     return replace(gram, matrix=gram.matrix * factor, matrix_scale=gram.matrix_scale * factor)
 
 
 def choose_gram_share(
-    spending: Spending, start: ReleasedSums, rows: LinkedRows, same: bool, sizes: Floats, groups: Groups
+    spending: Spending,
+    start: ReleasedSums,
+    rows: LinkedRows,
+    same: bool,
+    sizes: Floats,
+    groups: Groups,
+    least: float = GRAM[0],
 ) -> tuple[float, float]:
     """Share of the budget for the equation's slope, and the noise that it will have in an entry.
 
@@ -566,7 +636,7 @@ def choose_gram_share(
     signal = groups.total * float((sizes * instrument_sizes(wide, sizes)).mean())
     weakest = signal * float(strength[-1] / max(strength.mean(), 1e-300))
     told = float(np.sqrt((start.matrix_scale[first:, first:] ** 2).mean())) / groups.accuracy if same else math.inf
-    share, clear = GRAM[0], CLEAR * math.sqrt(2.0 * (max(d, FEW) if rows.dropped else d))
+    share, clear = least, CLEAR * math.sqrt(2.0 * (max(d, FEW) if rows.dropped else d))
     while True:
         plan = plan_sums(wide, EXACT, rows.count, spending.share(share), matrix_only=True, dropped=dropped)
         noise = 1.0 / math.hypot(1.0 / entry_noise(plan).core, 1.0 / told)
@@ -626,14 +696,28 @@ def clip_around(beta: Floats, residuals: Residuals, design: Design, whitening: W
 
 
 def plan_meat_clip(
-    groups: Groups, rows: LinkedRows, residuals: Residuals, spending: Spending, wider: float = 1.0
+    study: Study,
+    groups: Groups,
+    rows: LinkedRows,
+    residuals: Residuals,
+    clip: ResidualClip,
+    spending: Spending,
+    wider: float,
 ) -> MeatClip | None:
     """Whose contributions to the equation are squared, and how far they are cut; None where the residuals' size has to do."""
+    weights, size = residuals.meat_weights(rows.design.intercept), residuals.counted * residuals.spread(groups.accuracy)
+    together = _squared_together(study, rows, spending)
+    if together is not None:
+        longest = math.sqrt(rows.count) if together == "cluster" else float(rows.exposure.persons)
+        norms = ladder(math.sqrt(weights.size) * size, longest)
+        private = rows.contribution_sizes(clip, MeatClip(together, weights, float(norms[-1])), norms)
+        norm = choose_total_norm(weights.size, *release_contribution_sizes(private, spending), private, spending)
+        if norm is None and together == "cluster":
+            norm = float(norms[-1])  # nothing is cut, and noise tells how little is known
+        if norm is not None:
+            return MeatClip(together, weights, norm)
     route = _route(rows, spending)
-    if route is SCALE_ALONE:
-        return None
-    weights = residuals.meat_weights(rows.design.intercept)
-    return MeatClip(route.name, weights, wider * route.clip * residuals.counted * residuals.spread(groups.accuracy))
+    return None if route is SCALE_ALONE else MeatClip(route.name, weights, wider * route.clip * size)
 
 
 def _residual_variance(
@@ -648,6 +732,8 @@ def _residual_variance(
     if clip is not None:
         route = clip.route
         meat, noise = release_residual_meat(private, spending)
+    if route == "cluster" and noise > _TELLING * np.trace(meat) / p:
+        meat = meat + 2.0 * noise * np.eye(p)
     return NoisyVariance(
         route,
         meat,

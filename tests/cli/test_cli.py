@@ -39,6 +39,36 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
+def test_the_demo_goes_through_where_nothing_links_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from dplinked.cli import demo as module
+
+    monkeypatch.setattr(module, "find_spec", lambda name: None)
+    module.demo(tmp_path, rows=2_000, seed=1)
+    assert dpl.Release.load(tmp_path / "release.json").linkage.accuracy == 0.91
+    assert not (tmp_path / "incomes.csv").exists()
+
+
+def test_a_text_for_the_board_is_filled_in_from_a_release(folder: Path, run: Run) -> None:
+    assert run("fit", folder / "study.toml", "--out", folder / "release.json").returncode == 0
+    shown = run("report", folder / "release.json", "--board")
+    assert shown.returncode == 0
+    release = dpl.Release.load(folder / "release.json")
+    for said in (
+        release.privacy.statement,
+        release.formula,
+        "2,000 records",
+        "NIST SP 800-226",
+        "Safe outputs",
+        "[purpose,",
+    ):
+        assert said in shown.stdout
+    assert run("report", folder / "release.json", "--board", "--out", folder / "board.html").returncode == 0
+    page = (folder / "board.html").read_text(encoding="utf-8")
+    assert page.startswith("<!DOCTYPE html>")
+    assert "five safes" in page
+    assert run("report", folder / "release.json", "--board", "--out", folder / "board.csv").returncode == 2
+
+
 def test_demo_does_the_main_job(tmp_path: Path) -> None:
     done = start("demo", "--rows", 2000, cwd=tmp_path)
     assert done.returncode == 0, done.stderr

@@ -177,7 +177,7 @@ FAULTS = {
     "pairs that are no path": ("pairs = 3", "needs pairs = "),
     "no file": ('pairs = "absent.parquet"\nid = "person"', "There is no file 'absent.parquet'"),
     "no file, by positions": ('pairs = "absent.parquet"', "There is no file 'absent.parquet'"),
-    "another kind of file": ('pairs = "study.toml"', "only .parquet and .csv files"),
+    "another kind of file": ('pairs = "study.toml"', "only .parquet, .csv, .tsv"),
     "other columns": ('pairs = "columns.csv"\nid = "person"', "missing: ['row', 'match', 'probability']"),
     "unknown ids": ('pairs = "unknown.csv"\nid = "person"', "The pairs name an id that is not in 'person'."),
     "no id column": ('pairs = "pairs.csv"\nid = "persn"', "Did you mean 'person'?"),

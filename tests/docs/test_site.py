@@ -43,14 +43,11 @@ def blocks(page: str, language: str) -> list[str]:
 
 
 @pytest.fixture(scope="module")
-def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    out = tmp_path_factory.mktemp("site")
-    done = subprocess.run(
-        [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(out)],
-        cwd=ROOT, capture_output=True, text=True, env={**os.environ, "NO_MKDOCS_2_WARNING": "1"}, check=False,
-    )  # fmt: skip
+def site() -> Path:
+    build = [sys.executable, "docs/theme/build_site.py"]
+    done = subprocess.run(build, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
-    return out
+    return ROOT / "site"
 
 
 class Loads(HTMLParser):
@@ -95,6 +92,24 @@ def test_pages_of_the_site_are_complete(site: Path) -> None:
     assert "Private linear regression on linked data" in notebook
     assert (site / "first-release.ipynb").exists()
     assert (site / "results" / "linking.html").exists()
+
+
+@pytest.mark.slow
+def test_searching_works_from_disk(site: Path) -> None:
+    playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+    if (chromium := shutil.which("chromium") or shutil.which("chromium-browser")) is None:
+        pytest.skip("searching is tried in Chromium: apt install chromium")
+    asked = []
+    with playwright.sync_playwright() as started:
+        browser = started.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
+        page = browser.new_page()
+        page.on("request", lambda request: asked.append(request.url))
+        page.goto((site / "api" / "fit.html").as_uri())
+        page.keyboard.press("/")
+        page.keyboard.type("carriers")
+        page.get_by_text("How many rows may be linked to one record").first.wait_for(timeout=20_000)
+        browser.close()
+    assert all(url.startswith(("file:", "about:")) for url in asked), asked
 
 
 # --- the reference ----------------------------------------------------------------------------------

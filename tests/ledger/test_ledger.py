@@ -1002,3 +1002,45 @@ def test_a_failure_that_cannot_be_recorded_is_a_failed_release(tmp_path: Path, m
     monkeypatch.setattr(ledger, "record_failure", full)
     with pytest.raises(ReleaseError, match="the charge stays"), ledger.finishing(charge):
         raise ValueError("secret")
+
+
+# --- in words ----------------------------------------------------------------------------------------
+
+
+def test_an_account_tells_names_and_how_many_releases_are_left(tmp_path: Path) -> None:
+    from dplinked.ledger.account import describe_balance, list_spending, releases_left, spending_table
+
+    ledger = dpl.Ledger.create(tmp_path / "b.db", "people", epsilon=3.0, delta=1e-6)
+    mu = privacy_mu(1.0, 1e-6)
+    for formula in ("y ~ x", "y ~ x", "y ~ x\u202e"):
+        charge = ledger.reserve(None, {"formula": formula, "data": []}, mu, again=True)
+        ledger.record(charge, "{}")
+    ledger.record_failure(ledger.reserve("mine", {"formula": "z ~ x", "data": []}, mu))
+    ledger.book(epsilon=0.5, delta=1e-6, note="last year's table")
+    found = list_spending(ledger.events())
+    assert [one.name for one in found] == ["y ~ x", "y ~ x (2)", "release", "mine", "last year's table"]
+    assert found[3].what == "failed; its charge stays"
+    balance = ledger.balance()
+    left = releases_left(balance, mu)
+    assert f"It allows {left} more releases like this one." in " ".join(describe_balance(balance, mu))
+    table = spending_table(balance, ledger.events())
+    assert table is not None
+    assert [float(row[3]) for row in table.rows] == pytest.approx([1.0] * 4 + [0.5], rel=1e-3)
+    assert sum(float(row[4].split()[0]) for row in table.rows) == pytest.approx(
+        100 * balance.spent / balance.total, abs=0.05
+    )
+    for k in range(left):
+        ledger.reserve(f"further {k}", {"formula": f"y ~ {k}"}, mu)
+    assert releases_left(ledger.balance(), mu) == 0
+    with pytest.raises(dpl.BudgetError):
+        ledger.reserve("too much", {"formula": "y ~ 1"}, mu)
+    assert "It does not allow one like this one." in " ".join(describe_balance(ledger.balance(), mu))
+
+
+def test_random_ids_of_earlier_versions_are_shown_with_their_formula() -> None:
+    from dplinked.ledger.account import name_release
+
+    id = "0123456789abcdef"
+    assert name_release(id, {id: '{"formula": "y ~ x"}'}) == f"y ~ x ({id})"
+    assert name_release(id, {}) == id
+    assert name_release("slope", {}) == "slope"

@@ -11,10 +11,12 @@ from numpy.typing import NDArray
 
 import dplinked as dpl
 from dplinked.errors import StudyError
-from dplinked.linker import quality
+from dplinked.linker.accuracies import known_accuracies, pool_small_strata
+from dplinked.linker.audit import estimate_from_audit
 from dplinked.linker.link import link
 from dplinked.linker.linked import Linked
 from dplinked.linker.rules import LAST, UNLINKED
+from dplinked.linker.strata import band_links, make_strata
 from dplinked.privacy import noise
 
 SLOPE = 0.55
@@ -85,10 +87,10 @@ def test_bands_of_few_rows_join_the_next() -> None:
     probability = np.concatenate(
         [np.repeat([0.1, 0.6, 0.9], [100, 20, 80]), np.repeat([0.6, 0.9], [50, 10]), np.full(12, 0.2)]
     )
-    names, bands = quality.band_links(blocks, probability, [0.5, 0.8])
+    names, bands = band_links(blocks, probability, [0.5, 0.8])
     counts = {name: int((names == name).sum()) for name in dict.fromkeys(names)}
     assert counts == {"a, 0 to 0.5": 100, "a, 0.5 to 1": 100, "b, 0 to 1": 60, "c, 0 to 1": 10, LAST: 1, UNLINKED: 1}
-    strata = quality.make_strata(names, bands)
+    strata = make_strata(names, bands)
     assert dict(zip(strata.names, strata.kinds.tolist(), strict=True)) == {
         "a, 0 to 0.5": 0, "a, 0.5 to 1": 2, "b, 0 to 1": 2, "c, 0 to 1": 2, LAST: -1, UNLINKED: -1,
     }  # fmt: skip
@@ -97,11 +99,11 @@ def test_bands_of_few_rows_join_the_next() -> None:
 def test_accuracies_are_drawn_towards_those_of_the_same_band() -> None:
     """A group with few checked links takes after its own band, not after all groups."""
     blocks = np.array(["a low"] * 100 + ["b low"] * 100 + ["a high"] * 100 + ["b high"] * 100, dtype=object)
-    strata = quality.make_strata(blocks, np.repeat([0, 1], 200))
+    strata = make_strata(blocks, np.repeat([0, 1], 200))
     rows = np.concatenate([np.arange(80), [100, 101], np.arange(200, 280), [300, 301]])
     answers = np.concatenate([np.arange(80) % 2 == 0, [True, False], np.ones(82, bool)])
-    found = quality.estimate_from_audit(strata, rows, answers)
-    shown = quality.known_accuracies(strata, *quality.pool_small_strata(strata, found), scale=0.0)["accuracy"]
+    found = estimate_from_audit(strata, rows, answers)
+    shown = known_accuracies(strata, *pool_small_strata(strata, found), scale=0.0)["accuracy"]
     assert isinstance(shown, dict)
     for accuracy in (dict(zip(strata.names, found.accuracy, strict=True)), shown):
         assert accuracy["b low"] == pytest.approx(0.5, abs=0.1)

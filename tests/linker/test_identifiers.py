@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 import dplinked as dpl
-from dplinked.linker.quality import LEAST_SHOWN
+from dplinked.linker.accuracies import LEAST_SHOWN
 from dplinked.simulate import linked_households
 
 SETTINGS: dict[str, Any] = {

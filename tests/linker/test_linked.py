@@ -693,7 +693,7 @@ def test_too_many_fields_and_long_keys() -> None:
 
 def test_files_that_are_not_utf8_are_refused_without_their_cells(tmp_path: Path) -> None:
     (tmp_path / "latin.csv").write_bytes("name\nJos\xe9\nAnn\n".encode("latin-1"))
-    with pytest.raises(dpl.StudyError, match="not UTF-8") as caught:
+    with pytest.raises(dpl.StudyError, match="letters in latin-1") as caught:
         dpl.link(tmp_path / "latin.csv", {"name": ["Ann"]}, fields=["name"])
     assert "Jos" not in str(caught.value)
 

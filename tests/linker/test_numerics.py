@@ -14,11 +14,22 @@ from hypothesis import strategies as st
 from scipy.optimize import linear_sum_assignment
 
 import dplinked as dpl
-from dplinked.linker import quality
+from dplinked.linker import accuracies
+from dplinked.linker.accuracies import (
+    accuracy_table,
+    count_together,
+    hidden_accuracies,
+    known_accuracies,
+    name_counts,
+    shrink_accuracies,
+)
 from dplinked.linker.assignment import Candidates, assign_sparse, matching_matrix
+from dplinked.linker.audit import LEAST_CHECKED, draw_audit, estimate_from_audit, exact_interval, read_answers, seed_key
 from dplinked.linker.fields import Field, guess_kind, make_comparer, parse_field, read_fields
 from dplinked.linker.matches import find_matches
+from dplinked.linker.quality import AccuracyEstimate, estimate_from_probabilities, link_probabilities
 from dplinked.linker.rules import FURTHER, LAST, UNLINKED, Links, estimate_evidence, link_by_rules
+from dplinked.linker.strata import Strata, make_strata
 from dplinked.simulate import two_files
 
 
@@ -231,6 +242,34 @@ def test_namesakes_are_not_taken_for_records_of_one_person() -> None:
     assert found.overlap > 0.5
 
 
+@pytest.mark.parametrize("side", ["left", "right"])
+def test_where_everybody_has_two_records_accuracies_are_right_and_doubted(side: str) -> None:
+    """Two rows for each record of the right file, of which one can be right; or two records for each row, and both are."""
+    files, twice = two_files(600, 71), np.repeat(np.arange(600), 2)
+    left, right = files.left.drop_columns("id"), files.right.drop_columns("id")
+    if side == "left":
+        left, truth, people = left.take(twice), files.truth[twice], np.arange(600)
+    else:
+        right, truth, people = right.take(twice), files.truth, twice
+    linked = dpl.link(left, right, fields=["surname", "address", "postcode", "suburb"], block="state")
+    found = linked.estimates[0]
+    assert found.overall[0] == pytest.approx((people[linked.links.right] == truth).mean(), abs=0.02)
+    assert found.doubtful
+    assert any("look alike" in said for said in found.says)
+
+
+def test_namesakes_of_whom_one_file_has_many_are_not_taken_for_records_of_one_person() -> None:
+    """By surname alone, each of few people has several namesakes in the other file: a fifth of the links is right, though all of these records might be one person's."""
+    files, few = two_files(3_000, 176), np.arange(300)
+    linked = dpl.link(files.left.take(few), files.right, fields=["surname"], id="id")
+    found, right = linked.estimates[0], (linked.links.right == files.truth[few]).mean()
+    assert found.overall[0] == pytest.approx(right, abs=0.05)
+    assert found.doubtful
+    assert linked.matches.further == (0.0, 0.0)
+    assert linked.matches.otherwise is not None
+    assert link_probabilities(linked.links, linked.matches.otherwise).mean() > right + 0.3
+
+
 def test_a_declared_overlap_is_used_and_the_estimated_one_is_in_the_interval() -> None:
     """Weak evidence that everybody has: estimated, hardly anybody is in both files; declared, everybody is."""
     rng, n = np.random.default_rng(5), 400
@@ -243,14 +282,14 @@ def test_a_declared_overlap_is_used_and_the_estimated_one_is_in_the_interval() -
     estimated, declared = find_matches(candidates), find_matches(candidates, overlap=1.0)
     assert declared.probability[own].mean() > 0.9
     assert estimated.probability[own].mean() < 0.5
-    strata = quality.make_strata(np.full(n, "a", dtype=object))
+    strata = make_strata(np.full(n, "a", dtype=object))
     links = Links(np.arange(n), np.zeros(n), np.full(n, "a", dtype=object), candidates)
-    probabilities = [quality.link_probabilities(links, found.probability) for found in (declared, estimated)]
-    found = quality.estimate_from_probabilities(strata, probabilities[0], probabilities[1:])
+    probabilities = [link_probabilities(links, found.probability) for found in (declared, estimated)]
+    found = estimate_from_probabilities(strata, probabilities[0], probabilities[1:])
     assert found.overall[1] < probabilities[1].mean() < probabilities[0].mean() < found.overall[2]
     assert found.doubtful
-    assert not quality.estimate_from_probabilities(strata, probabilities[0], probabilities[:1]).doubtful
-    assert not quality.estimate_from_probabilities(strata, probabilities[0]).doubtful  # no interval, no verdict
+    assert not estimate_from_probabilities(strata, probabilities[0], probabilities[:1]).doubtful
+    assert not estimate_from_probabilities(strata, probabilities[0]).doubtful  # no interval, no verdict
 
 
 def test_pairs_that_cannot_be_matches_are_dropped_without_a_trace() -> None:
@@ -392,7 +431,7 @@ def drawn(blocks: list[str], right: np.ndarray | None = None, size: int = 200, s
     links = Links(
         np.arange(n) if right is None else right, np.zeros(n), names, Candidates(none, none, np.zeros(0), np.zeros(0), n, n),
     )  # fmt: skip
-    return quality.draw_audit(links, quality.make_strata(names), size, quality.seed_key(seed))
+    return draw_audit(links, make_strata(names), size, seed_key(seed))
 
 
 BLOCKS = ["a"] * 900 + ["b"] * 90 + ["c"] * 3
@@ -428,19 +467,19 @@ def test_links_and_groups_do_not_tell_who_is_checked() -> None:
 
 def test_groups_without_checked_links_are_not_called_wrong() -> None:
     """A small block gets the others' accuracy, rows linked last get one half, and both say that they are not known."""
-    strata = quality.make_strata(np.array(["a"] * 500 + ["b"] * 3 + [LAST] * 4 + [UNLINKED] * 5, dtype=object))
+    strata = make_strata(np.array(["a"] * 500 + ["b"] * 3 + [LAST] * 4 + [UNLINKED] * 5, dtype=object))
     rows = np.arange(100)
-    found = quality.estimate_from_audit(strata, rows, rows >= 10)
+    found = estimate_from_audit(strata, rows, rows >= 10)
     by_name = dict(zip(strata.names, found.accuracy, strict=True))
     assert by_name["b"] == pytest.approx(0.9, abs=0.01)
     assert (by_name[LAST], by_name[UNLINKED]) == (0.5, 0.2)
-    three = quality.shrink_accuracies(np.array([90.0, 0, 0]), np.array([100.0, 0, 0]), 2.0, [False, False, True])
+    three = shrink_accuracies(np.array([90.0, 0, 0]), np.array([100.0, 0, 0]), 2.0, [False, False, True])
     assert three.accuracy == pytest.approx([0.9, 0.9, 0.5], abs=0.003)
     assert three.error == pytest.approx([three.error[0], three.error[0], np.sqrt(1 / 12)])
-    alone = quality.shrink_accuracies(np.array([0.0, 30]), np.array([0.0, 100]), 2.0, [False, True])
+    alone = shrink_accuracies(np.array([0.0, 30]), np.array([0.0, 100]), 2.0, [False, True])
     assert alone.accuracy[0] == 0.5
     assert alone.error[0] == pytest.approx(np.sqrt(1 / 12))
-    one = quality.shrink_accuracies(np.array([30.0]), np.array([100.0]), 2.0, [True])
+    one = shrink_accuracies(np.array([30.0]), np.array([100.0]), 2.0, [True])
     v = 32 / 104 * 72 / 104 / 100 + 0.02**2
     assert one.accuracy[0] == pytest.approx(0.3, abs=0.01)
     assert one.error[0] == pytest.approx(np.sqrt(v / 12 / (1 / 12 + v)), rel=1e-3)
@@ -455,13 +494,13 @@ def test_errors_of_shrunk_accuracies_are_shared_as_far_as_they_come_from_the_mea
     """
     rng, groups, checked = np.random.default_rng(3), 20, 15
     names = np.array([f"{k:02d}" for k in range(groups)], dtype=object)
-    strata = quality.make_strata(np.repeat(names, 100))
+    strata = make_strata(np.repeat(names, 100))
     shares = {str(name): 1 / groups for name in names}
     told: dict[bool, list[float]] = {True: [], False: []}
     for _ in range(400):
         true = np.clip(rng.normal(0.8, spread, groups), 0.5, 1.0)
         right = rng.binomial(checked, true) + rng.normal(0.0, 1.0, groups)
-        known = quality.known_accuracies(strata, right, np.full(groups, float(checked)), 1.0)
+        known = known_accuracies(strata, right, np.full(groups, float(checked)), 1.0)
         for shared in told:
             arguments = known if shared else {**known, "shared_error": None}
             linkage = dpl.ELE(block="link_block", **arguments, source="public")
@@ -474,9 +513,9 @@ def test_errors_of_shrunk_accuracies_are_shared_as_far_as_they_come_from_the_mea
 def test_a_small_group_that_nobody_checked_does_not_blur_all_others() -> None:
     """With more than fifty blocks, rows linked across them have an error of their own, and it counts as much as they do."""
     blocks = [f"{k:02d}" for k in range(60) for _ in range(100)] + [LAST] * 60
-    strata = quality.make_strata(np.array(blocks, dtype=object))
+    strata = make_strata(np.array(blocks, dtype=object))
     assert strata.names == ("(last)", "(linked)")
-    known = quality.known_accuracies(strata, np.array([0.0, 900]), np.array([0.0, 1000]), 3.0)
+    known = known_accuracies(strata, np.array([0.0, 900]), np.array([0.0, 1000]), 3.0)
     assert known["other_error"] == pytest.approx(np.sqrt(1 / 12))
     assert known["accuracy_error"] == pytest.approx(np.sqrt(0.09 / 1000 + 0.003**2), rel=0.01)
     linkage = dpl.ELE(block="link_block", **known, source="public")
@@ -488,12 +527,12 @@ def test_a_small_group_that_nobody_checked_does_not_blur_all_others() -> None:
     )  # shares are not public: the larger error counts
 
 
-def blocks_and_late(blocks: int, bands: int = 1) -> quality.Strata:
+def blocks_and_late(blocks: int, bands: int = 1) -> Strata:
     """Groups of 100 rows: so many blocks in so many bands, and rows that were linked across blocks, at last, and not at all."""
     names = [f"{block}, {band}" for block in range(blocks) for band in range(bands)]
     groups = np.repeat(np.array([*names, FURTHER, LAST, UNLINKED], dtype=object), 100)
     kinds = np.append(np.tile(np.arange(bands), blocks), [-1] * 3)
-    return quality.make_strata(groups, np.repeat(kinds, 100) if bands > 1 else None)
+    return make_strata(groups, np.repeat(kinds, 100) if bands > 1 else None)
 
 
 @pytest.mark.parametrize(("scale", "apart"), [(0.0, 7), (2.0, 7), (4.0, 2), (90.0, 2)])
@@ -501,24 +540,24 @@ def test_groups_are_counted_together_as_far_as_noise_asks_for_it(scale: float, a
     """Of 1,000 checked links, the share of right ones varies as if 9.5 of them turned."""
     strata = blocks_and_late(5)
     checked = np.where(np.array(strata.names) == UNLINKED, 0, 1_000 // 7)
-    parts = quality.count_together(strata, checked, scale)
+    parts = count_together(strata, checked, scale)
     linked = np.array(strata.names) != UNLINKED
     assert np.unique(parts[linked]).size == apart
     assert parts[~linked][0] not in parts[linked]
     assert apart == 2 or np.sqrt(apart) * scale <= 9.5
-    names = quality.name_counts(strata, parts)
+    names = name_counts(strata, parts)
     assert {2: {"(blocks)", "(late)"}}.get(apart, set(strata.names)) <= set(names)
 
 
 def test_bands_are_never_counted_together() -> None:
     strata = blocks_and_late(2, bands=2)
-    parts = quality.count_together(strata, np.where(np.array(strata.names) == UNLINKED, 0, 100), 1e3)
+    parts = count_together(strata, np.where(np.array(strata.names) == UNLINKED, 0, 100), 1e3)
     by_name = dict(zip(strata.names, parts, strict=True))
     assert by_name["0, 0"] == by_name["1, 0"]
     assert by_name["0, 1"] == by_name["1, 1"]
     assert by_name[LAST] == by_name[FURTHER]
     assert len(set(by_name.values())) == 4
-    assert set(quality.name_counts(strata, parts)) >= {"(band 1)", "(band 2)", "(late)"}
+    assert set(name_counts(strata, parts)) >= {"(band 1)", "(band 2)", "(late)"}
 
 
 @pytest.mark.parametrize("blocks", [5, 60])
@@ -535,7 +574,7 @@ def test_one_count_of_all_groups_says_how_near_it_is(blocks: int, true: float, l
     share, misses, cut = of_all[linkable].sum(), [], []
     for _ in range(400):
         count = np.array([rng.binomial(1_000, true) + rng.normal(0.0, 40.0), 0.0])
-        known = quality.known_accuracies(strata, count, np.array([1_000.0, 0.0]), 40.0, None, parts)
+        known = known_accuracies(strata, count, np.array([1_000.0, 0.0]), 40.0, None, parts)
         linkage = dpl.ELE(block="link_block", **known, source="public")
         mean = float(known["accuracy"]["0, 0"] if strata.per_block else known["accuracy"])
         error = (share * mean + (1.0 - share) / 100) * np.sqrt(linkage.accuracy_variance(shares))
@@ -547,18 +586,18 @@ def test_one_count_of_all_groups_says_how_near_it_is(blocks: int, true: float, l
 
 
 def test_exact_intervals_are_clopper_and_pearsons() -> None:
-    low, high = quality.exact_interval(np.array([8, 0, 10]), np.array([10, 10, 10]))
+    low, high = exact_interval(np.array([8, 0, 10]), np.array([10, 10, 10]))
     np.testing.assert_allclose(low, [0.4439, 0.0, 0.6915], atol=1e-4)
     np.testing.assert_allclose(high, [0.9748, 0.3085, 1.0], atol=1e-4)
 
 
 def test_small_blocks_are_drawn_towards_the_others() -> None:
     blocks = np.array(["a"] * 500 + ["b"] * 500 + ["c"] * 20, dtype=object)
-    strata = quality.make_strata(blocks)
+    strata = make_strata(blocks)
     rows = np.concatenate([np.arange(200), 500 + np.arange(200), 1000 + np.arange(4)])
     right = np.ones(404, dtype=bool)
     right[:20] = right[200:218] = right[400:402] = False  # .90, .91 and 2 of 4
-    found = quality.estimate_from_audit(strata, rows, right)
+    found = estimate_from_audit(strata, rows, right)
     assert found.accuracy[0] == pytest.approx(0.9, abs=0.02)
     assert 0.6 < found.accuracy[2] < 0.9
     assert found.checked.tolist() == [200, 200, 4]
@@ -567,21 +606,21 @@ def test_small_blocks_are_drawn_towards_the_others() -> None:
 
 def test_many_blocks_share_one_accuracy() -> None:
     blocks = np.array([f"b{k // 4}" for k in range(400)] + [LAST] * 10, dtype=object)
-    strata = quality.make_strata(blocks)
+    strata = make_strata(blocks)
     assert not strata.per_block
     assert strata.rows.tolist() == [10, 400]
-    accuracy, other = quality.accuracy_table(strata, [0.4, 0.9])
+    accuracy, other = accuracy_table(strata, [0.4, 0.9])
     assert (accuracy, other) == (0.9, 0.4)
 
 
 @pytest.mark.parametrize("answers", [["yes", ""], ["maybe"], [None]])
 def test_unclear_answers_are_refused(answers) -> None:
     with pytest.raises(dpl.StudyError, match="no clear answer"):
-        quality.read_answers(answers)
+        read_answers(answers)
 
 
 def test_answers_in_the_usual_spellings() -> None:
-    assert quality.read_answers(["Yes", "n", 1, True, "FALSE", "right"]).tolist() == [
+    assert read_answers(["Yes", "n", 1, True, "FALSE", "right"]).tolist() == [
         True,
         False,
         True,
@@ -617,11 +656,11 @@ def test_one_to_one_probabilities_tell_the_accuracy(errors: float, overlap: floa
     evidence = np.concatenate(ratios) * n / m
     candidates = Candidates(np.concatenate(lefts), np.concatenate(rights), np.log(evidence), evidence, n, n)
     chosen = Links(np.concatenate(links), np.zeros(n), np.full(n, "all", dtype=object), candidates)
-    own = quality.link_probabilities(chosen, one_to_one(candidates))
+    own = link_probabilities(chosen, one_to_one(candidates))
     true = float((chosen.right == np.concatenate(truth)).mean())
     assert own.mean() == pytest.approx(true, abs=0.03)
     if overlap == 1.0:
-        pairwise = quality.link_probabilities(chosen, evidence / n / (1 + evidence / n))
+        pairwise = link_probabilities(chosen, evidence / n / (1 + evidence / n))
         assert pairwise.mean() < true - 0.1
 
 
@@ -638,7 +677,7 @@ def linked_in_groups(groups: list[str]) -> dpl.Linked:
 def matrix_change(linked: dpl.Linked, rows: np.ndarray, before: np.ndarray, after: np.ndarray, least: float) -> float:
     """How far Q moves if the answers to the checked rows are others: ``2 n_b |Δγ_b|`` over the groups."""
     models = [
-        dataclasses.replace(linked, audit=quality.estimate_from_audit(linked.strata, rows, answers)).linkage
+        dataclasses.replace(linked, audit=estimate_from_audit(linked.strata, rows, answers)).linkage
         for answers in (before, after)
     ]
     raised = [
@@ -668,9 +707,9 @@ def test_one_person_moves_hidden_accuracies_as_far_as_declared(groups: list[int]
         if rows.size < 5:
             continue
         before, k = rng.random(rows.size) < rng.choice([0.5, 0.95]), int(rng.integers(0, 3))
-        audited = dataclasses.replace(linked, audit=quality.estimate_from_audit(linked.strata, rows, before))
+        audited = dataclasses.replace(linked, audit=estimate_from_audit(linked.strata, rows, before))
         allowed = audited.linkage.audit_change(dpl.PrivacyUnit(displaced_links=k), n)
-        assert allowed == 2.0 * n * (2 + k) / quality.LEAST_CHECKED
+        assert allowed == 2.0 * n * (2 + k) / LEAST_CHECKED
         for turned in itertools.islice(itertools.combinations(rng.permutation(rows.size), 2 + k), 60):
             for answer in (True, False, None):  # all of them to one answer, or each to the other one
                 after = before.copy()
@@ -688,15 +727,15 @@ def test_links_that_are_checked_on_one_side_only_move_hidden_accuracies_no_furth
         for m in range(30):
             for g in range(m + 1):
                 here, *others = (
-                    quality.hidden_accuracies(strata, audit(np.array([m + more]), np.array([g + right])), least)[0]
+                    hidden_accuracies(strata, audit(np.array([m + more]), np.array([g + right])), least)[0]
                     for more, right in ((0, 0), (1, 0), (1, 1), (0, 1 if g < m else 0))
                 )
                 assert max(abs(here - other) for other in others) <= 1.0 / least + 1e-12
 
 
-def audit(checked: np.ndarray, correct: np.ndarray) -> quality.AccuracyEstimate:
+def audit(checked: np.ndarray, correct: np.ndarray) -> AccuracyEstimate:
     unknown = np.full(checked.size, np.nan)
-    return quality.AccuracyEstimate("audit", unknown, unknown, unknown, (0.0, 0.0, 0.0), "", checked, correct)
+    return AccuracyEstimate("audit", unknown, unknown, unknown, (0.0, 0.0, 0.0), "", checked, correct)
 
 
 def test_a_row_without_a_partner_counts_as_a_wrong_link() -> None:
@@ -738,5 +777,5 @@ def test_shrunken_accuracies_would_move_further(monkeypatch: pytest.MonkeyPatch)
         return found
 
     assert furthest() <= 1.0
-    monkeypatch.setattr(quality, "hidden_accuracies", lambda strata, estimate, least: estimate.accuracy)
+    monkeypatch.setattr(accuracies, "hidden_accuracies", lambda strata, estimate, least: estimate.accuracy)
     assert furthest() > 1.2

@@ -10,7 +10,8 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 
-from dplinked.linker.document import WARNING, slope_changes
+from dplinked.linker.describe_quality import slope_changes
+from dplinked.linker.document import WARNING
 from dplinked.linker.link import link
 from dplinked.linker.linked import Linked
 from dplinked.linker.rules import FURTHER, LAST, LATE, UNLINKED

@@ -15,7 +15,9 @@ import pytest
 import dplinked as dpl
 from dplinked.ledger.costs import budget_units, cost
 from dplinked.linkage.secret_sample import SecretSample
-from dplinked.linker import quality, release_accuracy
+from dplinked.linker import audit as drawing
+from dplinked.linker import release_accuracy
+from dplinked.linker.audit import _position_hashes, seed_key
 from dplinked.linker.files import linkage_section
 from dplinked.linker.release_accuracy import ReleasedAccuracy
 from dplinked.privacy.calibration import privacy_mu
@@ -87,12 +89,12 @@ def test_the_key_decides_who_is_drawn(linked) -> None:
 
 @pytest.mark.parametrize("fault", ["public", "groups of their own rate"])
 def test_a_sample_that_is_public_or_uneven_is_caught(linked, monkeypatch: pytest.MonkeyPatch, fault: str) -> None:
-    hashes = quality._position_hashes
+    hashes = _position_hashes
     if fault == "public":
-        monkeypatch.setattr(quality, "_position_hashes", lambda n, key: hashes(n, quality.seed_key(0)))
+        monkeypatch.setattr(drawing, "_position_hashes", lambda n, key: hashes(n, seed_key(0)))
     else:
         monkeypatch.setattr(
-            quality, "_position_hashes", lambda n, key: hashes(n, key) * np.where(np.arange(n) < 40, 0.05, 1.0)
+            drawing, "_position_hashes", lambda n, key: hashes(n, key) * np.where(np.arange(n) < 40, 0.05, 1.0)
         )
     with pytest.raises(AssertionError):
         check_key_decides(linked)

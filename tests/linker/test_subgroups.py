@@ -17,7 +17,7 @@ import dplinked as dpl
 from dplinked.check import check_study
 from dplinked.cli.main import app
 from dplinked.linkage.compared import find_compared
-from dplinked.linker import quality
+from dplinked.linker.audit import count_answers
 from dplinked.linker.subgroups import MISSING, read_levels
 from dplinked.simulate import TwoFiles, review_links, two_files
 
@@ -95,10 +95,10 @@ def test_audits_by_a_variable_draw_as_many_of_each_level_and_tell_of_all(files: 
 def test_effective_counts_are_the_counts_where_chances_are_equal() -> None:
     of_row, answers = np.array([0, 0, 1, 0]), np.array([True, False, True, True])
     for chance in (None, np.full(4, 0.2)):
-        good, checked = quality.count_answers(of_row, 3, answers, chance)
+        good, checked = count_answers(of_row, 3, answers, chance)
         assert good == pytest.approx([2, 1, 0])
         assert checked == pytest.approx([3, 1, 0])
-    good, checked = quality.count_answers(np.zeros(2, int), 1, np.array([True, False]), np.array([0.1, 0.9]))
+    good, checked = count_answers(np.zeros(2, int), 1, np.array([True, False]), np.array([0.1, 0.9]))
     assert good / checked == pytest.approx([0.9])
     assert checked[0] < 1.3
 

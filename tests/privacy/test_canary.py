@@ -42,7 +42,8 @@ from hypothesis import strategies as st
 import dplinked as dpl
 from dplinked.cli.main import main
 from dplinked.ledger.ledger import Ledger
-from dplinked.linker import quality
+from dplinked.linker.accuracies import accuracy_table, count_together, known_accuracies, name_counts, shrink_accuracies
+from dplinked.linker.strata import make_strata
 from dplinked.simulate import linked_households, review_links, two_files
 from dplinked.sums.engine import ENGINES
 from studies import LEDGER_STUDY
@@ -914,8 +915,8 @@ def test_releases_draw_random_numbers_at_the_door_only() -> None:
         "Linked",
     }
     called = (
-        quality.known_accuracies, quality.shrink_accuracies, quality.accuracy_table, quality.make_strata, quality.count_together,
-        quality.name_counts,
+        known_accuracies, shrink_accuracies, accuracy_table, make_strata, count_together,
+        name_counts,
     )  # fmt: skip
     for function in (*called, dpl.ELE.exposure):
         assert not random_uses(ast.parse(inspect.cleandoc("\n" + inspect.getsource(function))))

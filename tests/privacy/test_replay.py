@@ -19,7 +19,9 @@ import pytest
 
 import dplinked as dpl
 from dplinked import methods, second_stage
-from dplinked.linker import quality
+from dplinked.linker import accuracies
+from dplinked.linker.audit import estimate_from_audit
+from dplinked.linker.quality import SecretAudit
 from dplinked.linker.release_accuracy import GUESS
 from dplinked.privacy import spending as spent
 from dplinked.privacy.calibration import privacy_mu
@@ -71,6 +73,8 @@ PATHS = {
     "second stage, weights, scale alone": {"weights": "x", "ranges": "declared"},
     "second stage, a condition": {"where": "x > 4 and g != 'b'"},
     "second stage, whitened, a condition and weights": {"where": "not g == 'c' or w < 0", "weights": "x"},
+    "second stage, clusters": {"cluster": "g"},
+    "second stage, whitened, clusters and weights": {"cluster": "g", "weights": "x"},
     "second stage, declared ranges": {"typical": {"x": (2.0, 4.0)}, "ranges": "declared"},
     "ngd": {"method": "ngd", "intervals": False},
     "ngd with intervals": {"method": "ngd"},
@@ -127,7 +131,7 @@ def check(
     monkeypatch: pytest.MonkeyPatch, pair: Pair, formula: str, path: str, seed: int, engine: Any = in_memory
 ) -> float:
     options = {"epsilon": EPSILON, **PATHS[path]}
-    if {"weights", "where"} & options.keys() and not can_be_unlinked(pair):
+    if {"weights", "where", "cluster"} & options.keys() and not can_be_unlinked(pair):
         return 0.0  # refused
 
     def run(data, linkage):
@@ -190,6 +194,7 @@ def take_path(patch: pytest.MonkeyPatch, path: str) -> None:
 
     for module in (methods, second_stage):
         patch.setattr(module, "choose_route", choose)
+    patch.setattr(second_stage, "choose_total_norm", lambda p, sizes, scale, private, spending: private.norms[0] / 4.0)
 
 
 def check_pairs(monkeypatch: pytest.MonkeyPatch, kind: str, path: str, first: int, count: int) -> None:
@@ -203,7 +208,7 @@ def check_pairs(monkeypatch: pytest.MonkeyPatch, kind: str, path: str, first: in
 
 def in_turn(cells: list[tuple[str, str]]) -> list[Any]:
     """All cells, but of what rows count every third by default: their releases are tried one by one in `test_right_residuals.py`."""
-    counted = [cell for cell in cells if {"weights", "where"} & PATHS[cell[1]].keys()]
+    counted = [cell for cell in cells if {"weights", "where", "cluster"} & PATHS[cell[1]].keys()]
     late = {cell for k, cell in enumerate(counted) if k % 3}
     return [pytest.param(*cell, marks=pytest.mark.slow) if cell in late else cell for cell in cells]
 
@@ -344,13 +349,13 @@ def audited_pair(rng: np.random.Generator, displaced: int) -> tuple[dpl.Linked, 
     other = answers.copy()
     turned = rng.choice(rows.size, displaced + 2, replace=False)
     other[turned] = ~answers[turned] if rng.random() < 0.5 else not answers[turned[0]]
-    found = [quality.estimate_from_audit(linked.strata, rows, right) for right in (answers, other)]
+    found = [estimate_from_audit(linked.strata, rows, right) for right in (answers, other)]
     return dataclasses.replace(linked, audit=found[0]), dataclasses.replace(linked, audit=found[1])
 
 
 def check_accuracy(monkeypatch: pytest.MonkeyPatch, rng: np.random.Generator, seed: int) -> float:
     displaced = int(rng.integers(0, 4))
-    monkeypatch.setattr(quality, "affords_groups", lambda *_: bool(seed % 2))  # counts of groups, and one of all
+    monkeypatch.setattr(accuracies, "affords_groups", lambda *_: bool(seed % 2))  # counts of groups, and one of all
     pair, unit = audited_pair(rng, displaced), dpl.PrivacyUnit(displaced_links=displaced)
     runs = [lambda side=side: dpl.release_accuracy(side, epsilon=EPSILON, delta=DELTA, unit=unit) for side in pair]
     return replay(monkeypatch, *runs, privacy_mu(EPSILON, DELTA), seed)
@@ -369,7 +374,7 @@ def release_in_secret(linked: dpl.Linked, unit: dpl.PrivacyUnit) -> Any:
     """Release an audit as one of links that were drawn in secret."""
 
     def release() -> Any:
-        audit = dataclasses.replace(linked.audit, secret=quality.SecretAudit(SECRET_RATE, f"tag {next(TAGS)}"))
+        audit = dataclasses.replace(linked.audit, secret=SecretAudit(SECRET_RATE, f"tag {next(TAGS)}"))
         drawn = dataclasses.replace(linked, audit=audit)
         return dpl.release_accuracy(drawn, epsilon=EPSILON, delta=DELTA, unit=unit)
 
@@ -379,7 +384,7 @@ def release_in_secret(linked: dpl.Linked, unit: dpl.PrivacyUnit) -> Any:
 def check_secret_accuracy(monkeypatch: pytest.MonkeyPatch, rng: np.random.Generator, seed: int) -> None:
     """The same sample on both neighbours: the same calls and result. And over all who may have been drawn, by brute force: no more than (ε, δ)."""
     displaced = int(rng.integers(0, 3))
-    monkeypatch.setattr(quality, "affords_groups", lambda *_: bool(seed % 2))
+    monkeypatch.setattr(accuracies, "affords_groups", lambda *_: bool(seed % 2))
     pair, unit = audited_pair(rng, displaced), dpl.PrivacyUnit(displaced_links=displaced)
     runs = [release_in_secret(side, unit) for side in pair]
     replay(monkeypatch, *runs, math.inf, seed)
@@ -394,7 +399,7 @@ def check_sample_stays_secret(monkeypatch: pytest.MonkeyPatch, rng: np.random.Ge
     linked = audited_pair(rng, 0)[0]
     samples = [np.flatnonzero(rng.random(linked.left.num_rows) < share) for share in (0.3, 0.6)]
     right = rng.random(linked.left.num_rows) < 0.8
-    audits = [quality.estimate_from_audit(linked.strata, rows, right[rows]) for rows in samples]
+    audits = [estimate_from_audit(linked.strata, rows, right[rows]) for rows in samples]
     runs = [release_in_secret(dataclasses.replace(linked, audit=audit), dpl.PrivacyUnit()) for audit in audits]
     replay(monkeypatch, *runs, math.inf, seed)
 

@@ -22,6 +22,7 @@ import dplinked as dpl
 from dplinked.linkage import LinkageExposure
 from dplinked.privacy.noise_plan import NoisePlan
 from dplinked.privacy.quantities import right_residuals as quantity
+from dplinked.privacy.quantities.contribution_sizes import release_contribution_sizes
 from dplinked.privacy.quantities.instrument import release_curvature, release_sums
 from dplinked.privacy.quantities.residual_scale import release_residual_size, residual_edges
 from dplinked.privacy.quantities.right_residuals import (
@@ -32,7 +33,7 @@ from dplinked.privacy.quantities.right_residuals import (
     weight_change,
 )
 from dplinked.privacy.quantities.whitened_gram import release_whitened_gram
-from dplinked.privacy.spending import MEAT, Spending
+from dplinked.privacy.spending import MEAT, TOTALS_MEAT, TOTALS_SIZES, Spending
 from dplinked.study.counting import Counting, declare_counting
 from dplinked.study.design import build_design
 from dplinked.sums import files as file_engine
@@ -55,7 +56,9 @@ SIZES = ([17, 18, 1, 2, 3], [18, 17, 2], [1, 1, 2, 40])
 def open_rows(data: Any, linkage: Any, unit: Any, formula: str, typical: Any = None) -> LinkedRows:
     source = open_source(data)
     bounds, levels = (LINE, None) if "w" not in source.columns else (BOUNDS, LEVELS)
-    return source.linked_rows(build_design(formula, bounds, levels, typical), linkage, unit)
+    design = build_design(formula, bounds, levels, typical)
+    cluster = unit.id or ("g" if "g" in source.columns else None)
+    return source.linked_rows(dataclasses.replace(design, cluster=cluster), linkage, unit)
 
 
 # --- unlinking ------------------------------------------------------------------------------------------
@@ -334,7 +337,16 @@ def release_equation(rows: LinkedRows, clip: ResidualClip, meat: MeatClip | None
 
 
 def release_squares(rows: LinkedRows, clip: ResidualClip, meat: MeatClip | None) -> Any:
-    return release_residual_meat(rows.right_residuals(clip, meat), Spending(1.0 / math.sqrt(MEAT)))
+    assert meat is not None
+    share = TOTALS_MEAT if meat.clustered else MEAT
+    return release_residual_meat(rows.right_residuals(clip, meat), Spending(1.0 / math.sqrt(share)))
+
+
+def release_sizes(rows: LinkedRows, clip: ResidualClip, meat: MeatClip | None) -> Any:
+    assert meat is not None
+    norms = meat.norm * np.array([0.5, 1.0, 4.0])
+    private = rows.contribution_sizes(clip, meat, norms)
+    return release_contribution_sizes(private, Spending(1.0 / math.sqrt(TOTALS_SIZES)))
 
 
 def release_slopes(rows: LinkedRows, clip: ResidualClip, meat: MeatClip | None) -> Any:
@@ -383,13 +395,15 @@ RELEASES = {
     "equation": release_equation,
     "row squares": release_squares,
     "block squares": release_squares,
+    "cluster squares": release_squares,
+    "cluster sizes": release_sizes,
     "slopes": release_slopes,
     "first sums": release_first,
     "whitened equation": release_whitened,
     "whitened squares": release_whitened_squares,
     "whitened slopes": release_whitened_slopes,
 }
-SIZE = {"size": release_size}
+SIZE = {"size": release_size, "person squares": release_squares, "person sizes": release_sizes}
 Change = Callable[[LinkedRows], LinkedRows]
 
 
@@ -403,10 +417,11 @@ def check(
     change: Change = lambda rows: rows,
     norm: float = 0.3,
     store: Callable[[Any], Any] = lambda data: data,
+    weights: Any = None,
 ) -> float:
-    """Distance of the neighbours in units of the noise, which has μ = 1; Leak if it is above that."""
+    """Distance of the neighbours in units of the noise, which has μ = 1 for each row of a person; Leak if it is above that."""
     p = clip.beta.size
-    meat = MeatClip(what.split()[0], np.linspace(1.0, 2.0, p), norm)
+    meat = MeatClip(what.split()[0], np.linspace(1.0, 2.0, p) if weights is None else weights, norm)
     sides = ((pair.data, pair.linkage), (pair.other, pair.other_linkage))
 
     def run(data: Any, linkage: Any) -> Any:
@@ -415,7 +430,7 @@ def check(
         )
 
     runs = [partial(run, *side) for side in sides]
-    return replay(monkeypatch, *runs, 1.0, show=str)
+    return replay(monkeypatch, *runs, float(pair.unit.rows), show=str)
 
 
 def draw_clip(rng: np.random.Generator, p: int, intercept: bool) -> ResidualClip:
@@ -445,7 +460,7 @@ def test_no_neighbour_moves_a_release_further(monkeypatch: pytest.MonkeyPatch, w
 
 
 MISSING_RELEASES = (
-    *("equation", "row squares", "block squares", "slopes", "size"),
+    *("equation", "row squares", "block squares", "cluster squares", "cluster sizes", "slopes", "size"),
     *("whitened equation", "whitened squares", "whitened slopes"),
 )
 
@@ -579,7 +594,11 @@ def store(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mo
     [
         "equation",
         "whitened equation",
-        *(pytest.param(what, marks=pytest.mark.slow) for what in ("row squares", "slopes", "whitened slopes")),
+        "cluster squares",
+        *(
+            pytest.param(what, marks=pytest.mark.slow)
+            for what in ("row squares", "cluster sizes", "slopes", "whitened slopes")
+        ),
     ],
 )
 def test_no_neighbour_moves_a_release_of_another_engine_further(
@@ -706,6 +725,68 @@ def test_squares_come_near_the_bound(monkeypatch: pytest.MonkeyPatch, gamma: flo
     """The search reaches .45 of the bound at γ = .5, and .71 at .9."""
     clip = ResidualClip(np.zeros(1), 0.5, 0.0, 4.0)
     assert check(monkeypatch, "row squares", squared_pair(gamma), clip, "y ~ 0 + x", norm=0.5) > 0.4
+
+
+def clustered_pair(what: str) -> Pair:
+    """Row 0 leaves cluster a for b. Squares: the total of a was its own, and that of b becomes its other own. Sizes: it was all there is of a, and leaves nothing of b."""
+    first, second = (1.0, 0.0), (0.0, 1.0)
+    listed = {
+        "squares": [(*first, "a", 1.0), (*second, "a", 0.1), (*first, "b", 0.1)],
+        "sizes": [(*first, "a", 1.0), (*first, "b", -1.0)],
+    }[what]
+    x, w, g, y = (np.array(column) for column in zip(*listed, strict=True))
+    data = {"x": 5.0 + 5.0 * x, "w": -1.0 + 2.0 * w, "g": g, "y": 2.0 + 4.0 * y}
+    other = {name: column.copy() for name, column in data.items()}
+    other["g"][0] = "b"
+    if what == "squares":
+        other["x"][0], other["w"][0] = data["x"][1], data["w"][1]
+    return Pair(data, other, dpl.Exact(), dpl.Exact(), dpl.PrivacyUnit())
+
+
+@pytest.mark.parametrize("what", ["squares", "sizes"])
+def test_a_row_that_changes_its_cluster_reaches_the_bound(monkeypatch: pytest.MonkeyPatch, what: str) -> None:
+    clip = ResidualClip(np.zeros(3), 3.0, 1.0, 4.0)
+    weights = np.array([1e-9, 1.0, 1.0])  # the intercept's entry, which nobody can turn, is left aside
+    pair, norm = clustered_pair(what), 0.05 if what == "squares" else 1e-3
+    assert check(monkeypatch, f"cluster {what}", pair, clip, "y ~ x + w", norm=norm, weights=weights) > 0.95
+
+
+@pytest.mark.parametrize(("what", "kind"), list(itertools.product(["squares", "sizes"], ["exact", "ele", "matching"])))
+def test_rows_of_a_person_move_totals_within(monkeypatch: pytest.MonkeyPatch, what: str, kind: str) -> None:
+    """All rows of a person change together, and so do the rows that hold the person's responses; noise is planned for one of three."""
+    rng, n, reached = np.random.default_rng(len(kind + what)), 30, 0.0
+    for _ in range(20):
+        x, y, person = rng.choice([-1.0, 1.0], n), rng.choice([-1.0, 1.0], n), np.arange(n) // 3
+        owner = person if kind == "exact" else rng.permutation(person)
+        data = {"x": x, "y": y, "b": np.arange(n) // 10, "person": person, "owner": owner}
+        other = {**data, "x": np.where(person == 2, -x, x), "y": np.where(owner == 2, -y, y)}
+        unit = dpl.PrivacyUnit(rows=3, id="person", response_id=None if kind == "exact" else "owner")
+        linkage: Any = dpl.Exact() if kind == "exact" else dpl.ELE(0.8, block="b")
+        if kind == "matching":
+            around = sp.diags_array([0.8, 0.2, 0.2], offsets=[0, 1, 1 - n], shape=(n, n)).tocsr()
+            linkage = dpl.Matching(around, accuracy_min=0.8)
+            unit = dataclasses.replace(unit, linkage_change=0.0, displaced_links=0)
+        pair = Pair(data, other, linkage, linkage, unit)
+        clip, norm = draw_clip(rng, 2, True), float(rng.choice([0.1, 0.5, 2.0]))
+        reached = max(reached, check(monkeypatch, f"person {what}", pair, clip, "y ~ x", norm=norm))
+    assert reached > (0.3 if kind == "exact" else 0.1)
+
+
+@pytest.mark.parametrize("what", ["squares", "sizes"])
+def test_catches_a_cluster_that_nobody_leaves(monkeypatch: pytest.MonkeyPatch, what: str) -> None:
+    """Half of the noise would do if cells of clusters were held fixed."""
+    changed = quantity.changed_totals
+
+    def held(route: str, exposure: LinkageExposure) -> tuple[float, float]:
+        found, met = changed(route, exposure)
+        return found - 1.0, met
+
+    monkeypatch.setattr(quantity, "changed_totals", held)
+    monkeypatch.setattr(
+        importlib.import_module("dplinked.privacy.quantities.contribution_sizes"), "changed_totals", held
+    )
+    with pytest.raises(Leak):
+        test_a_row_that_changes_its_cluster_reaches_the_bound(monkeypatch, what)
 
 
 def test_rows_reach_the_bound_of_weighed_groups(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -221,7 +221,7 @@ def test_a_ledger_refuses_fewer_rows_than_were_registered(tmp_path: Any) -> None
     release = dpl.fit(data, "y ~ x", unit=unit, **options)
     assert "at most 3 rows in each" in release.to_html()
     assert release.privacy.mu == pytest.approx(privacy_mu(1.0, DELTA), rel=1e-6)
-    assert "all rows with the same person" in release.privacy.statement
+    assert "those with the same person" in release.privacy.statement
 
 
 @pytest.mark.parametrize("kind", ["dict", "pandas", "polars"])

@@ -484,7 +484,7 @@ def test_weights_move_their_moments_by_no_more(monkeypatch: pytest.MonkeyPatch, 
             source = dpl.Query("select * from 'rows.parquet'", folder=tmp_path)
         return open_source(source).linked_rows(design, dpl.Exact(), dpl.PrivacyUnit()).weight_moments().sums
 
-    none, most, limit = moments(0.0, 0.9), moments(5.0, 0.9), weight_moments_sensitivity()
+    none, most, limit = moments(0.0, 0.9), moments(5.0, 0.9), weight_moments_sensitivity(EXACT)
     assert np.linalg.norm(most - none) == pytest.approx(limit)
     for weight, x in ((2.5, 0.9), (np.nan, 0.9), (np.inf, 0.9), (1e9, 0.9), (-3.0, 0.9), (5.0, 0.1), (5.0, np.nan)):
         found = moments(weight, x)

@@ -162,7 +162,7 @@ def test_least_distance_is_least(release: dpl.Release) -> None:
 
     rng = np.random.default_rng(0)
     for weakness in (1.0, 20.0, 60.0):
-        known = release._inference._evidence
+        known = release._inference.evidence
         known = replace(known, matrix_scale=known.matrix_scale * weakness)
         beta = known.centre + rng.normal(0, 0.3, known.size)
         shifts = np.eye(known.size) * 1e-6
@@ -195,7 +195,7 @@ def test_predictions(release: dpl.Release) -> None:
     assert south - mean == pytest.approx(release.coef["C(region)[south]"])
     import pandas as pd
 
-    assert release.predict(pd.DataFrame({"income": [30_000], "region": ["north"]}))[0][0] == pytest.approx(mean)
+    assert release.predict(pd.DataFrame({"income": [30_000], "region": ["north"]}))["mean"][0] == pytest.approx(mean)
     with pytest.raises(dpl.StudyError, match="not in the rows"):
         release.predict({"incme": [1.0], "region": ["north"]})
 
@@ -457,3 +457,94 @@ def test_plan_answers_questions() -> None:
         dpl.plan(10_000, "y ~ x", half_width={"z": 1.0}, **declared)
     with pytest.raises(dpl.StudyError, match="r_squared"):
         dpl.plan(10_000, "y ~ x", r_squared=1.0, **declared)
+
+
+# --- names that users of statsmodels, broom and pandas know ------------------------------------------
+
+
+def test_names_of_statsmodels(release: dpl.Release) -> None:
+    assert (release.params, release.bse, release.nobs) == (release.coef, release.std_err, 20_000)
+    for name, z in release.zvalues.items():
+        assert z == release.coef[name] / release.std_err[name]
+    assert release.tvalues == release.zvalues
+    assert release.conf_int(alpha=0.1) == release.conf_int(0.9)
+    with pytest.warns(UserWarning, match=r"intervals of 5 %.*conf_int\(alpha=0\.05\)"):
+        release.conf_int(0.05)
+    covariance = release.cov_params()
+    assert list(covariance.index) == list(covariance.columns) == list(release.coef)
+    np.testing.assert_allclose(np.sqrt(np.diag(covariance)), list(release.bse.values()))
+    assert (
+        np.linalg.eigvalsh(
+            covariance.to_numpy() / np.outer(list(release.bse.values()), list(release.bse.values()))
+        ).min()
+        > 0
+    )
+    small = release.submodel("consumption ~ income")
+    np.testing.assert_allclose(np.sqrt(np.diag(small.cov_params())), list(small.bse.values()))
+
+
+def test_frames_of_broom(release: dpl.Release, monkeypatch: pytest.MonkeyPatch) -> None:
+    tidy = release.tidy(0.9)
+    assert list(tidy.columns) == ["term", "estimate", "std_error", "statistic", "p_value", "conf_low", "conf_high"]
+    assert tidy["estimate"].tolist() == list(release.coef.values())
+    assert tidy[["conf_low", "conf_high"]].to_numpy().tolist() == [
+        list(ends) for ends in release.conf_int(0.9).values()
+    ]
+    assert tidy["p_value"].tolist() == list(release.pvalues.values())
+    assert release.glance()["nobs"].tolist() == [20_000]
+    monkeypatch.setattr("dplinked.release.frames.find_spec", lambda _: None)
+    assert release.tidy().column_names == [
+        "term",
+        "estimate",
+        "std_error",
+        "statistic",
+        "p_value",
+        "conf_low",
+        "conf_high",
+    ]
+    assert release.cov_params()["term"].to_pylist() == list(release.coef)
+
+
+def test_predictions_are_what_the_rows_are(release: dpl.Release) -> None:
+    import pandas as pd
+    import polars as pl
+    import pyarrow as pa
+
+    rows = {"income": [30_000, 60_000], "region": ["north", "south"]}
+    listed = release.predict(rows)
+    named = {name: [one[k] for one in listed] for k, name in enumerate(("mean", "low", "high"))}
+    frame = release.predict(pd.DataFrame(rows, index=["a", "b"]))
+    assert frame.index.tolist() == ["a", "b"]
+    assert frame.to_dict("list") == named
+    assert release.predict(pl.DataFrame(rows)).to_dict(as_series=False) == named
+    assert release.predict(pa.table(rows)).to_pydict() == named
+
+
+def test_without_intervals_there_is_no_test(households) -> None:
+    release = dpl.fit(households, FORMULA, **OPTIONS, linkage=dpl.Exact(), intervals=False)
+    assert list(release.tidy().columns) == ["term", "estimate", "std_error"]
+    for ask in (lambda: release.zvalues, lambda: release.pvalues, release.cov_params):
+        with pytest.raises(dpl.StudyError, match="no intervals"):
+            ask()
+
+
+@pytest.mark.parametrize("noise", [1.0, 6.0, 12.0, 20.0, 40.0])
+@pytest.mark.parametrize("null", [False, True])
+def test_p_values_go_with_intervals(release: dpl.Release, noise: float, null: bool) -> None:
+    """Below .05 where, and only where, the 95 % interval leaves out zero; also where noise is strong and intervals hold other slopes at plausible values."""
+    sums = release.released.sums
+    vector = sums.vector if not null else sums.matrix @ np.append(sums.vector[0] / sums.matrix[0, 0], [0.0, 1e-3])
+    moved = replace(
+        sums, vector=np.asarray(vector), matrix_scale=noise * sums.matrix_scale, vector_scale=noise * sums.vector_scale
+    )
+    weak = replace(release, released=replace(release.released, sums=moved))
+    for name, (low, high) in weak.conf_int().items():
+        assert (weak.pvalues[name] < 0.05) == (not low <= 0.0 <= high)
+    shown = [line.split()[-1] for line in weak.summary().splitlines()[9 : 9 + len(weak.coef)]]
+    assert [cell.startswith("<") or float(cell) < 0.05 for cell in shown] == [p < 0.05 for p in weak.pvalues.values()]
+
+
+def test_reprs_fit_on_a_line_or_two(release: dpl.Release) -> None:
+    assert len(repr(release)) < 250
+    assert "income=0.5" in repr(release)
+    assert "epsilon=2, delta=1e-06" in repr(release)

@@ -124,7 +124,7 @@ def test_carriers_are_declared_shown_and_promised(tmp_path) -> None:
     known = dpl.ELE(0.9, checked=100, source="estimated", accuracy_min=0.5, carriers=3)
     assert known.audit_change(dpl.PrivacyUnit(displaced_links=2), 1000) == 2 * 1000 * (1 + 3 + 2) / 100
     assert "links are one to one" in one.unit.describe()
-    assert "the response on at most 2 rows" in two.unit.describe(2)
+    assert "response is on at most 2 rows" in two.unit.describe(2)
     for wrong in (0, True, 1.5, "2"):
         with pytest.raises(dpl.StudyError, match="carriers must be a whole number"):
             dpl.ELE(0.9, carriers=wrong)

@@ -151,7 +151,7 @@ def test_files_give_the_sums_of_memory(layout: str, kind: str, tmp_path: Path, m
     linkage = dpl.ELE(0.8, block="k", other=0.9)
     expected = all_sums(table.to_pandas() if kind == "texts" else table, "y ~ x + log(w) + C(g)", linkage)
     if layout == "large row groups":
-        monkeypatch.setattr(parquet, "LARGEST_PIECE", 30)
+        monkeypatch.setattr(parquet, "BATCH", 30)
     assert_equal_sums(expected, all_sums(LAYOUTS[layout](table, tmp_path), "y ~ x + log(w) + C(g)", linkage))
 
 

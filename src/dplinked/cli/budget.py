@@ -10,6 +10,7 @@ import typer
 
 from dplinked.cli.terminal import StudyFile, check_writable, files_of, write_text
 from dplinked.data.files import find_files
+from dplinked.data.format import File
 from dplinked.errors import StudyError, raise_alone
 
 if TYPE_CHECKING:
@@ -106,14 +107,23 @@ def export(
     """Write all events of the study's population, releases included, as JSON lines."""
     import json
 
+    from dplinked.ledger.account import name_release
     from dplinked.study.study import Study
 
     declared = Study.from_toml(study)
     check_writable(out, study, *files_of(declared))
     events = _ledger_of(study).events()
+    stored = {event.release: event.body for event in events if event.kind == "release"}
     hidden = {"request", "nonce"}  # fingerprints of requests and data, and the nonces that mask them in hashes
     lines = [
-        json.dumps({k: v for k, v in event.__dict__.items() if k not in hidden}, ensure_ascii=False) for event in events
+        json.dumps(
+            {
+                "name": name_release(event.release, stored),
+                **{k: v for k, v in event.__dict__.items() if k not in hidden},
+            },
+            ensure_ascii=False,
+        )
+        for event in events
     ]
     write_text(out, "\n".join(lines) + "\n")
     typer.echo(f"{len(events)} events written to {out}.")
@@ -121,12 +131,14 @@ def export(
 
 @app.command(rich_help_panel=_EVERYBODY)
 def show(study: StudyFile) -> None:
-    """What was spent, and what is left."""
-    ledger = _ledger_of(study)
-    _show_balance(ledger.balance())
-    for event in ledger.events():
-        if event.kind in ("charge", "booked", "failed"):
-            typer.echo(f"  {event.time}  {event.kind:<7} {event.release or '':<20} {event.units / 1e15:.3g} of rho")
+    """What was spent on what, what is left, and how many releases like the study's that allows."""
+    from dplinked.fitting import release_mu
+    from dplinked.ledger.account import budget_document
+    from dplinked.report.text import write_text as as_text
+
+    ledger, (_, declared) = _ledger_of(study), _read_study(study)
+    asked = f"the one that this study asks for (epsilon = {declared.epsilon:g}, delta = {declared.delta:g})"
+    typer.echo(as_text(budget_document(ledger.balance(), ledger.events(), release_mu(declared), asked)))
 
 
 def _read_study(path: Path) -> tuple[str | Path, Study]:
@@ -139,9 +151,9 @@ def _read_study(path: Path) -> tuple[str | Path, Study]:
     return study.ledger, study
 
 
-def _check_readable(source: Path | Query | SparkTable | None) -> None:
+def _check_readable(source: Path | File | Query | SparkTable | None) -> None:
     """Refuse files that are missing or cannot be opened. Queries are not tried here; they run when they are registered."""
-    if not isinstance(source, Path):
+    if not isinstance(source, (Path, File)):
         return
     for path in find_files(source).paths:
         try:
@@ -151,12 +163,12 @@ def _check_readable(source: Path | Query | SparkTable | None) -> None:
             raise_alone(StudyError(f"The file {path.name!r} cannot be read. Check its permissions."))
 
 
-def _data_of(study: Study) -> list[Path | Query | SparkTable]:
+def _data_of(study: Study) -> list[Path | File | Query | SparkTable]:
     """The study's own data, if it names any."""
     return [] if study.data is None else [study.data]
 
 
-def _register(ledger: Ledger, study: Study, sources: Sequence[Path | Query | SparkTable]) -> None:
+def _register(ledger: Ledger, study: Study, sources: Sequence[Path | File | Query | SparkTable]) -> None:
     """Register data with the links and the unit that a study states."""
     for source in sources:
         ledger.register(source, linkage=study.linkage, unit=study.unit)
@@ -188,10 +200,6 @@ def _book_accuracy(ledger: Ledger, accuracy: Path, note: str) -> None:
 
 
 def _show_balance(balance: Balance) -> None:
-    from dplinked.privacy.calibration import round_down
+    from dplinked.ledger.account import describe_balance
 
-    share = 100.0 * balance.spent / balance.total if balance.total else 100.0
-    typer.echo(
-        f"Budget of {balance.population!r}: ({balance.epsilon:g}, {balance.delta:g}); {share:.2f} % of rho spent. Left: one release of "
-        f"epsilon = {round_down(balance.epsilon_left)} at delta = {balance.delta:g}.\nLedger head {balance.head}"
-    )
+    typer.echo("\n".join([" ".join(describe_balance(balance)), f"Ledger head {balance.head}"]))

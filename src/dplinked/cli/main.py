@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -11,7 +12,13 @@ import typer
 from dplinked.cli import budget
 from dplinked.cli.demo import demo
 from dplinked.cli.terminal import (
+    Decimal,
+    Encoding,
+    Separator,
+    Sheet,
     StudyFile,
+    Thousands,
+    as_written,
     check_folder,
     check_writable,
     files_of,
@@ -26,7 +33,9 @@ from dplinked.errors import ReleaseError, StudyError, raise_alone
 from dplinked.report.files import HTML, check_ending
 
 if TYPE_CHECKING:
+    from dplinked.data.format import File
     from dplinked.data.sources import Query, SparkTable
+    from dplinked.release.release import Release
     from dplinked.study.study import Study
 
 app = typer.Typer(
@@ -60,11 +69,18 @@ app.add_typer(budget.app, name="budget")
 
 @app.command()
 def link(
-    left: Annotated[Path, typer.Argument(help="The file whose rows all stay (Parquet or CSV).")],
+    left: Annotated[
+        Path, typer.Argument(help="The file whose rows all stay (Parquet, CSV, Excel, Stata, SPSS or SAS).")
+    ],
     right: Annotated[Path, typer.Argument(help="The file to link to it.")],
     out: Annotated[Path, typer.Option(help="Folder for linked.parquet, linkage.toml and the quality report.")] = Path(
         "linked"
     ),
+    separator: Separator = None,
+    decimal: Decimal = None,
+    thousands: Thousands = None,
+    encoding: Encoding = None,
+    sheet: Sheet = None,
     field: Annotated[
         list[str] | None,
         typer.Option(
@@ -163,9 +179,12 @@ def link(
     check_kept(out, left, right, pairs, audit_key, model, save_model, None if filled_in else audited)
     size = None if audit_key is None else audit_sample
     audit_sample = audit_sample if audited is None else None  # a new sample must not overwrite the answers
+    files = as_written(
+        [left, right], separator=separator, decimal=decimal, thousands=thousands, encoding=encoding, sheet=sheet
+    )
     with progress.status("Linking …"), told_warnings():
         linked = dpl.link(
-            left, right, fields=[parse_field(text) for text in field] if field else None,
+            *files, fields=[parse_field(text) for text in field] if field else None,
             id=None if id is None else (id, right_id or id), block=block or None, method=method, threshold=threshold,
             assignment=assignment, pairs=pairs, settings=settings, engine=engine, memory=memory * 1e9, seed=seed, overlap=overlap, model=model, links=links, carriers=carriers,
         )  # fmt: skip
@@ -202,7 +221,7 @@ def link(
 
 @app.command()
 def dedupe(
-    data: Annotated[Path, typer.Argument(help="The file (Parquet or CSV).")],
+    data: Annotated[Path, typer.Argument(help="The file (Parquet, CSV, Excel, Stata, SPSS or SAS).")],
     field: Annotated[list[str], typer.Option(help="Column to compare, like surname or dob:date; repeat.")],
     out: Annotated[Path, typer.Option(help="Where to write one record of each person (Parquet).")] = Path(
         "unique.parquet"
@@ -213,6 +232,11 @@ def dedupe(
     ] = None,
     id: Annotated[str | None, typer.Option(help="Column that names a record.")] = None,
     least: Annotated[float, typer.Option(help="Least probability of two records that are joined.")] = 0.5,
+    separator: Separator = None,
+    decimal: Decimal = None,
+    thousands: Thousands = None,
+    encoding: Encoding = None,
+    sheet: Sheet = None,
 ) -> None:
     """Steward: find the records of one file that are the same person's. NOT FOR PUBLICATION."""
     import pyarrow.parquet
@@ -224,8 +248,11 @@ def dedupe(
     for path in wanted:
         check_writable(path, data)
         check_ending(path, (".parquet",))
+    (file,) = as_written(
+        [data], separator=separator, decimal=decimal, thousands=thousands, encoding=encoding, sheet=sheet
+    )
     with progress.status("Comparing …"), told_warnings():
-        found = dpl.dedupe(data, fields=[parse_field(text) for text in field], id=id, least=least)
+        found = dpl.dedupe(file, fields=[parse_field(text) for text in field], id=id, least=least)
         for path, table in zip(wanted, (found.unique, found.rows), strict=False):
             pyarrow.parquet.write_table(table, path)
     typer.echo(found.summary())
@@ -335,26 +362,45 @@ def report(
         Path | None, typer.Option("--out", "-o", help="Write to a file: .html, .htm, .md, .tex, .csv or .txt.")
     ] = None,
     markdown: Annotated[bool, typer.Option("--markdown", help="Markdown instead of text.")] = False,
+    board: Annotated[
+        bool,
+        typer.Option("--board", help="A text for an ethics board, filled in from the release: Markdown, or a page."),
+    ] = False,
 ) -> None:
-    """Show a release as text or Markdown; write it as a page, a LaTeX table or CSV."""
+    """Show a release as text or Markdown; write it as a page, a LaTeX table or CSV, or as a text for an ethics board."""
     from dplinked.release.release import Release, no_release
+    from dplinked.release.releases import load_release
 
-    loaded = Release.load(release)
+    loaded = load_release(release)
     kinds: dict[str, Callable[[], str]] = {
         ".html": loaded.to_html, ".htm": loaded.to_html, ".md": lambda: loaded.to_markdown() + "\n", ".tex": loaded.to_latex,
         ".csv": loaded.to_csv, ".txt": lambda: loaded.summary() + "\n",
     }  # fmt: skip
+    if board:
+        if not isinstance(loaded, Release):
+            raise StudyError(
+                "--board writes about one result, and this file has several. In Python: releases['…'].for_the_board()."
+            )
+        kinds = {".md": loaded.for_the_board, **dict.fromkeys(HTML, partial(_board_page, loaded))}
     if out is not None:
         check_writable(out, release)
-        check_ending(out, [".md", ".txt"] if markdown else list(kinds))
+        check_ending(out, [".md", ".txt"] if markdown and not board else list(kinds))
+    ending = out.suffix.lower() if out else ""
     try:
-        text = kinds[".md" if markdown else (out.suffix.lower() if out else "") or ".txt"]()
+        text = kinds[".md" if markdown or (board and not ending) else ending or ".txt"]()
     except Exception:  # values that are no release's, though they have its form
         raise_alone(no_release(release))
     if out is None:
         typer.echo(text, nl=False)
     else:
         write_text(out, text)
+
+
+def _board_page(release: Release) -> str:
+    from dplinked.release.board import board_document
+    from dplinked.report.html import write_page
+
+    return write_page(board_document(release))
 
 
 @app.command()
@@ -406,7 +452,7 @@ def studio(
     run_studio(study, port=port, browser=not no_browser, say=typer.echo)
 
 
-def _data_of(study: Study) -> Path | Query | SparkTable:
+def _data_of(study: Study) -> Path | File | Query | SparkTable:
     """Where the study's rows are. A study that does not say so is refused."""
     if study.data is None:
         raise StudyError("The study names no data: add [data] with path = '…', query = '…' or spark = '…'.")

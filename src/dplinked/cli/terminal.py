@@ -6,7 +6,7 @@ import os
 import stat
 import sys
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn, TextIO
@@ -17,9 +17,18 @@ from rich.console import Console
 from dplinked.errors import DplinkedError, StudyError, raise_alone
 
 if TYPE_CHECKING:
+    from dplinked.data.format import File
     from dplinked.study.study import Study
 
 StudyFile = Annotated[Path, typer.Argument(help="The study file (TOML).")]
+_TWICE = "Twice if the two files differ: left, then right."
+Separator = Annotated[
+    list[str] | None, typer.Option(help=f"What separates the cells of text files, like ';' or tab. {_TWICE}")
+]
+Decimal = Annotated[list[str] | None, typer.Option(help="The decimal mark of numbers in text files: . or ,")]
+Thousands = Annotated[list[str] | None, typer.Option(help="The mark between thousands in text files, if there is one.")]
+Encoding = Annotated[list[str] | None, typer.Option(help="The encoding of text files, like latin-1 or utf-16.")]
+Sheet = Annotated[list[str] | None, typer.Option(help="The sheet of Excel files; the first unless it is given.")]
 progress = Console(stderr=True)
 _INTERRUPTED = 130
 
@@ -48,16 +57,37 @@ def told_warnings() -> Iterator[None]:
             typer.echo(f"dplinked: {warning.message}", err=True)
 
 
+def as_written(paths: Sequence[Path], **options: list[str] | None) -> list[Path | File]:
+    """Files with how they are written. An option that is given once is that of all files that can have it."""
+    from dplinked.data.files import kind_of
+    from dplinked.data.format import File, Format
+
+    declared: list[dict[str, Any]] = [{} for _ in paths]
+    for name, values in options.items():
+        if values and len(values) not in (1, len(paths)):
+            raise StudyError(f"--{name} is given once, or once for each file.")
+        for place, value in enumerate(values * len(paths) if values and len(values) == 1 else values or ()):
+            declared[place][name] = int(value) if name == "sheet" and value.isdecimal() else value
+    for place, path in enumerate(paths):
+        for name, value in list(declared[place].items()):
+            once, kind = len(options[name] or ()) == 1, kind_of(path)
+            others = [other for other in paths if kind_of(other) != kind]
+            if once and others and not Format(**{name: value}).fits(kind):
+                del declared[place][name]
+    return [File(path, **given) if given else path for path, given in zip(paths, declared, strict=True)]
+
+
 def files_of(study: Study) -> list[Path]:
     """The files that a study stands on: its data's, its pairs', its ledger and the ledger's key. What is not there yet, or no file, is left out."""
     from dplinked.data.files import find_files
+    from dplinked.data.format import File, split_file
     from dplinked.data.sources import Query
     from dplinked.ledger.key import key_path
     from dplinked.linkage import Matching
 
     found = []
-    if isinstance(study.data, Path):
-        found.append(study.data)
+    if isinstance(study.data, (Path, File)):
+        found.append(split_file(study.data)[0])
         with suppress(StudyError):  # that there are none is told once they are read
             found.extend(find_files(study.data).paths)
     if isinstance(study.data, Query):

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from dplinked.data.csv import FROM_TEXT
 from dplinked.data.files import read_file
+from dplinked.data.format import File
 from dplinked.errors import StudyError, raise_alone, shown
 
 if TYPE_CHECKING:
@@ -18,6 +19,8 @@ LEFT, RIGHT = "left", "right"  # the two files that were linked
 _ORIGIN = b"dplinked_file"  # Arrow metadata that says which of them a column comes from; Parquet files keep it
 _COMPARED = b"dplinked_compared"  # the same for columns by which records were linked
 _CARRIERS = b"dplinked.carriers"
+_WHOLE_NUMBER = "^-?(0|[1-9][0-9]{0,14})$"
+_PLAIN_NUMBER = r"^-?(0|[1-9][0-9]{0,14})(\.[0-9]{1,15})?([eE][+-]?[0-9]{1,3})?$"
 
 
 class Origins(dict[str, str]):
@@ -92,13 +95,36 @@ def text_columns(table: Any) -> frozenset[str]:
     )
 
 
+def with_numbers(table: pa.Table, kept: Iterable[str | None]) -> pa.Table:
+    """The table with numbers in the place of texts, in columns that came from a text file and hold nothing else; those to be `kept` stay as they are.
+
+    Only the plain notation of a number counts: a column with 007, +49 or more than 15 digits holds names of things, and stays text. A number and its plain text
+    are the same number and the same level, so another cell that makes the column text changes nothing about this one.
+    """
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    columns, fields = list(table.columns), list(table.schema)
+    for place, name in enumerate(table.column_names):
+        column = columns[place]
+        if name not in text_columns(table) or name in set(kept) or column.null_count == len(column):
+            continue
+        if not pc.all(pc.match_substring_regex(column, _PLAIN_NUMBER)).as_py():
+            continue
+        whole = pc.all(pc.match_substring_regex(column, _WHOLE_NUMBER)).as_py()
+        columns[place] = column.cast(pa.int64() if whole else pa.float64())
+        marks = {key: value for key, value in (fields[place].metadata or {}).items() if key not in FROM_TEXT}
+        fields[place] = pa.field(name, columns[place].type, metadata=marks)
+    return pa.table(columns, schema=pa.schema(fields))
+
+
 def to_arrow(data: Any, name: str) -> pa.Table:
     """Convert any table, or the file at a path, to an Arrow table. `name` says in messages which table it is."""
     import narwhals as nw
     import pyarrow as pa
 
-    if isinstance(data, (str, Path)):
-        return read_file(Path(data), None)[0]
+    if isinstance(data, (str, Path, File)):
+        return read_file(data if isinstance(data, File) else Path(data), None)[0]
     if isinstance(data, pa.Table):
         return data
     table = None
@@ -112,7 +138,7 @@ def to_arrow(data: Any, name: str) -> pa.Table:
         raise_alone(
             StudyError(
                 f"The {name} file cannot be read as a table. Give a pandas, polars or pyarrow table whose columns hold one type "
-                "each, a mapping of arrays, or the path of a Parquet or CSV file."
+                "each, a mapping of arrays, or the path of a file."
             )
         )
     return table

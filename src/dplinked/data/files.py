@@ -5,18 +5,26 @@ from __future__ import annotations
 import csv
 import glob
 import os
+import zlib
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dplinked.data.csv import read_csv
+from dplinked.data.format import PLAIN, File, Format, split_file
+from dplinked.data.programs import PROGRAMS, read_program_file, read_sheet
 from dplinked.errors import StudyError, raise_alone, shown
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-_KINDS = {".parquet": "parquet", ".pq": "parquet", ".csv": "csv", ".json": "json", ".jsonl": "json", ".ndjson": "json"}
+_TABS = (".tsv", ".tab", ".tsv.gz")
+_KINDS = {
+    ".parquet": "parquet", ".pq": "parquet", ".json": "json", ".jsonl": "json", ".ndjson": "json", ".xlsx": "xlsx", ".xlsm": "xlsx",
+    **dict.fromkeys((".csv", ".csv.gz", *_TABS), "csv"), **PROGRAMS,
+}  # fmt: skip
+_READ = ".parquet, .csv, .tsv, .csv.gz, .json, .xlsx, .dta, .sav and .sas7bdat"
 
 
 @dataclass(frozen=True)
@@ -28,48 +36,75 @@ class Files:
     paths
         The files, in the order of their rows.
     kind
-        ``"parquet"``, ``"csv"`` or ``"json"``.
+        ``"parquet"``, ``"csv"``, ``"json"``, ``"xlsx"``, ``"stata"``, ``"spss"`` or ``"sas"``.
     place
         What was given, with its symlinks resolved: by it a ledger knows the files before it opens them.
     root
         The folder that was given, if one was; the names of its subfolders may hold Hive partitions.
+    format
+        How the files are written.
     """
 
     paths: tuple[Path, ...]
     kind: str
     place: str = ""
     root: Path | None = None
+    format: Format = PLAIN
 
 
-def find_files(path: str | os.PathLike[str]) -> Files:
+def kind_of(path: Path) -> str:
+    """The kind of a file by its ending; empty for kinds that are not read."""
+    return _KINDS.get(_ending(path), "")
+
+
+def _ending(path: Path) -> str:
+    """The ending of a file's name; of compressed files with the one before it."""
+    return "".join(path.suffixes[-2:] if path.suffix.lower() == ".gz" else path.suffixes[-1:]).lower()
+
+
+def find_files(data: str | os.PathLike[str] | File) -> Files:
     """Find the files that a path stands for: one file, all Parquet files in a folder, or those of a glob like ``rows/*.csv``.
 
     Symlinks are resolved here, once: what a file is and what it holds are found out about the same file.
     """
-    given = Path(path)
+    given, format = split_file(data)
     real = Path(os.path.realpath(given))
     if real.is_dir():
-        found = sorted(
-            file for file in real.rglob("*") if _KINDS.get(file.suffix.lower()) == "parquet" and file.is_file()
-        )
+        found = sorted(file for file in real.rglob("*") if kind_of(file) == "parquet" and file.is_file())
         shown_files = tuple(file for file in found if not file.name.startswith(("_", ".")))
         files = Files(shown_files, "parquet", str(real), real)
-    elif real.is_file() or not glob.has_magic(str(path)):
-        files = Files((real,), _KINDS.get(given.suffix.lower(), ""), str(real))
+    elif real.is_file() or not glob.has_magic(str(given)):
+        files = Files((real,), kind_of(given), str(real))
     else:
         pattern = _real_pattern(given)
         named = sorted(file for file in map(Path, glob.glob(pattern, recursive=True)) if file.is_file())
-        kinds = {_KINDS.get(file.suffix.lower(), "") for file in named}
+        kinds = {kind_of(file) for file in named}
         real_files = tuple(Path(os.path.realpath(file)) for file in named)
         files = Files(real_files, kinds.pop() if len(kinds) == 1 else "", pattern)
     if not files.paths:
         raise StudyError(f"There are no files at {shown(given.name)}.")
     if not files.kind:
-        raise StudyError(f"{shown(given.name)}: only .parquet, .csv and .json files are read, of one kind at a time.")
+        raise StudyError(f"{shown(given.name)}: only {_READ} files are read, of one kind at a time.")
     for file in files.paths:
         if not file.is_file():
             raise StudyError(f"There is no file {shown(file.name)} at the given path.")
-    return files
+    if len(files.paths) > 1 and files.kind not in ("parquet", "csv", "json"):
+        raise StudyError(f"{shown(given.name)}: files of this kind are read one at a time. Name one.")
+    return replace(files, format=settle_format(files.kind, files.paths, format))
+
+
+def settle_format(kind: str, paths: Sequence[Path], format: Format) -> Format:
+    """How files are written, with the separator that their endings tell if none is declared; None for commas. Options that they do not have are refused."""
+    format.check_kind(kind)
+    if kind != "csv":
+        return format
+    tabs = {_ending(path) in _TABS for path in paths}
+    if format.separator is None and len(tabs) > 1:
+        raise StudyError(
+            "Some of these files are .csv and some .tsv. Give files of one kind, or say what separates their cells: separator = '…'."
+        )
+    separator = format.separator or ("\t" if True in tabs else ",")
+    return replace(format, separator=None if separator == "," else separator)
 
 
 def _real_pattern(given: Path) -> str:
@@ -79,25 +114,40 @@ def _real_pattern(given: Path) -> str:
     return str(Path(os.path.realpath(Path(*parts[:first])), *parts[first:]))
 
 
-def read_file(path: Path, columns: Sequence[str] | None, kind: str | None = None) -> tuple[pa.Table, list[str]]:
-    """Read some columns of a Parquet or CSV file; also returns the names of all columns.
+def read_file(
+    data: Path | File, columns: Sequence[str] | None, kind: str | None = None, format: Format | None = None
+) -> tuple[pa.Table, list[str]]:
+    """Read some columns of one file of any kind but JSON; also returns the names of all columns.
 
-    The parsers' own errors quote cells, so they are replaced. Give `kind` if the file's name does not end in ``.parquet`` or ``.csv``.
+    The parsers' own errors quote cells, so they are replaced. Give `kind` if the file's name has another ending, and `format` if it is settled already.
     """
     import pyarrow as pa
 
-    kind = kind or _KINDS.get(path.suffix.lower())
-    if kind not in ("parquet", "csv"):
-        raise StudyError(f"{shown(path.name)}: only .parquet and .csv files are read. Convert the file first.")
+    path, declared = split_file(data)
+    kind = kind or kind_of(path)
+    if not kind or kind == "json":
+        raise StudyError(
+            f"{shown(path.name)}: only {_READ.replace('.json, ', '')} files are read. Convert the file first."
+        )
+    format = format or settle_format(kind, [path], declared)
     if not path.is_file():
         raise StudyError(f"There is no file {shown(path.name)} at the given path.")
-    read = read_csv if kind == "csv" else _read_parquet
     try:
-        return read(path, columns)
-    except (pa.ArrowException, OSError, UnicodeDecodeError, csv.Error):
-        raise_alone(
-            StudyError(f"{shown(path.name)} cannot be read as {kind}. The steward's 'check' shows the details.")
-        )
+        match kind:
+            case "csv":
+                return read_csv(path, columns, format)
+            case "parquet":
+                return _read_parquet(path, columns)
+            case "xlsx":
+                return read_sheet(path, columns, format)
+        return read_program_file(path, columns, format)
+    except (pa.ArrowException, OSError, UnicodeDecodeError, csv.Error, EOFError, zlib.error):
+        raise_alone(unreadable(path, kind))
+
+
+def unreadable(path: Path, kind: str) -> StudyError:
+    """That a file cannot be read as what its ending says."""
+    return StudyError(f"{shown(path.name)} cannot be read as {kind}. The steward's 'check' shows the details.")
 
 
 def _read_parquet(path: Path, columns: Sequence[str] | None) -> tuple[pa.Table, list[str]]:

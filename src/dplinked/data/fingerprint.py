@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from dplinked.data.arrow import to_arrow
 from dplinked.data.files import Files, find_files
+from dplinked.data.format import File
 from dplinked.data.keys import key_text, number
 from dplinked.data.sources import Query, SparkTable, is_path, is_stream
 from dplinked.errors import StudyError, shown
@@ -31,7 +32,7 @@ def locate(data: Any) -> Any:
 def source_place(data: Any) -> list[Any]:
     """Where data is, so that a ledger can tell before anything is opened whether it was registered there.
 
-    That is a path with its symlinks resolved, and the kind of its files; a query with its attachments and the folder that its paths start from; the text of a Spark
+    That is a path with its symlinks resolved, the kind of its files and how they are declared to be written; a query with its attachments and the folder that its paths start from; the text of a Spark
     table. What is in memory has no place of its own: it is known by its content alone.
     """
     match data:
@@ -41,7 +42,8 @@ def source_place(data: Any) -> list[Any]:
         case SparkTable():
             return ["spark", data.table]
         case Files():
-            return ["path", data.kind, data.place]
+            options = data.format.options()  # none of them is what version 0.1 registered
+            return ["path", data.kind, data.place, *([options] if options else [])]
     if is_stream(data):
         raise StudyError(NOT_KNOWN)
     return source_place(find_files(data)) if is_path(data) else ["memory"]
@@ -67,6 +69,12 @@ def content_bytes(source: Any) -> Iterator[bytes]:
 
     For several files, the name and size of each file come before its bytes; within a folder, names include the subfolders.
     """
+    if isinstance(source, File):
+        source = find_files(source)
+    if isinstance(source, Files) and (
+        options := source.format.options()
+    ):  # other options make other rows of the same bytes
+        yield json.dumps(options, sort_keys=True).encode()
     if isinstance(source, Files) and source.root is None and len(source.paths) == 1:
         source = source.paths[0]
     if isinstance(source, Files):

@@ -30,7 +30,7 @@ from dplinked.data.encoding import (
     number_texts,
 )
 from dplinked.data.fingerprint import source_state
-from dplinked.data.sizes import LARGEST_PIECE, PART
+from dplinked.data.sizes import BATCH, PART
 from dplinked.data.sources import Progress
 from dplinked.data.table import Rows, check_columns, empty_rows
 from dplinked.errors import ReleaseError, StudyError, raise_alone
@@ -41,6 +41,7 @@ if TYPE_CHECKING:
 _WORKERS = min(8, os.cpu_count() or 1)
 _MOST_COUNTERS = 8  # counters per row of a piece; if a range would need more, only the numbers that occur are counted
 _COUNTING = "Counting blocks"
+_BUFFER = 1 << 18  # bytes of a column that are read at once
 
 
 @dataclass(frozen=True)
@@ -84,7 +85,7 @@ class ParquetRows:
 
         groups = self._parts[part]
         try:
-            if len(groups) == 1 and groups[0][1].num_rows > LARGEST_PIECE:
+            if len(groups) == 1 and groups[0][1].num_rows > PART:
                 for table in self._batches(*groups[0], columns):
                     yield Rows(table)
             else:
@@ -106,7 +107,7 @@ class ParquetRows:
 
         stored = [name for name in columns if name not in file.partition]
         with _reader(file) as reader:
-            options = {"batch_size": LARGEST_PIECE, "row_groups": [group.number], "use_threads": False}
+            options = {"batch_size": BATCH, "row_groups": [group.number], "use_threads": False}
             for batch in reader.iter_batches(columns=stored, **options):
                 yield self._completed(pa.Table.from_batches([batch]), batch.num_rows, file, columns)
 
@@ -337,7 +338,7 @@ def _cut_parts(files: Sequence[_File]) -> Iterator[list[tuple[_File, _Group]]]:
     for file in files:
         for number in range(file.metadata.num_row_groups):
             group = _Group(number, file.metadata.row_group(number).num_rows)
-            if waiting and group.num_rows > LARGEST_PIECE:
+            if waiting and group.num_rows > PART:
                 yield waiting
                 waiting, rows = [], 0
             waiting.append((file, group))
@@ -355,4 +356,4 @@ def _reader(file: _File) -> Any:
 
     if source_state(Path(file.path)) != file.state:
         raise ReleaseError(CHANGED)
-    return pq.ParquetFile(file.path, metadata=file.metadata, pre_buffer=False, buffer_size=1 << 20)
+    return pq.ParquetFile(file.path, metadata=file.metadata, pre_buffer=False, buffer_size=_BUFFER)

@@ -3,4 +3,4 @@
 from __future__ import annotations
 
 PART = 1 << 18  # rows of a part; small row groups of Parquet files are read together up to so many
-LARGEST_PIECE = 1 << 18  # rows of a row group beyond which it is read in batches of so many
+BATCH = 1 << 16  # rows at a time of a row group that is larger: what they are decoded into stays in the cache

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from dplinked.data.files import Files
+from dplinked.data.format import File
 from dplinked.errors import StudyError, shown
 from dplinked.records import PlainlyShown
 
@@ -101,4 +102,4 @@ def is_stream(data: Any) -> bool:
 
 def is_path(data: Any) -> bool:
     """Whether this is the path of files, or files that were found already."""
-    return isinstance(data, (str, Files)) or hasattr(data, "__fspath__")
+    return isinstance(data, (str, Files, File)) or hasattr(data, "__fspath__")

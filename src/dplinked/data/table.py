@@ -23,7 +23,7 @@ from dplinked.data.encoding import Keys, cell_texts, dense_codes, dense_range, e
 from dplinked.data.files import read_file
 from dplinked.data.keys import FALSE, NUMBER, TRUE, number
 from dplinked.data.sizes import PART
-from dplinked.errors import ReleaseError, StudyError, raise_alone, shown, shown_type, suggest
+from dplinked.errors import ReleaseError, StudyError, list_columns, raise_alone, shown, shown_type, suggest
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -43,10 +43,11 @@ class Rows:
         A pandas, polars or pyarrow table, a mapping of arrays or lists, or the path of a Parquet or CSV file.
     columns
         Names of the columns to read from a file; all of them by default.
+    known
+        Names of all columns, if the table has only some of them.
     """
 
-    def __init__(self, data: Any, columns: Sequence[str] | None = None) -> None:
-        known = None
+    def __init__(self, data: Any, columns: Sequence[str] | None = None, *, known: Sequence[str] | None = None) -> None:
         if isinstance(data, (str, Path)):
             data, known = read_file(Path(data), columns)
         self._text = text_columns(data)
@@ -226,10 +227,15 @@ def _read_row(row: Any, width: int) -> list[float]:
 
 
 def check_columns(names: Sequence[str], columns: Sequence[str], *, secret: bool = False) -> None:
-    """Refuse names that are not among the columns. If the columns are `secret`, the message suggests none of them."""
+    """Refuse names that are not among the columns. If the columns are `secret`, since their names may be a row, the message lists none of them."""
     for name in names:
         if name not in columns:
-            raise StudyError(f"Column {shown(name)} is not in the data.{suggest(name, () if secret else columns)}")
+            known = (
+                " The steward's 'check' lists its columns."
+                if secret
+                else suggest(name, columns) + list_columns(columns)
+            )
+            raise StudyError(f"Column {shown(name)} is not in the data.{known}")
 
 
 def count_codes(codes: Codes, size: int) -> NDArray[np.int64]:

@@ -36,6 +36,9 @@ _TRIED = np.geomspace(0.5, 2.0, 30)  # limits, relative to the root mean square 
 _GUESS = 0.3  # deviation of an outcome, relative to its largest
 _LONGEST = 1.5  # step, in deviations of η
 _WIDEST = 3.0  # deviation of η that a start may have
+_BEND = (
+    1.0 / 6.0
+)  # of a curve's slope, relative to what it rises by, along a way of one deviation of η: what the mean of both ends' slopes leaves out
 _HERMITE = np.polynomial.hermite_e.hermegauss(41)
 
 
@@ -68,7 +71,7 @@ def choose_instruments(design: Design, exposure: LinkageExposure, mu: float, cou
     ratios = instrument_sizes(wide, sizes)
     typical = math.sqrt(float((ratios**2).mean())) if ratios.size else 1.0
     iota = INTERCEPT_WEIGHT * typical * design.intercept
-    share = 1.0 - MEAT - LEVEL_SLOPE - 2.0 * NEARER - CURVE_SLOPE[0]
+    share = 1.0 - MEAT - LEVEL_SLOPE - NEARER - CURVE_SLOPE[0]
     limit, kept = choose_limit(ratios, iota, equation_sensitivity(exposure) / (mu * math.sqrt(share)), count)
     return Instruments(wide, sizes, ratios, iota, limit, kept)
 
@@ -120,18 +123,84 @@ def furthest_count(design: Design, exposure: LinkageExposure, count: int, mu: fl
     return math.ceil(min(design.curve.largest, size * further))
 
 
+@dataclass(frozen=True, eq=False)
+class Told:
+    """What responses tell: their part of the equation, and the standard deviation of its noise (p each).
+
+    `missing` is the share of responses that are missing and count the same everywhere, which makes `filled` (p) if all are missing. It is 0 where they count as the means that the
+    equation expects.
+    """
+
+    vector: Floats
+    scale: Floats
+    missing: float = 0.0
+    filled: Floats | float = 0.0
+
+    def beside(self, means: Means) -> Floats:
+        """The same with missing responses as these means, as if they were missing equally often everywhere (p)."""
+        return self.vector + self.missing * (means.vector - self.filled)
+
+    def joined(self, before: Told) -> Told:
+        """What both tell, by their precision, if no responses are missing."""
+        weight = self.scale**2 / (self.scale**2 + before.scale**2)
+        vector = self.vector + weight * (before.vector - self.vector)
+        return replace(self, vector=vector, scale=self.scale * np.sqrt(1.0 - weight))
+
+
+@dataclass(frozen=True, eq=False)
+class Means:
+    """The expected equation and its slope at released coefficients, as all releases so far tell them.
+
+    Attributes
+    ----------
+    centre
+        The coefficients (p).
+    vector, variance
+        The expected equation, and the variance of its error (p each).
+    slope, slope_scale
+        The slope, and the standard deviation of its noise in each entry (p×p each).
+    """
+
+    centre: Floats
+    vector: Floats
+    variance: Floats
+    slope: Floats
+    slope_scale: Floats
+
+    def joined(self, before: Means | None, sizes: Floats) -> Means:
+        """These means, made more precise by those from `before`: their change is the way times the mean of both slopes, but for what a curve bends on that way.
+
+        `sizes` are those of the columns (p), 1 for the intercept.
+        """
+        if before is None:
+            return self
+        way = self.centre - before.centre
+        rise = (before.slope + self.slope) / 2.0 @ way
+        bend = rise * _BEND * float(np.linalg.norm(way * sizes)) ** 2
+        carried = before.variance + (before.slope_scale**2 + self.slope_scale**2) / 4.0 @ way**2 + bend**2
+        weight = self.variance / (self.variance + carried)
+        vector = self.vector + weight * (before.vector + rise - self.vector)
+        return replace(self, vector=vector, variance=self.variance * (1.0 - weight))
+
+
+def expected_slope(level: Floats, curve: Curve) -> Floats:
+    """What to expect of a slope (p×p), from that along the level line over the curve's own: the curve is taken to be a quarter as steep as it can be."""
+    return 0.25 * curve.steepest * level
+
+
 def choose_slope_share(
-    strength: Floats, curve: Curve, instruments: Instruments, exposure: LinkageExposure, count: int, mu: float
+    slope: Floats, curve: Curve, instruments: Instruments, exposure: LinkageExposure, count: int, mu: float
 ) -> float:
     """Share of a budget of μ for the last step's slope: as large as its weakest direction asks for to stand clear of the noise.
 
-    The curve is taken to be a quarter as steep as it can be, on average. `strength` is the slope along the level line over the curve's, the means of the columns taken out (d×d).
+    `slope` is what is expected of it (p×p). Columns whose means are far from 0 have the noise of the intercept's entries in their own, once it is eliminated.
     """
     design, d = instruments.design, len(instruments.sizes)
-    least, most = CURVE_SLOPE
+    first, (least, most) = int(design.intercept), CURVE_SLOPE
     if not d:
         return least
-    weakest = 0.25 * curve.steepest * float(np.linalg.svd(strength, compute_uv=False)[-1])
+    left, sizes, right = np.linalg.svd(centred_core(slope, design.intercept))
+    of_h, of_x = (np.abs(one / slope[0, 0]) if first else np.zeros(d) for one in (slope[first:, 0], slope[0, first:]))
     share = least
     while share < most:
         plan = plan_slope(
@@ -144,7 +213,10 @@ def choose_slope_share(
             count,
             mu * math.sqrt(share),
         )
-        if weakest >= CLEAR * plan.parts[-1].scale * math.sqrt(2.0 * d):
+        totals, entry = plan.parts[0].scale, plan.parts[-1].scale
+        noise = np.broadcast_to(entry**2 + (totals * of_x) ** 2 * first, (d, d))
+        noise = noise * (1.0 + (of_h[:, None] / instruments.iota) ** 2 if first else 1.0)
+        if sizes[-1] >= CLEAR * math.sqrt(2.0 * d * float(left[:, -1] ** 2 @ noise @ right[-1] ** 2)):
             break
         share = min(most, share + 0.05)
     return share

@@ -12,7 +12,6 @@ from statistics import NormalDist
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.optimize import brentq
 
 from dplinked.estimate.centring import centred_core
 from dplinked.privacy.quantities.instrument import ReleasedSums
@@ -77,6 +76,7 @@ def right_deviation(size: float, level: float, accuracy: float, explained: float
 
     Wrong links bring the response of an unrelated row, whose residual varies by twice the `explained` variance more.
     """
+    from scipy.optimize import brentq
 
     def excess(deviation: float) -> float:
         wrong = math.sqrt(deviation**2 + 2.0 * max(0.0, explained))

@@ -17,7 +17,7 @@ from dplinked.privacy.quantities.instrument import ReleasedSums
 from dplinked.records import Record
 from dplinked.study.design import Design
 from dplinked.study.instrument import column_spread, instrument_signal
-from dplinked.sums.types import BlockFacts
+from dplinked.sums.types import CLUSTERED, BlockFacts
 
 Floats = NDArray[np.float64]
 MOMENTS = "moments"
@@ -30,7 +30,7 @@ class NoisyVariance:
     Attributes
     ----------
     route
-        ``"block"``, ``"row"`` or ``"scale"``.
+        ``"block"``, ``"person"``, ``"cluster"``, ``"row"`` or ``"scale"``.
     meat, weights
         Noisy meat (p×p) of instruments times public weights (p); `noise` is the standard deviation in its packed entries.
     residual
@@ -63,7 +63,7 @@ class ReleasedVariance(Record):
     Attributes
     ----------
     route
-        What sampling and linkage variance came from: ``"block"`` totals, single ``"row"``s, the residuals' ``"scale"`` alone, or, of the paper's
+        What sampling and linkage variance came from: totals of each ``"block"``, ``"person"`` or ``"cluster"``, single ``"row"``s, the residuals' ``"scale"`` alone, or, of the paper's
         algorithms, the ``"moments"`` W'W, W'z and z'z.
     meat
         Variance by sampling and wrong links (p×p), made positive definite.
@@ -175,10 +175,10 @@ def accuracy_variance(linkage: Linkage, blocks: BlockFacts | None) -> float | No
 def repeated_rows(linkage: Linkage, unit: PrivacyUnit, route: str) -> float:
     """By how much rows of one person may raise the variance beyond what is squared.
 
-    If a person's L rows are squared one by one, the square of their sum is at most L times that (Cauchy-Schwarz), whatever they have in common. In an exact join
-    the blocks are persons, so that blocks which are squared have it all.
+    If a person's L rows are squared one by one, the square of their sum is at most L times that (Cauchy-Schwarz), whatever they have in common. Totals of persons, and of clusters that hold whole
+    persons, have it all; in an exact join the blocks are persons.
     """
-    return 1.0 if route == "block" and isinstance(linkage, Exact) else float(unit.rows)
+    return 1.0 if route in CLUSTERED or (route == "block" and isinstance(linkage, Exact)) else float(unit.rows)
 
 
 def link_dependence(linkage: Linkage, route: str, blocks: BlockFacts | None) -> float:

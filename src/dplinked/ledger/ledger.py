@@ -11,10 +11,10 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import hmac
+import itertools
 import json
 import math
 import os
-import secrets as tokens
 import socket
 import time
 import warnings
@@ -50,6 +50,7 @@ from dplinked.sums.engine import source_bytes
 
 _WAIT = 600.0  # seconds that a second request waits for the first one's result
 _POLL = 0.05
+_LONGEST = 120  # letters of a formula that a release is called by
 REFUSED = (
     "This data is not registered for the budget, or not at this place, or it has changed since. Nothing was spent. The steward registers the data "
     "of a study with 'dplinked budget register'."
@@ -353,8 +354,8 @@ class Ledger:
         A release from a secret sample is charged by that instead of a μ. The checked `links` of an accuracy are known again: those of a secret sample may be used once. If the id was charged for another request, this is an error. If the same request is being computed at this moment, its
         result is waited for. With `again`, the same request is charged anew.
         """
-        name = release or tokens.token_hex(8)
-        _check_name(name, "A release's id must be a text of at most 200 printable characters")
+        if release is not None:
+            _check_name(release, "A release's id must be a text of at most 200 printable characters")
         wanted = hashlib.sha256(canonical(dict(request)).encode()).hexdigest()
         limit = time.monotonic() + _WAIT
         while True:
@@ -362,6 +363,7 @@ class Ledger:
                 row = self._locked(connection)
                 charged = self._charged_before(connection, release, wanted, again)
                 if charged is None:
+                    name = release or self._new_name(connection, request)
                     return self._charge(connection, row, name, wanted, mu, links)
                 recorded = self._find(connection, "release", charged.release)
                 if recorded is not None:
@@ -375,6 +377,14 @@ class Ledger:
                     "ask again (again=True, --again)."
                 )
             time.sleep(_POLL)
+
+    def _new_name(self, connection: Any, request: Mapping[str, Any]) -> str:
+        """A name for a release that was given none: what it is about, and a number if there are several of it."""
+        formula = str(request.get("formula", "linkage accuracy"))
+        about = formula if len(formula) <= _LONGEST and formula.isprintable() else "release"
+        taken = {event.release for event in self._events(connection, "charge")}
+        numbered = (f"{about} ({k})" for k in itertools.count(2))
+        return next(name for name in itertools.chain([about], numbered) if name not in taken)
 
     def _charged_before(self, connection: Any, release: str | None, wanted: str, again: bool) -> Event | None:
         """The charge that answers a request: the one of its id, else one whose release was recorded, else, without an id, any."""

@@ -344,7 +344,7 @@ class ELE:
 
         A smaller ``linkage_change`` would be a false declaration. The bound holds if each group's accuracy comes from its own checked
         links alone, as their share of right ones or drawn towards a fixed value
-        (:func:`dplinked.linker.quality.hidden_accuracies`); accuracies that were drawn towards each other move further.
+        (:func:`dplinked.linker.accuracies.hidden_accuracies`); accuracies that were drawn towards each other move further.
 
         Proof. One person can change the answer to t = 1 + ν + k checked links: that of their own row, those of the ν rows that hold their
         response, and those of k displaced rows. If t_b of them lie in group b, its accuracy moves by at most ``t_b/m``, m the public number of
@@ -489,6 +489,7 @@ class ELE:
             displaced=(unit.displaced_links or 0) + self.carriers * int(unit.moves_block),
             carriers=self.carriers,
             moved_change=move,
+            persons=unit.rows,
         )
 
     def describe(self) -> DeclaredLinkage:

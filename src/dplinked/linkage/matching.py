@@ -172,6 +172,7 @@ class Matching:
             matrix_change=unit.linkage_change,
             displaced=unit.displaced_links,
             carriers=self.carriers,
+            persons=unit.rows,
         )
 
     def identity(self) -> dict[str, Any]:

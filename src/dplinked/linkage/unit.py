@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -104,26 +105,27 @@ class PrivacyUnit(PlainlyShown, ReadableByKey):
         return not (self.moves_block or self.linkage_change)
 
     def describe(self, carriers: int = 1) -> str:
-        """Say in one sentence who is protected against what; up to `carriers` rows hold one person's response."""
-        moves = "may" if self.moves_block else "may not"
+        """Say in sentences who is protected against what; up to `carriers` rows hold one person's response."""
         k, change = self.displaced_links or 0, self.linkage_change or 0.0
-        held = "one row (links are one to one)" if carriers == 1 else f"at most {carriers} rows"
-        protected = (
-            "one individual, present once in both files, with all regressors from one of them and the response on "
-            f"{held}: any change of their x and y"
-        )
-        if self.rows > 1:
-            several = "" if carriers == 1 else f", each of which may be on {carriers} rows"
-            protected = (
-                f"one individual (all rows with the same {self.id}), with regressors on at most {self.rows} rows and at most {self.rows} responses{several}: any change of "
-                "all their x and y together"
-            )
+        said = [
+            "Protected is all that the model uses about any one person, who is once in each of the two files, with all regressors from one of them."
+            if self.rows == 1
+            else f"Protected is all that the model uses about any one person: at most {self.rows} rows of regressors, those with the same {self.id}, and at most {self.rows} responses, "
+            "all of them together.",
+            "Each response is on one row (links are one to one)."
+            if carriers == 1
+            else f"Each response is on at most {carriers} rows.",
+        ]
         if not (self.moves_block or k or change):
-            return f"{protected}. Links and blocks are held fixed: what identifiers do to the linkage is not protected."
-        return (
-            f"{protected}, and of their identifiers as far as they displace at most {k} further link(s), change the "
-            f"matching matrix by at most {change:g} (entrywise l1), and {moves} move the person to another block."
-        )
+            said.append(
+                "Links and blocks are held fixed: what names and other identifiers do to the links is not protected."
+            )
+        else:
+            said.append(
+                f"Identifiers are protected too, as far as those of one person displace at most {k} further link(s), change the matching matrix by at most {change:g} (all entries added up), and "
+                f"{'may' if self.moves_block else 'may not'} move the person to another block."
+            )
+        return " ".join(said)
 
 
 def checked_carriers(carriers: int) -> int:
@@ -163,7 +165,9 @@ class LinkageExposure:
     weighed
         Weight and accuracy of each group of rows, if groups are weighed, which they are only if every row keeps its block.
     persons
-        How many rows a person has at most, if each block is a person; noise is planned for steps of one row. 1 elsewhere.
+        How many rows a person has at most; noise is planned for steps of one row.
+    levels
+        In how many levels of a declared column the same is released side by side, each row counting in its own alone. 1 elsewhere.
     """
 
     exact: bool
@@ -176,11 +180,17 @@ class LinkageExposure:
     moved_change: float = 0.0
     weighed: tuple[tuple[float, float], ...] = ()
     persons: int = 1
+    levels: int = 1
 
     @cached_property
     def groups(self) -> tuple[tuple[float, float], ...]:
         """Weight and smallest accuracy of each group of rows; a single one of weight 1 unless groups are weighed."""
         return self.weighed or ((1.0, self.accuracy_min),)
+
+    @cached_property
+    def counted(self) -> float:
+        """How far row j moves numbers of rows: by 1; by √2 beside other levels, since it may leave one for another."""
+        return 1.0 if self.levels == 1 else math.sqrt(2.0)
 
     @cached_property
     def relinked(self) -> int:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from dplinked.data.arrow import column_texts
-from dplinked.errors import StudyError, shown, suggest
+from dplinked.errors import StudyError, list_columns, shown, suggest
 from dplinked.linkage.ele import RESULTS_OF_LINKING
 from dplinked.linker.fields import Field
 
@@ -36,7 +36,8 @@ def check_file(table: pa.Table, id: str | None, where: str) -> None:
 def require_column(table: pa.Table, name: str, where: str) -> None:
     """Refuse a column that a file does not have."""
     if name not in table.column_names:
-        raise StudyError(f"Column {shown(name)} is not in the {where} file.{suggest(name, table.column_names)}")
+        known = suggest(name, table.column_names) + list_columns(table.column_names)
+        raise StudyError(f"Column {shown(name)} is not in the {where} file.{known}")
 
 
 def check_fields(table: pa.Table, fields: Sequence[Field], where: str, *, typed: bool) -> None:

@@ -11,12 +11,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dplinked.data.arrow import to_arrow
+from dplinked.data.look import tell_format
 from dplinked.errors import StudyError, plain_faults, plain_number, shown
 from dplinked.linker.checks import check_fields, check_file
 from dplinked.linker.document import WARNING
 from dplinked.linker.duplicates import MATCH, START_SHARE, Duplicates, comparers_within, find_duplicates
 from dplinked.linker.fields import Comparer, Field, read_fields
-from dplinked.linker.linked import id_column
+from dplinked.linker.joined import id_column
 from dplinked.linker.passes import pair_budget
 from dplinked.report.document import Document, Facts, Section, Steps
 from dplinked.report.text import write_text
@@ -142,6 +143,7 @@ def dedupe(
     -------
     None. The file is read without noise, for the steward. Unless the privacy unit says otherwise (``rows=…``), a promise is for people who have one row in each file: records of one person that are not found protect them less.
     """
+    tell_format(data)
     table = to_arrow(data, "given")
     check_file(table, id, "given")
     if CLUSTER in table.column_names:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from dplinked.linker.evidence import Evidence, compare_records, estimate_evidence, pattern_levels
 from dplinked.linker.fields import Comparer, Field, make_comparers
-from dplinked.linker.passes import choose_passes, make_keys, pairs_of
+from dplinked.linker.passes import choose_passes, make_keys, pair_budget, pairs_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -27,6 +27,7 @@ _SAMPLED = 1_000  # records whose pairs tell how records agree by chance
 _AT_ONCE = 1_000_000  # pairs that are compared at a time
 _LEAST_SHARE = 0.3  # of the largest score that a pair must reach to be looked at any further
 _ROUNDS, _CLOSE = 100, 1e-3
+_FEW_PAIRS = 200_000  # within a file that are always worth comparing, to count duplicates
 
 
 @dataclass(frozen=True, repr=False)
@@ -144,3 +145,15 @@ def find_duplicates(comparers: Sequence[Comparer], budget: int, share: float, se
     if evidence is None:
         return Duplicates(compared.first, compared.second, compared.score, np.zeros(compared.first.size), count)
     return judge_pairs(compared, evidence, count)
+
+
+def count_duplicates(left: pa.Table, right: pa.Table, fields: Sequence[Field]) -> tuple[int, int]:
+    """About how many records of the left and of the right file are further records of somebody in it."""
+    found = (
+        find_duplicates(
+            comparers_within(table, fields, right=right), pair_budget(table.num_rows, table.num_rows, _FEW_PAIRS), START_SHARE
+        ).clusters()
+        for table, right in ((left, False), (right, True))
+    )  # fmt: skip
+    further = [int(clusters.size - np.unique(clusters).size) for clusters in found]
+    return further[0], further[1]

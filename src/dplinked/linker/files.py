@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from dplinked.data.files import read_file
 from dplinked.errors import StudyError, raise_alone
 from dplinked.linkage import ELE
-from dplinked.linker.quality import SECRET, answer_column
+from dplinked.linker.audit import SECRET, answer_column
 
 if TYPE_CHECKING:
     import pyarrow as pa

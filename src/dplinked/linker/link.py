@@ -13,17 +13,21 @@ from numpy.typing import NDArray
 
 from dplinked.data.arrow import column_texts, to_arrow
 from dplinked.data.fingerprint import source_state
+from dplinked.data.format import File, split_file
 from dplinked.data.keys import number
+from dplinked.data.look import tell_format
 from dplinked.errors import StudyError, plain_faults, plain_number, shown, suggest
 from dplinked.linker.assignment import Candidates
 from dplinked.linker.checks import check_fields, check_file, require_column
 from dplinked.linker.evidence import Evidence
 from dplinked.linker.fields import MOST_NAMES, Comparer, Field, make_comparers, read_fields
-from dplinked.linker.linked import Linked, id_column
+from dplinked.linker.joined import id_column
+from dplinked.linker.linked import Linked
 from dplinked.linker.model import LinkageModel, load_model
 from dplinked.linker.passes import BlockingPass
 from dplinked.linker.rules import LATE, MEMORY, NO_KEY, Links, link_by_rules
-from dplinked.linker.splink import Scored, link_by_splink, link_scored, own_columns, score_by_settings
+from dplinked.linker.scored import Scored, link_scored
+from dplinked.linker.splink import link_by_splink, own_columns, score_by_settings
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -65,7 +69,8 @@ def link(
     Parameters
     ----------
     left, right
-        Tables (pandas, polars, pyarrow, mappings of arrays) or paths of Parquet or CSV files. Every row of the left file is kept.
+        Tables (pandas, polars, pyarrow, mappings of arrays) or paths of files (Parquet, CSV, Excel, Stata, SPSS, SAS), as :class:`File` where they are not written with commas,
+        decimal points and UTF-8. Every row of the left file is kept.
     fields
         Columns to compare, given as names, as ``{name: kind}`` or as :class:`Field` objects. By default all columns that both
         files have, except ids and blocks. Not needed with `pairs`.
@@ -148,6 +153,8 @@ def link(
         raise StudyError(f"duplicates must be True or False, not {shown(duplicates)}.")
     paths = _resolve_file(left), _resolve_file(right)
     states = source_state(paths[0]), source_state(paths[1])  # taken before anything is read
+    for file in (left, right):
+        tell_format(file)
     a, b = to_arrow(left, "left"), to_arrow(right, "right")
     ids = (id, id) if id is None or isinstance(id, str) else _two_names(id)
     for table, name, where in ((a, ids[0], "left"), (b, ids[1], "right")):
@@ -305,8 +312,8 @@ def _least_probability(threshold: float | None) -> float:
 
 def _resolve_file(data: Any) -> Path | None:
     """The file that a path leads to, symlinks resolved. None for tables; missing files are refused later, on reading."""
-    is_file = isinstance(data, (str, Path)) and Path(data).is_file()
-    return Path(data).resolve() if is_file else None
+    path = split_file(data)[0] if isinstance(data, (str, Path, File)) else None
+    return path.resolve() if path is not None and path.is_file() else None
 
 
 def _two_names(id: Sequence[str]) -> tuple[str, str]:

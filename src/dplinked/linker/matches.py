@@ -26,7 +26,9 @@ _ROUNDS, _SWEEPS, _LAST_SWEEPS = 60, 10, 50
 _TOLERANCE = 1e-4
 _CLOSE = 5e-4  # numbers of people are found to this share of the smaller file
 _LEAST_FURTHER = 1e-6  # odds of a further record that are tried even if none was seen
-_MOST_FURTHER = 0.99  # per person; more of them are namesakes
+_MANY_FURTHER = 0.99  # per person; more of them may be namesakes
+_MOST_FURTHER = 100.0
+_BY_CHANCE = 0.1  # of the pairs that are taken for matches may be as much alike by chance
 _FASTER = 1.6  # steps of the number of people, as they come, are too short
 _LARGEST_LOG = 600.0
 
@@ -43,11 +45,14 @@ class Matches:
         Share of the smaller file's people who are in the other file too, and among its candidates.
     further
         For the left and the right file, how many further records of a person there are for each person who is in both.
+    otherwise
+        Where records may be somebody's further ones or namesakes', and evidence is all that tells: the probabilities if it were the other way round (N).
     """
 
     probability: Floats
     overlap: float
     further: tuple[float, float]
+    otherwise: Floats | None = None
 
     def __repr__(self) -> str:
         return "Matches(for the steward)"
@@ -99,20 +104,25 @@ def find_matches(
 
     Counting linkages of n and n' records gives the most probable θ and δ for the expected numbers of people and of further records: ``θ = k exp(-e/k) / ((n-k)(n'-k-e))`` and
     ``θδ = e / (k(n'-k-e))``. They are iterated to their fixed point.
+
+    If there are as many further records as people, they may be namesakes: people with other records, whom the fields do not tell apart. Among all nn' pairs, no more than nn'/t are expected to
+    have a likelihood ratio of t or more by chance, so evidence decides, and what would follow otherwise is told with it.
     """
-    probability = np.zeros(candidates.left.size)
-    if probability.size == 0:
-        return Matches(probability, overlap or 0.0, (0.0, 0.0))
+    if candidates.left.size == 0:
+        return Matches(np.zeros(0), overlap or 0.0, (0.0, 0.0))
     evidence = np.minimum(candidates.evidence * strength, _LARGEST_EVIDENCE)
     kept = _plausible(candidates, evidence)
     model = _Messages(candidates, kept, evidence, duplicates)
-    counts = model.settle(overlap)
-    if max(counts.left, counts.right) >= _MOST_FURTHER * counts.people:  # these are namesakes
-        model = _Messages(candidates, kept, evidence, False)
-        counts = model.settle(overlap)
-    probability[kept] = model.probability
+    counts, otherwise = model.settle(overlap), None
+    if max(counts.left, counts.right) >= _MANY_FURTHER * counts.people:
+        alone = _Messages(candidates, kept, evidence, False)
+        of_alone = alone.settle(overlap)
+        if model.may_be_chance():
+            model, counts, alone = alone, of_alone, model
+        otherwise = alone.spread(kept, candidates.left.size)
     share = counts.people / min(candidates.left_count, candidates.right_count)
-    return Matches(probability, share, (counts.left / counts.people, counts.right / counts.people))
+    further = counts.left / counts.people, counts.right / counts.people
+    return Matches(model.spread(kept, candidates.left.size), share, further, otherwise)
 
 
 def find_matches_of_rows(candidates: Candidates, *, overlap: float | None = None, strength: float = 1.0) -> Matches:
@@ -164,6 +174,20 @@ class _Messages:
         self.probability = np.zeros(kept.size)
         self.matched = 0.0, 0.0  # expected numbers of left and of right records with a partner
 
+    def spread(self, kept: Integers, size: int) -> Floats:
+        """The probabilities of all candidates, of which these are the `kept` ones."""
+        probability = np.zeros(size)
+        probability[kept] = self.probability
+        return probability
+
+    def may_be_chance(self) -> bool:
+        """Whether as many pairs might be as much alike by chance, so that people and namesakes cannot be told apart."""
+        taken = self.probability > 0.5
+        if not taken.any():
+            return True
+        chance = self.sizes[0] * self.sizes[1] / float(np.median(self.evidence[taken]))
+        return chance > _BY_CHANCE * int(taken.sum())
+
     def settle(self, overlap: float | None) -> _Counts:
         """Pass messages and count anew until the counts stay; the overlap is estimated if it is None."""
         smaller = min(self.sizes)
@@ -203,7 +227,8 @@ class _Messages:
         if estimated:
             step = pairs - left - right - people
             people = _within((people + _FASTER * step) / smaller, smaller)
-        return _Counts(people, min(left, people), min(right, people))
+        most = (min(max(n - people, 0.5), _MOST_FURTHER * people) for n in self.sizes)
+        return _Counts(people, *(min(more, room) for more, room in zip((left, right), most, strict=True)))
 
 
 class _Side:

@@ -17,8 +17,9 @@ from dplinked.ledger.events import LedgerEntry
 from dplinked.ledger.ledger import Ledger
 from dplinked.linkage import ELE, PrivacyUnit
 from dplinked.linkage.secret_sample import SecretSample
-from dplinked.linker.linked import BLOCK, Linked
-from dplinked.linker.quality import count_together, known_accuracies, name_counts
+from dplinked.linker.accuracies import count_together, known_accuracies, name_counts
+from dplinked.linker.joined import BLOCK
+from dplinked.linker.linked import Linked
 from dplinked.linker.rules import LATE, UNLINKED
 from dplinked.privacy.calibration import privacy_mu, round_up
 from dplinked.privacy.quantities.right_links import (
@@ -49,7 +50,7 @@ _SECRECY = (
 )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class ReleasedAccuracy:
     """Linkage accuracies that were released with differential privacy. They are public from now on.
 
@@ -79,6 +80,9 @@ class ReleasedAccuracy:
     unit: dict[str, Any]
     statement: str
     ledger: LedgerEntry | None = None
+
+    def __repr__(self) -> str:
+        return f"<ReleasedAccuracy of {len(self.correct)} groups of links: {self.linkage!r}, epsilon={self.epsilon:g}, delta={self.delta:g}>"
 
     @property
     def right(self) -> dict[str, float]:
@@ -276,7 +280,7 @@ def _release(
         mu=None if isinstance(price, SecretSample) else price,
         unit=unit.identity(),
         statement=(
-            f"({round_up(epsilon, 10)}, {round_up(delta, 10)})-differentially private. Protected is {unit.describe()} Taken as public, and the "
+            f"({round_up(epsilon, 10)}, {round_up(delta, 10)})-differentially private. {unit.describe()} Taken as public, and the "
             f"same for neighbours: the rows' groups, their sizes, {'the chance of each row to be checked' if secret else 'which links were checked'}, and that an answer depends on the two "
             f"records alone.{_SECRECY if secret else ''}"
         ),

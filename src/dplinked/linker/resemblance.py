@@ -30,6 +30,7 @@ _LEAST_MEASURE = 0.05
 _LEAST_CHANGE = 0.02
 _LEAST_ROWS = 20  # of a level that is compared with the others
 MOST_LEVELS = 50
+_MOST_COMPARED = 20  # columns that the report compares between rows and their wrong partners
 
 RESEMBLES = (
     "Wrong links bring responses of rows like their own, so the correction overstates slopes. Read the release's bracket, link within narrower groups, or "
@@ -85,6 +86,12 @@ class Resemblance:
     def advice(self) -> str:
         """What to do; empty if nothing stands out."""
         return " ".join([RESEMBLES] * self.resembles + [DEPENDS] * self.depends)
+
+
+def comparable_columns(table: pa.Table, used: set[str | None]) -> list[str]:
+    """The columns that the report compares between rows and their wrong partners: the first ones that can be and are not `used` for linking."""
+    named = [name for name in table.column_names if name not in used]
+    return [name for name in named if is_comparable(table.column(name))][:_MOST_COMPARED]
 
 
 def measure_resemblance(

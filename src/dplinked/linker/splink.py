@@ -5,12 +5,10 @@ from __future__ import annotations
 import contextlib
 import functools
 import itertools
-import json
 import logging
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from pathlib import Path
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
@@ -20,8 +18,17 @@ from dplinked.errors import DplinkedError, StudyError, raise_alone, shown
 from dplinked.linker.assignment import Candidates, assign_sparse
 from dplinked.linker.explain import PRIOR, Explanation
 from dplinked.linker.fields import Comparer, Field
-from dplinked.linker.passes import BlockingPass, Key, Plan, choose_passes, make_keys, pair_budget, plan_pass
-from dplinked.linker.rules import FURTHER, LAST, Links, settle_groups
+from dplinked.linker.passes import BlockingPass, Plan, choose_passes, make_keys, pair_budget
+from dplinked.linker.rules import Links
+from dplinked.linker.scored import Scored, link_scored, log_odds
+from dplinked.linker.splink_model import (
+    POSITION,
+    default_settings,
+    is_trained,
+    read_settings,
+    train_default,
+    train_settings,
+)
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -30,24 +37,12 @@ Integers = NDArray[np.int64]
 T = TypeVar("T")
 
 ENGINES = ("duckdb", "spark")
-_POSITION = "dplinked_position"
 _PASS = "dplinked_pass_"
 _FILES = ("file_a", "file_b")
 _RUNS = itertools.count()
 _LOWEST_WEIGHT = -8.0  # pairs with lower log2 odds cannot compete with a link
 _LARGE = 200_000  # files are large if the smaller one has more records than this
 _LEAST_BUDGET = 500_000  # pairs that are always worth comparing
-_SAMPLED_PAIRS = 2_000_000  # random pairs from which the frequency of agreement by chance is estimated
-
-
-@dataclass(frozen=True)
-class Scored:
-    """Candidates of Splink, the pass that found each of them (N), all passes, and the model that scored them."""
-
-    candidates: Candidates
-    found_by: NDArray[np.int64]
-    passes: tuple[BlockingPass, ...]
-    model: Any
 
 
 def link_by_splink(
@@ -98,9 +93,9 @@ def score_by_settings(left: pa.Table, right: pa.Table, settings: Any, engine: An
 
     A model that is already trained is used as it is.
     """
-    model = _read_settings(settings)
+    model = read_settings(settings)
     columns = left.column_names
-    train = None if _is_trained(model) else lambda linker: _train_settings(linker, columns)
+    train = None if is_trained(model) else lambda linker: train_settings(linker, columns)
     return _guarded(lambda: _score(left, right, [], model, engine, train=train))
 
 
@@ -148,7 +143,7 @@ def _score_files(comparers: Sequence[Comparer], engine: Any, trained: dict[str, 
         scored = _score(*_tables(comparers), plans, model, engine)
     else:
         model = default_settings([one.field for one in comparers], prior)
-        train = functools.partial(_train, comparers=comparers, large=large)
+        train = functools.partial(train_default, comparers=comparers, large=large)
         scored = _score(*_tables(comparers), plans, model, engine, train=train)
     return replace(scored, passes=(*scored.passes, *dear))
 
@@ -186,7 +181,7 @@ def _score(
     import pyarrow.compute as pc
 
     pairs, trained, swapping = _predict(left, right, plans, model, engine, train, lowest)
-    positions = [pairs.column(f"{_POSITION}_{side}").to_numpy().astype(np.int64) for side in "lr"]
+    positions = [pairs.column(f"{POSITION}_{side}").to_numpy().astype(np.int64) for side in "lr"]
     swapped = pc.equal(pairs.column("source_dataset_l"), swapping).to_numpy().astype(bool)
     weight = np.clip(pairs.column("match_weight").to_numpy().astype(np.float64), -60.0, 60.0)
     prior = trained["probability_two_random_records_match"]
@@ -312,134 +307,11 @@ def _tables(comparers: Sequence[Comparer]) -> tuple[pa.Table, pa.Table]:
     return pa.table(sides[0]), pa.table(sides[1])
 
 
-def default_settings(fields: Sequence[Field], prior: float) -> Any:
-    """Splink settings that follow from how fields are compared: comparisons with partial agreement."""
-    import splink.comparison_library as cl
-    from splink import SettingsCreator
-
-    make: dict[str, Any] = {
-        "name": cl.NameComparison,
-        "text": lambda name: cl.JaroWinklerAtThresholds(name, [0.92, 0.8]),
-        "id": lambda name: cl.DamerauLevenshteinAtThresholds(name, [1, 2]),
-        "postcode": lambda name: cl.DamerauLevenshteinAtThresholds(name, [1]),
-    }
-    graded = {"date": _compare_dates, "number": _compare_numbers}
-    return SettingsCreator(
-        link_type="link_only",
-        unique_id_column_name=_POSITION,
-        probability_two_random_records_match=prior,
-        comparisons=[
-            graded[field.compare](field)
-            if field.compare in graded
-            else make.get(field.kind or "text", make["text"])(field.name)
-            for field in fields
-        ],
-        retain_matching_columns=False,
-        retain_intermediate_calculation_columns=False,
-    )
-
-
-def _compare_dates(field: Field) -> Any:
-    """The same day, a letter off, few days apart, two letters off, or other days."""
-    import splink.comparison_level_library as level
-    import splink.comparison_library as cl
-
-    day, name = f"{field.name}_day", field.name
-    return cl.CustomComparison(
-        output_column_name=name,
-        comparison_levels=[
-            level.NullLevel(name), level.ExactMatchLevel(name), level.DamerauLevenshteinLevel(name, 1),
-            level.AbsoluteDifferenceLevel(day, field.near or 0.0), level.DamerauLevenshteinLevel(name, 2), level.ElseLevel(),
-        ],
-    )  # fmt: skip
-
-
-def _compare_numbers(field: Field) -> Any:
-    """Within the tolerance, near, a tenth apart at most, or farther."""
-    import splink.comparison_level_library as level
-    import splink.comparison_library as cl
-
-    name, tolerance, near = field.name, field.tolerance, field.near or 0.0
-    graded = [level.AbsoluteDifferenceLevel(name, tolerance) if tolerance else level.ExactMatchLevel(name)]
-    graded += [level.AbsoluteDifferenceLevel(name, near)] * (near > tolerance) + [
-        level.PercentageDifferenceLevel(name, 0.1)
-    ]
-    return cl.CustomComparison(
-        output_column_name=name, comparison_levels=[level.NullLevel(name), *graded, level.ElseLevel()]
-    )
-
-
-def _train(linker: Any, comparers: Sequence[Comparer], large: bool) -> None:
-    """Train the model: agreement by chance from random pairs, agreement of matches by EM.
-
-    EM runs twice, on pairs that agree on different columns, since a column that all pairs agree on cannot be trained. Columns that no pair agrees on are passed over.
-    """
-    from splink import block_on
-
-    linker.training.estimate_u_using_random_sampling(max_pairs=_SAMPLED_PAIRS, seed=1)
-    order = [
-        [comparer.field.name for comparer in comparers if comparer.field.kind == kind]
-        for kind in ("id", "date", "name", "postcode", "text", "number")
-    ]
-    names = list(itertools.chain.from_iterable(order))
-    sessions: list[tuple[str, ...]] = [(name,) for name in names]
-    if len(order[0]) + len(order[1]) < 2 and len(names) > 3:  # a single name is too common to find matches by
-        sessions.insert(1, tuple(names[1:3]))
-    if large and order[1] and order[2]:  # in large files too many pairs share a date
-        sessions = [(*s, order[2][0]) if s == (order[1][0],) else s for s in sessions]
-    keys = {
-        one.field.name: Key("", k, one.left.astype(np.int64), one.right.astype(np.int64), False)
-        for k, one in enumerate(comparers)
-    }
-    usable = (session for session in sessions if plan_pass([keys[name] for name in session]).pairs > 0)
-    for session in itertools.islice(usable, 2) if len(names) > 1 else []:
-        linker.training.estimate_parameters_using_expectation_maximisation(block_on(*session))
-
-
-def _train_settings(linker: Any, columns: Sequence[str]) -> None:
-    """Train a model that was given: EM on pairs that agree on one of its columns, or by the rules that make its candidates."""
-    from splink import block_on
-
-    linker.training.estimate_u_using_random_sampling(max_pairs=_SAMPLED_PAIRS, seed=1)
-    model = linker.misc.save_model_to_json()
-    names = [comparison["output_column_name"] for comparison in model["comparisons"]]
-    rules = [block_on(name) for name in names if name in columns]
-    if len(rules) < 2:
-        rules = [rule["blocking_rule"] for rule in model["blocking_rules_to_generate_predictions"]]
-    for rule in rules[:2] if len(names) > 1 else []:
-        linker.training.estimate_parameters_using_expectation_maximisation(rule)
-
-
-def _read_settings(settings: Any) -> Any:
-    """Splink's settings for linking two files by our id column, given in any of the accepted forms."""
-    if isinstance(settings, (str, Path)):
-        try:
-            settings = json.loads(Path(settings).read_text(encoding="utf-8"))
-        except (OSError, ValueError):
-            raise StudyError(f"The Splink settings {shown(Path(settings).name)} cannot be read as JSON.") from None
-    if isinstance(settings, dict):
-        settings = {**settings, "link_type": "link_only", "unique_id_column_name": _POSITION}
-    else:
-        settings.link_type, settings.unique_id_column_name = "link_only", _POSITION
-    return settings
-
-
-def _is_trained(settings: Any) -> bool:
-    """Whether settings hold the probabilities of all comparison levels."""
-    levels = [
-        level
-        for comparison in (settings.get("comparisons", []) if isinstance(settings, dict) else [])
-        for level in (comparison.get("comparison_levels", []) if isinstance(comparison, dict) else [])
-        if not level.get("is_null_level")
-    ]
-    return bool(levels) and all("m_probability" in level and "u_probability" in level for level in levels)
-
-
 def _open_engine(engine: Any, left: pa.Table, right: pa.Table) -> tuple[Any, list[Any]]:
     """Splink's database interface, and both tables in the form it takes, with a column of row positions added."""
     import pyarrow as pa
 
-    tables = [table.append_column(_POSITION, pa.array(range(table.num_rows), pa.int64())) for table in (left, right)]
+    tables = [table.append_column(POSITION, pa.array(range(table.num_rows), pa.int64())) for table in (left, right)]
     if engine == "duckdb":
         from splink import DuckDBAPI
 
@@ -457,65 +329,6 @@ def _open_engine(engine: Any, left: pa.Table, right: pa.Table) -> tuple[Any, lis
         session.sql("ADD JAR '" + similarity_jar_location() + "'")
     api: Any = SparkAPI(spark_session=session, break_lineage_method="persist")
     return api, [session.createDataFrame(table) for table in tables]
-
-
-def log_odds(probability: float) -> float:
-    """A probability as Splink's match weight."""
-    return float(np.log2(probability / (1.0 - probability)))
-
-
-def link_scored(
-    first: Scored, further: Scored | None, threshold: float, blocks: NDArray[np.object_], seed: int, carriers: int = 1
-) -> Links:
-    """Link candidates one to one, or up to `carriers` rows to one record: first pairs over the probability threshold, then the best of the rest, then at random."""
-    candidates, found_by = first.candidates, first.found_by
-    late = np.zeros(candidates.left.size, dtype=bool)  # found by a further pass
-    passes = first.passes
-    if further is not None:
-        candidates, found_by, late = _with_further(first, further)
-        passes = (*first.passes, *further.passes)
-    n, m, rng = candidates.left_count, candidates.right_count, np.random.default_rng(seed)
-    right, score = np.full(n, -1), np.full(n, np.nan)
-    room = np.full(m, carriers)
-    block, used = blocks.astype(object), np.zeros(len(passes), dtype=np.int64)
-
-    def add_links(gain: NDArray[np.float64]) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-        chosen = assign_sparse(candidates.left, candidates.right, gain, None if carriers == 1 else room)
-        left = candidates.left[chosen]
-        right[left], score[left] = candidates.right[chosen], candidates.score[chosen]
-        np.subtract.at(room, candidates.right[chosen], 1)
-        np.add.at(used, found_by[chosen], 1)
-        return left, late[chosen]
-
-    add_links(np.where(late, -1.0, candidates.score - log_odds(threshold)))
-    block[right < 0] = LAST
-    open_pairs = (right[candidates.left] < 0) & (room[candidates.right] > 0)
-    rows, by_further = add_links(np.where(open_pairs, candidates.score - candidates.score.min(initial=0.0) + 1.0, -1.0))
-    block[rows] = np.where(by_further, FURTHER, blocks[rows])
-    below = np.zeros(n, dtype=bool)
-    below[rows] = ~by_further
-    left_over, right_over = np.flatnonzero(right < 0), np.repeat(np.arange(m), room)
-    few = min(left_over.size, right_over.size)
-    right[rng.permutation(left_over)[:few]] = rng.permutation(right_over)[:few]
-    settle_groups(block, right, below)
-    counted = [
-        one if one.found is None else replace(one, linked=int(links)) for one, links in zip(passes, used, strict=True)
-    ]
-    return Links(
-        right, score, block, candidates, passes=tuple(counted), below=below, model=first.model, carriers=carriers
-    )
-
-
-def _with_further(first: Scored, further: Scored) -> tuple[Candidates, NDArray[np.int64], NDArray[np.bool_]]:
-    """The candidates of all passes, each once: what found them, and whether that was a further pass."""
-    a, b = first.candidates, further.candidates
-    new = ~np.isin(b.left * b.right_count + b.right, a.left * a.right_count + a.right)
-    left, right, score, evidence = (
-        np.concatenate([getattr(a, name), getattr(b, name)[new]]) for name in ("left", "right", "score", "evidence")
-    )
-    joined = Candidates(left, right, score, evidence, a.left_count, a.right_count)
-    found_by = np.concatenate([first.found_by, further.found_by[new] + len(first.passes)])
-    return joined, found_by, np.arange(found_by.size) >= a.left.size
 
 
 @contextlib.contextmanager

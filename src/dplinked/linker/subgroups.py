@@ -9,10 +9,14 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from dplinked.data.table import check_columns
 from dplinked.errors import StudyError
-from dplinked.linker import quality
+from dplinked.linker.accuracies import LEAST_SHOWN
+from dplinked.linker.audit import LEAST_CHECKED, count_answers, exact_interval
+from dplinked.linker.quality import AccuracyEstimate, estimate_from_probabilities
 from dplinked.linker.resemblance import is_number, number_values
 from dplinked.linker.rules import encode_names
+from dplinked.linker.strata import Strata
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -58,7 +62,7 @@ class LevelQuality:
     @property
     def known(self) -> tuple[float, float, float] | None:
         """What is best known: the audit's answer if enough links were checked, else the estimate."""
-        return self.audited if self.checked >= quality.LEAST_SHOWN else self.estimated
+        return self.audited if self.checked >= LEAST_SHOWN else self.estimated
 
     def __repr__(self) -> str:
         return "LevelQuality(for the steward)"
@@ -106,9 +110,9 @@ def _class_names(column: pa.ChunkedArray) -> list[str]:
 def level_rates(levels: Levels, size: int) -> Floats:
     """The chance of each row to be drawn if about `size` rows are, as many of each level as there are or an even part of them (n)."""
     share = size / len(levels.names)
-    if share < quality.LEAST_CHECKED:
+    if share < LEAST_CHECKED:
         raise StudyError(
-            f"An audit of {size} links is too small for {len(levels.names)} levels: ask for {quality.LEAST_CHECKED} for each of them or more."
+            f"An audit of {size} links is too small for {len(levels.names)} levels: ask for {LEAST_CHECKED} for each of them or more."
         )
     return np.minimum(1.0, share / np.maximum(levels.rows, 1))[levels.of_row]
 
@@ -117,7 +121,7 @@ def judge_levels(
     levels: Levels,
     own: Floats | None,
     tried: Sequence[Floats],
-    audit: quality.AccuracyEstimate | None,
+    audit: AccuracyEstimate | None,
     linkable: NDArray[np.bool_],
 ) -> list[LevelQuality]:
     """How good links are on each level.
@@ -131,17 +135,17 @@ def judge_levels(
     linkable
         Which rows could be drawn; the links of others are known to be wrong (n).
     """
-    strata = quality.Strata(levels.names, levels.of_row, levels.rows, True, np.zeros(len(levels.names), np.int64))
+    strata = Strata(levels.names, levels.of_row, levels.rows, True, np.zeros(len(levels.names), np.int64))
     found = [LevelQuality(name, int(rows), None) for name, rows in zip(levels.names, levels.rows.tolist(), strict=True)]
     if own is not None:
-        told = quality.estimate_from_probabilities(strata, own, tried)
+        told = estimate_from_probabilities(strata, own, tried)
         ends = zip(told.accuracy.tolist(), told.low.tolist(), told.high.tolist(), strict=True)
         found = [replace(one, estimated=known) for one, known in zip(found, ends, strict=True)]
     if audit is None or audit.rows is None or audit.answers is None:
         return found
     raw = np.bincount(levels.of_row[audit.rows], minlength=len(found))
-    good, checked = quality.count_answers(levels.of_row[audit.rows], len(found), audit.answers, audit.chance)
-    low, high = quality.exact_interval(good, checked)
+    good, checked = count_answers(levels.of_row[audit.rows], len(found), audit.answers, audit.chance)
+    low, high = exact_interval(good, checked)
     part = np.bincount(levels.of_row, linkable, minlength=len(found)) / np.maximum(levels.rows, 1)
     shares = np.column_stack([good / np.maximum(checked, 1e-12), low, high]) * part[:, None]
     return [
@@ -164,3 +168,11 @@ def say_difference(levels: Sequence[LevelQuality], name: str) -> list[str]:
         f"Links differ with {name}: {best[1][0]:.3f} of those of {best[0]} are right, and {worst[1][0]:.3f} of those of {worst[0]}. As a regressor it gets a slope that is corrected too much or too "
         "little. Link within its levels (block=…), or divide links into bands."
     ]
+
+
+def levels_of(left: pa.Table, column: str) -> Levels:
+    """The levels of a column of the left file."""
+    if not isinstance(column, str):
+        raise StudyError("by must be the name of a column of the left file, like by='sex'.")
+    check_columns([column], left.column_names)
+    return read_levels(left.column(column), column)

@@ -61,11 +61,12 @@ def _describe_errors(study: Study) -> str:
 
 def _describe_counted(study: Study, guess: Guess) -> str:
     counted = "" if study.where is None else f", {study.where} on {format_percent(guess.subgroup)} of the rows"
-    return (
-        counted
-        if study.weights is None
-        else f"{counted}, weights within their typical range (else most of their bounds)"
-    )
+    if study.weights is not None:
+        counted += ", weights within their typical range (else most of their bounds)"
+    if study.cluster is not None or study.unit.rows > 1:
+        together = "person" if study.cluster is None else "cluster"
+        counted += f", rows of a {together} that have no more in common than any rows: if they do, errors by sampling are larger"
+    return counted
 
 
 def _describe_links(study: Study, guess: Guess) -> str:

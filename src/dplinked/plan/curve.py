@@ -7,8 +7,6 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.optimize import brentq
-from scipy.special import pdtr
 
 from dplinked.estimate.centring import centred_core
 from dplinked.estimate.curve import (
@@ -17,6 +15,7 @@ from dplinked.estimate.curve import (
     Instruments,
     choose_instruments,
     choose_slope_share,
+    expected_slope,
     furthest_count,
     spread_of_outcome,
 )
@@ -29,7 +28,7 @@ from dplinked.privacy.quantities.curve import plan_expected, plan_slope, respons
 from dplinked.privacy.quantities.meat import SCALE_ALONE, choose_route
 from dplinked.privacy.quantities.residual_scale import plan_residual_scale, residual_edges
 from dplinked.privacy.quantities.right_residuals import right_residuals_sensitivity
-from dplinked.privacy.spending import CLIPPING, CURVE_SLOPE, LEVEL_SLOPE, MEAT, NEARER
+from dplinked.privacy.spending import ANSWERED, CLIPPING, CURVE_SLOPE, LEVEL_SLOPE, MEAT, NEARER
 from dplinked.study.design import Design
 from dplinked.study.family import Curve
 from dplinked.sums.partners import PARTNERS
@@ -64,17 +63,17 @@ def curve_errors(setting: Setting, guess: Guess, count: int, epsilon: float) -> 
     mu = privacy_mu(epsilon, study.delta) / study.unit.rows
     route = choose_route(len(setting.aimed.names), exposure, None, count, mu * math.sqrt(MEAT))
     paid = study.intervals and route is not SCALE_ALONE
-    design, share = aim_at_middles(setting, count, mu, 1.0 - (MEAT if paid else 0.0))
+    kept = (MEAT if paid else 0.0) + (ANSWERED if study.drops_missing else 0.0)
+    design, share = aim_at_middles(setting, count, mu, 1.0 - kept)
     outcomes = _expect_outcomes(setting.aimed, design, guess)
-    design, share = _clip_counts(design, outcomes, exposure, count, mu, share)
+    design, share = _clip_counts(design, outcomes, exposure, count, mu, share, counted=study.drops_missing)
     curve, first = design.curve, int(design.intercept)
     assert curve is not None
     instruments = choose_instruments(design, exposure, mu, count)
     terms = _instrument_terms(instruments, outcomes.columns)
     contrast = guess.accuracy if exposure.symmetric else 1.0
     level = contrast * count * (terms.T @ outcomes.columns) / len(terms)
-    strength = centred_core(level, design.intercept)
-    last = choose_slope_share(strength, curve, instruments, exposure, count, mu)
+    last = choose_slope_share(expected_slope(level, curve), curve, instruments, exposure, count, mu)
     responses, means = _vector_noise(instruments, curve, exposure, count, mu, share - LEVEL_SLOPE - last)
     mean, slope = curve.mean_and_slope(outcomes.line)
     matrix = contrast * count * ((terms * slope[:, None]).T @ outcomes.columns) / len(terms)
@@ -113,18 +112,29 @@ def _expect_outcomes(aimed: Design, design: Design, guess: Guess) -> _Outcomes:
 
 def _level_of(curve: Curve, line: Floats, mean: float) -> float:
     """The intercept beside which the outcome has a mean, before counts are clipped."""
+    from scipy.optimize import brentq
+
     if curve.counts:
         return math.log(mean) - math.log(float(np.exp(line).mean()))
     return float(brentq(lambda level: float(curve.mean(line + level).mean()) - mean, -60.0, 60.0))
 
 
 def _clip_counts(
-    design: Design, outcomes: _Outcomes, exposure: LinkageExposure, count: int, mu: float, share: float
+    design: Design,
+    outcomes: _Outcomes,
+    exposure: LinkageExposure,
+    count: int,
+    mu: float,
+    share: float,
+    *,
+    counted: bool,
 ) -> tuple[Design, float]:
-    """The design with counts clipped where a release would clip them, and what is left of the budget."""
+    """The design with counts clipped where a release would clip them, and what is left of the budget; complete rows may be `counted`."""
+    from scipy.special import pdtr
+
     curve = design.curve
     assert curve is not None
-    planned = plan_residual_scale(exposure, count, mu * math.sqrt(CLIPPING), NEARLY_ALL)
+    planned = plan_residual_scale(exposure, count, mu * math.sqrt(CLIPPING), NEARLY_ALL, counted=counted)
     if curve.largest < WORTH_A_SEARCH or planned is None:
         return design, share
     edges, level = residual_edges(curve.largest / 2.0), planned[1]
@@ -132,7 +142,7 @@ def _clip_counts(
     found = int(np.searchsorted(below, level))
     size = float(edges[min(found, edges.size - 1)])
     share -= CLIPPING
-    rest = mu * math.sqrt(share - LEVEL_SLOPE - 2.0 * NEARER - CURVE_SLOPE[0])
+    rest = mu * math.sqrt(share - LEVEL_SLOPE - NEARER - CURVE_SLOPE[0])
     return design.with_largest(furthest_count(design, exposure, count, rest, size, level)), share
 
 
@@ -151,7 +161,7 @@ def _vector_noise(
     instruments: Instruments, curve: Curve, exposure: LinkageExposure, count: int, mu: float, share: float
 ) -> tuple[Floats, Floats]:
     """Standard deviation of the noise in the responses' part of the equation, and in the last step's means (p each). One step before the last is paid for."""
-    p, share = len(instruments.design.names), share - 2.0 * NEARER
+    p, share = len(instruments.design.names), share - NEARER
     weights = np.ones(p)
     weights[: int(instruments.design.intercept)] = instruments.iota
     for_responses = response_share(exposure)

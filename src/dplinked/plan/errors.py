@@ -26,13 +26,24 @@ from dplinked.linkage import EXACT, LinkageExposure
 from dplinked.plan.expected import better_instrument, first_share
 from dplinked.plan.rows import ExpectedRows, Guess, cut_spread, expect_rows
 from dplinked.privacy.calibration import noise_multiplier, privacy_mu, round_down
+from dplinked.privacy.quantities.contribution_sizes import is_hopeless
 from dplinked.privacy.quantities.descent import descent_sensitivity
 from dplinked.privacy.quantities.instrument import EntryNoise, ReleasedSums, entry_noise, is_symmetric, plan_sums
 from dplinked.privacy.quantities.paper import paper_constants, paper_ngd_sensitivity, paper_ssp_sensitivity
 from dplinked.privacy.quantities.ranges import plan_ranges
 from dplinked.privacy.quantities.residual_scale import plan_residual_scale
 from dplinked.privacy.quantities.right_residuals import right_residuals_sensitivity
-from dplinked.privacy.spending import CLIPPING, CURVATURE, GRAM, MEAT, RANGES, VARIANCE, WEIGHTS
+from dplinked.privacy.spending import (
+    CLIPPING,
+    CURVATURE,
+    GRAM,
+    MEAT,
+    RANGES,
+    TOTALS_MEAT,
+    TOTALS_SIZES,
+    VARIANCE,
+    WEIGHTS,
+)
 from dplinked.study.descent import Descent
 from dplinked.study.design import Design
 from dplinked.study.instrument import MIDDLE, public_steps
@@ -43,17 +54,19 @@ Floats = NDArray[np.float64]
 
 _CHANGE = 1e-4  # relative change of the accuracy by which its effect is found
 _EDGE = 1.1  # by how much a quantile of residuals, which is one of the grid's edges, exceeds the true one
+_SHARED = 0.5  # part of the first stage that is about the regressors alone
 _AFTER_ONE_STEP = 0.1  # share of the squared way that the second stage's first step leaves
 
 
 @dataclass(frozen=True)
 class Setting:
-    """A study as planning needs it: its design, the one without typical ranges, and what one person can change about the links."""
+    """A study as planning needs it: its design, the one without typical ranges, what one person can change about the links, and how many outcomes it shares its budget with, itself among them."""
 
     study: Study
     aimed: Design
     plain: Design
     exposure: LinkageExposure
+    outcomes: int = 1
 
 
 @dataclass(frozen=True, eq=False)
@@ -101,7 +114,7 @@ class ExpectedErrors:
 def tight_sums(setting: Setting, guess: Guess, count: int, epsilon: float) -> ExpectedErrors:
     """Sufficient statistics of the bounded instrument, or of the symmetric one where a release would choose it; and the second stage where it pays."""
     study, exposure = setting.study, setting.exposure
-    mu = privacy_mu(epsilon, study.delta) / study.unit.rows
+    mu = privacy_mu(epsilon, study.delta) / study.unit.rows / math.sqrt(setting.outcomes)
     design, share = aim_at_middles(setting, count, mu, 1.0 - (VARIANCE if study.intervals else 0.0))
     if design.half_widths is not None:
         design = better_instrument(design, setting.plain, exposure, count, mu * math.sqrt(share))
@@ -111,18 +124,20 @@ def tight_sums(setting: Setting, guess: Guess, count: int, epsilon: float) -> Ex
     vector[: int(design.intercept)] = noise.response_total
     one = _solve(design, exposure, rows, guess, count, noise, vector, rows.beta)
     two = _second_stage(setting, guess, design, one, count, mu, share)
-    if study.counts_unevenly:  # all rows count the same in the first stage
+    if study.needs_second_stage:
         if two is None:
             raise StudyError(
-                f"At epsilon = {epsilon:g} with {count:,} rows a release would refuse weights and conditions, for want of a second stage. Plan with more of either."
+                f"At epsilon = {epsilon:g} with {count:,} rows a release would refuse weights, conditions and clusters, for want of a second stage. Plan with more of either."
             )
-        return _repeated(study, two)
-    return _repeated(study, one if two is None or _mean_error(one) <= _mean_error(two) else two)
+        return _repeated(setting, count, mu, two)
+    return _repeated(setting, count, mu, one if two is None or _mean_error(one) <= _mean_error(two) else two)
 
 
-def _repeated(study: Study, errors: ExpectedErrors) -> ExpectedErrors:
-    """The same errors, if a person's rows may be alike; in an exact join it is not known how much they are."""
-    factor = repeated_rows(study.linkage, study.unit, "block")
+def _repeated(setting: Setting, count: int, mu: float, errors: ExpectedErrors) -> ExpectedErrors:
+    """The same errors, if a person's rows may be alike; where a person's rows are squared together, it is not known how much they are."""
+    study, persons, p = setting.study, setting.exposure.persons, len(setting.aimed.names)
+    drowned = persons > 1 and is_hopeless(p, "person", setting.exposure, count / persons, mu * math.sqrt(TOTALS_MEAT))
+    factor = repeated_rows(study.linkage, study.unit, "row" if drowned else "person")
     return replace(errors, sampling=errors.sampling * factor, linkage=errors.linkage * factor)
 
 
@@ -132,7 +147,7 @@ def aim_at_middles(setting: Setting, count: int, mu: float, share: float) -> tup
     numeric = [group.start for group in design.groups if group.numeric]
     if not setting.study.searches_ranges or plan_ranges(len(numeric), count, mu * math.sqrt(RANGES)) is None:
         return design, share
-    return design.centred({k: _middle(design.columns[k].interval) for k in numeric}), share - RANGES
+    return design.centred({k: _middle(design.columns[k].interval) for k in numeric}), share - RANGES / setting.outcomes
 
 
 def _middle(interval: tuple[float, float]) -> tuple[float, float]:
@@ -171,7 +186,10 @@ def _second_stage(
     total, squares = count * guess.subgroup * sized.mean, count * guess.subgroup * sized.square
     wide = widen_instrument(first, sizes, choose_width(half, squares))
     left = share + (VARIANCE - MEAT if study.intervals else 0.0) - begin - 2.0 * CLIPPING - GRAM[0]
-    left -= WEIGHTS if study.weights is not None else 0.0
+    left -= WEIGHTS / setting.outcomes if study.weights is not None else 0.0
+    left += (GRAM[0] + begin * _SHARED) * (1.0 - 1.0 / setting.outcomes)  # what outcomes share is paid for once
+    together = study.cluster is not None or (study.unit.rows > 1 and study.intervals)
+    left -= TOTALS_SIZES + TOTALS_MEAT - MEAT if together else 0.0
     unit = right_residuals_sensitivity(1.0, exposure) / (mu * math.sqrt(left))
     deviation, ratios = math.sqrt(plain.sampling) * _EDGE, instrument_sizes(wide, sizes)
     largest = 4.0 * first.response.peak

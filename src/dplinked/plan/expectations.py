@@ -90,3 +90,9 @@ class Expectations:
     curves: tuple[Curve, ...]
     limits: tuple[str, ...] = ()
     family: str = "linear"
+
+    @property
+    def slopes_at_point(self) -> list[PlannedError]:
+        """What is expected of each slope at the plan's own point; of the intercept, if there is no slope."""
+        here = [row for row in self.rows if (row.epsilon, row.count) == (self.point.epsilon, self.point.count)]
+        return [row for row in here if row.name != "Intercept"] or here

@@ -20,16 +20,18 @@ from dplinked.plan.errors import EXPECTED, ExpectedErrors, Setting
 from dplinked.plan.expectations import Curve, Expectations, Lever, PlannedError, Point
 from dplinked.plan.rows import Guess, guess_response
 from dplinked.report.files import HTML, write_or_return
+from dplinked.report.words import shorten
 from dplinked.study.budget import LARGE_EPSILON
 from dplinked.study.descent import Descent
 from dplinked.study.formula import Interval
 from dplinked.study.study import Study
 
 _CURVE = 25  # places on a curve
+_SHOWN = 4  # coefficients in a repr
 _USUAL_EVENTS = 0.1  # share of rows with an event, if nothing is guessed
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Plan(Expectations):
     """Expected standard errors over budgets and numbers of rows, from public values and guesses alone."""
 
@@ -38,6 +40,15 @@ class Plan(Expectations):
         from dplinked.report.text import write_lines
 
         return write_lines(lines_document(self))
+
+    def __repr__(self) -> str:
+        found = self.slopes_at_point
+        widths = [f"{row.name} ± {row.half_width():.3g}" for row in found[:_SHOWN]]
+        more = [f"{len(found) - _SHOWN} more"] if len(found) > _SHOWN else []
+        promise = f"epsilon={self.point.epsilon:g}, {self.point.count:,} rows"
+        return (
+            f"<Plan {shorten(self.formula, 60)!r}: {promise}; expected 95 % intervals: {', '.join([*widths, *more])}>"
+        )
 
     @overload
     def to_html(self, path: None = None) -> str: ...
@@ -82,6 +93,8 @@ def plan(
     exposure: str | None = None,
     weights: str | None = None,
     where: str | None = None,
+    by: str | None = None,
+    cluster: str | None = None,
     r_squared: float = 0.5,
     response_mean: float | None = None,
     subgroup: float = 0.1,
@@ -104,7 +117,7 @@ def plan(
     response_mean
         Guessed mean of events (their share of the rows) or counts; by default .1, and 1.
     subgroup
-        Guessed share of rows for which the condition `where` holds.
+        Guessed share of rows for which the condition `where` holds. Levels of `by` are taken to have an equal share of them each: the plan is that of one level.
     half_width
         Wanted half-widths of 95 % intervals, by coefficient: the plan says which epsilon they need.
     """
@@ -130,6 +143,8 @@ def plan(
         exposure=exposure,
         weights=weights,
         where=where,
+        by=by,
+        cluster=cluster,
     )
     counts: Any = [count] if isinstance(count, Integral) else count
     return plan_study(study, counts, epsilons, r_squared, half_width, response_mean, subgroup)
@@ -153,9 +168,30 @@ def plan_study(
         counts = [int(number) for number in _listed(counts, "count", 1.0 / study.delta)]
     if not _is_one_number(epsilons):
         epsilons = _listed(epsilons, "epsilon", LARGE_EPSILON)
-    setting = make_setting(study)
     for count in counts:
         study.check_count(count)
+    asked = (counts, epsilons, r_squared, half_width or {}, response_mean, subgroup)
+    if study.by is not None:
+        return _plan_level(study, *asked)
+    if study.parts:
+        _check_wanted(
+            half_width or {}, [f"{key}: {name}" for key, one in study.parts.items() for name in one.prepare()[0].names]
+        )
+        return _join_plans(study, {name: _plan_outcome(study, name, *asked) for name in study.parts})
+    return _plan_one(study, make_setting(study), *asked)
+
+
+def _plan_one(
+    study: Study,
+    setting: Setting,
+    counts: Sequence[int],
+    epsilons: Sequence[float],
+    r_squared: float,
+    half_width: Mapping[str, float],
+    response_mean: float | None,
+    subgroup: float,
+) -> Plan:
+    """Plan for one result."""
     guess = guess_rows(study, setting, r_squared, response_mean)
     if study.where is not None:
         guess = replace(guess, subgroup=float(subgroup))
@@ -166,13 +202,75 @@ def plan_study(
         study.delta,
         tuple(row for place, found in errors.items() for row in list_errors(guess, found, *place)),
         _levers(setting, guess, point),
-        _needed(setting, guess, counts[0], half_width or {}),
+        _needed(setting, guess, counts[0], half_width),
         describe_assumptions(study, guess),
         study.formula,
         point,
         _curves(setting, guess, point, counts, epsilons),
         describe_limits(study, errors),
         study.family,
+    )
+
+
+def _plan_level(
+    study: Study,
+    counts: Sequence[int],
+    epsilons: Sequence[float],
+    r_squared: float,
+    half_width: Mapping[str, float],
+    response_mean: float | None,
+    subgroup: float,
+) -> Plan:
+    """Plan for one of several levels, which are taken to have equal shares of the rows."""
+    levels, part = len(study.parts), next(iter(study.parts.values()))
+    setting = make_setting(part)
+    setting = replace(setting, exposure=replace(setting.exposure, levels=levels))
+    share = (1.0 if study.where is None else subgroup) / levels
+    found = _plan_one(part, setting, counts, epsilons, r_squared, half_width, response_mean, share)
+    said = f"Figures are for one level of {study.by}, of which all {levels} are taken to be of the same size and to cost what one does. "
+    return replace(found, formula=f"{study.formula}, by {study.by}", assumptions=said + found.assumptions)
+
+
+def _plan_outcome(
+    study: Study,
+    outcome: str,
+    counts: Sequence[int],
+    epsilons: Sequence[float],
+    r_squared: float,
+    half_width: Mapping[str, float],
+    response_mean: float | None,
+    subgroup: float,
+) -> Plan:
+    """Plan for one of several outcomes, coefficients called by it."""
+    part, start = study.parts[outcome], f"{outcome}: "
+    known = [start + name for name in part.prepare()[0].names]
+    wanted = {name.removeprefix(start): width for name, width in half_width.items() if name in known}
+    setting = replace(make_setting(part), outcomes=len(study.parts))
+    found = _plan_one(part, setting, counts, epsilons, r_squared, wanted, response_mean, subgroup)
+    return replace(
+        found,
+        rows=tuple(replace(row, name=start + row.name) for row in found.rows),
+        levers=tuple(replace(lever, name=start + lever.name) for lever in found.levers),
+        needed=tuple((start + name, width, epsilon) for name, width, epsilon in found.needed),
+        curves=tuple(replace(curve, name=start + curve.name) for curve in found.curves),
+    )
+
+
+def _join_plans(study: Study, plans: Mapping[str, Plan]) -> Plan:
+    """The plans of all outcomes as one."""
+    first = next(iter(plans.values()))
+    said = (
+        f"The {len(plans)} outcomes share the budget equally, and pay for what is about the regressors alone together. "
+    )
+    return replace(
+        first,
+        rows=tuple(row for found in plans.values() for row in found.rows),
+        levers=tuple(lever for found in plans.values() for lever in found.levers),
+        needed=tuple(one for found in plans.values() for one in found.needed),
+        curves=tuple(curve for found in plans.values() for curve in found.curves),
+        limits=tuple(dict.fromkeys(limit for found in plans.values() for limit in found.limits)),
+        formula=study.formula,
+        assumptions=said + first.assumptions,
     )
 
 
@@ -262,12 +360,18 @@ def _needed(
 ) -> tuple[tuple[str, float, float | None], ...]:
     """The smallest epsilon for each wanted half-width."""
     names, found = setting.aimed.names, []
+    _check_wanted(half_width, names)
     for name, wanted in half_width.items():
+        found.append((name, float(wanted), _needed_epsilon(setting, guess, count, names.index(name), wanted)))
+    return tuple(found)
+
+
+def _check_wanted(half_width: Mapping[str, float], names: Sequence[str]) -> None:
+    """Refuse half-widths of what is no coefficient."""
+    for name in half_width:
         if name not in names:
             hint = suggest(name, names)
             raise StudyError(f"half_width names {shown(name) if hint else 'something'}, which is no coefficient.{hint}")
-        found.append((name, float(wanted), _needed_epsilon(setting, guess, count, names.index(name), wanted)))
-    return tuple(found)
 
 
 def _needed_epsilon(setting: Setting, guess: Guess, count: int, place: int, wanted: float) -> float | None:
@@ -312,9 +416,9 @@ def _levers(setting: Setting, guess: Guess, point: Point) -> tuple[Lever, ...]:
         tighter = {name: _halved(bounds[name], middle) for name, middle in typical.items()}
         try:
             narrow = make_setting(replace(study, bounds={**study.bounds, **tighter}))
-            changed["bounds half as wide"] = _try_rows(
-                narrow, guess_rows(narrow.study, narrow, guess.r_squared), epsilon, count
-            )
+            narrow = replace(narrow, exposure=setting.exposure, outcomes=setting.outcomes)
+            guessed = replace(guess_rows(narrow.study, narrow, guess.r_squared), subgroup=guess.subgroup)
+            changed["bounds half as wide"] = _try_rows(narrow, guessed, epsilon, count)
         except StudyError:
             pass  # a transform that the narrower bounds do not allow
     now = _plan_rows(setting, guess, epsilon, count)

@@ -135,6 +135,10 @@ def plan_split(
         isinstance(size, int) and not isinstance(size, bool) and 1 <= size <= count for size in links
     ):
         raise StudyError("links must be whole numbers of links to check, each from 1 to the number of rows.")
+    if study.parts:
+        raise StudyError(
+            "A split between accuracy and fit is planned for one result: plan it for one of the outcomes, or without by."
+        )
     setting = make_setting(study)
     study.check_count(count)
     ways: list[Callable[[int], Split]] = []

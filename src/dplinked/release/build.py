@@ -65,6 +65,7 @@ def build_release(
             study.missing,
             study.weights,
             study.where,
+            study.cluster,
         ),
         released=Released(sums, descent, errors.released, spending.parts, squares, _largest(design), counted),
         scaling=design.scaling,

@@ -17,19 +17,30 @@ from dplinked.report.numbers import format_number
 from dplinked.report.plots import CoefficientRow
 
 PARTS = ("sampling", "linkage", "privacy")
+TEST = (
+    "z is the coefficient over its standard error. Interval and p-value come from a test of their own, which stays right where noise is strong: p is below .05 exactly where the "
+    "95 % interval leaves out zero."
+)
 
 
 def coefficient_rows(result: Result) -> list[CoefficientRow]:
     """All coefficients, in the release's order."""
-    intervals = result.conf_int() if result.has_intervals else {}
+    intervals, p_values = (result.conf_int(), result.pvalues) if result.has_intervals else ({}, {})
     return [
-        CoefficientRow(name, value, result.std_err[name], intervals.get(name), result.error_parts.get(name, {}))
+        CoefficientRow(
+            name,
+            value,
+            result.std_err[name],
+            intervals.get(name),
+            result.error_parts.get(name, {}),
+            p_values.get(name),
+        )
         for name, value in result.coef.items()
     ]
 
 
 def coefficients_csv(result: Result) -> str:
-    """Coefficients with all their digits: a name, the coefficient, its error, its interval, what the error is made of.
+    """Coefficients with all their digits: a name, the coefficient, its error, their ratio, its interval, the p-value of the test that this inverts, what the error is made of.
 
     Where Algorithm 2's estimate is not usable, a last column has the shrunken one. Of odds ratios and rate ratios there are columns with the ratio and its interval.
     """
@@ -39,13 +50,14 @@ def coefficients_csv(result: Result) -> str:
     file = io.StringIO()
     writer = csv.writer(file, lineterminator="\n")
     beside = ["shrunken"] if result.shrunken else []
-    writer.writerow(["name", "coef", "std_err", "low", "high", *PARTS, *named, *beside])
+    writer.writerow(["name", "coef", "std_err", "z", "low", "high", "p_value", *PARTS, *named, *beside])
     for row in coefficient_rows(result):
         low, high = ("", "") if row.interval is None else row.interval
+        z, p_value = ("", "") if row.p_value is None else (row.z, row.p_value)
         parts = [row.parts.get(part, "") for part in PARTS]
         ratio = list(ratios.get(row.name, ("", "", ""))) if ratios else []
         shrunken = [result.shrunken[row.name]] if result.shrunken else []
-        writer.writerow([row.name, row.coef, row.std_err, low, high, *parts, *ratio, *shrunken])
+        writer.writerow([row.name, row.coef, row.std_err, z, low, high, p_value, *parts, *ratio, *shrunken])
     return file.getvalue()
 
 
@@ -79,13 +91,20 @@ def coefficients_latex(result: Result) -> str:
     rows, paid = coefficient_rows(result), result.has_intervals
     kept = [part for part in PARTS if any(part in row.parts for row in rows)] if paid else []
     ratios = ratio_columns(result)
-    header = ["", "Coefficient", "Std. error" if paid else "Noise s.e.", *(["95 % interval"] if paid else [])]
+    header = [
+        "",
+        "Coefficient",
+        "Std. error" if paid else "Noise s.e.",
+        *(["z", "95 % interval", "p-value"] if paid else []),
+    ]
     cells = [
         [
             row.name,
             row.show(row.coef),
             row.show(row.std_err),
+            *row.show_test()[:1],
             *([f"[{', '.join(map(row.show, row.interval))}]"] if row.interval is not None else []),
+            *row.show_test()[1:],
             *([format_number(result.shrunken[row.name])] if result.shrunken else []),
             *ratios.cells(row),
             *(row.show(row.parts[part]) for part in kept),
@@ -101,7 +120,7 @@ def coefficients_latex(result: Result) -> str:
 
 def _latex_caption(result: Result) -> str:
     epsilon, delta = (in_mathematics(round_up(value, 10)) for value in (result.privacy.epsilon, result.privacy.delta))
-    errors = "" if result.has_intervals else " Errors are those of privacy noise alone."
+    errors = f" {escape_latex(TEST)}" if result.has_intervals else " Errors are those of privacy noise alone."
     return (
         f"\\texttt{{{escape_latex(result.formula)}}}: {result.count:,} linked rows, $({epsilon}, {delta})$-differentially private, "
         f"by dplinked {escape_latex(result.versions.get('dplinked', ''))}.{errors}"

@@ -10,7 +10,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from dplinked.privacy.calibration import round_up
-from dplinked.release.coefficients import PARTS, coefficient_rows, coefficients_csv, coefficients_latex, ratio_columns
+from dplinked.release.coefficients import (
+    PARTS,
+    TEST,
+    coefficient_rows,
+    coefficients_csv,
+    coefficients_latex,
+    ratio_columns,
+)
 from dplinked.release.family import FAMILIES
 from dplinked.release.notes import (
     NOISE_ALONE,
@@ -28,6 +35,7 @@ from dplinked.release.notes import (
     unbounded_names,
 )
 from dplinked.release.promise import (
+    METHODS,
     describe_budget,
     describe_linkage,
     describe_privacy,
@@ -44,12 +52,7 @@ from dplinked.report.numbers import format_number
 from dplinked.report.plots import CoefficientRow
 from dplinked.report.words import list_names
 
-_METHODS = {
-    ("ssp", "tight"): "noisy sums (SSP), noise as small as the promise allows",
-    ("ngd", "tight"): "noisy gradient descent (NGD), noise as small as the promise allows",
-    ("ssp", "paper"): "noisy sums (SSP), Algorithm 2 of the paper with the paper's noise",
-    ("ngd", "paper"): "noisy gradient descent (NGD), Algorithm 1 of the paper with the paper's noise",
-}
+_NOISE = {"tight": "with as little noise as the promise allows", "paper": "with the noise that the paper asks for"}
 _DRAWN = "Under strong noise estimates are drawn towards zero and intervals are not, so an estimate need not lie in the middle of its interval."
 _MIDDLE = {
     (
@@ -82,15 +85,15 @@ def report_document(result: Result) -> Document:
     return Document(
         FAMILIES[result.family].title,
         [
-            Section("", [start, Facts(_facts(result), "The release in short")]),
-            Section("Coefficients", _coefficients(result, rows)),
-            Section("What the standard errors are made of", _error_parts(result, rows)),
+            Section("", [start, Facts(describe_facts(result), "The release in short")]),
+            Section("Coefficients", describe_coefficients(result, rows)),
+            Section("What the standard errors are made of", describe_errors(result, rows)),
             Section("What is promised, to whom, and under which conditions", describe_privacy(result)),
             Section("How the rows were linked, as declared", describe_linkage(result)),
             Section("The budget, before and after", describe_budget(result)),
-            Section("How to cite", _citation(result)),
+            Section("How to cite", describe_citation(result)),
             Section("Tables to copy", _exports(result), folded=True),
-            Section("For the record", _record(result), folded=True),
+            Section("For the record", describe_record(result), folded=True),
         ],
         subject=result.formula,
     )
@@ -113,13 +116,14 @@ def notebook_document(result: Result) -> Document:
 # --- in short ----------------------------------------------------------------------------------------
 
 
-def _facts(result: Result) -> list[tuple[str, str]]:
+def describe_facts(result: Result) -> list[tuple[str, str]]:
+    """The release in short, the model first."""
     facts = [
         ("Model", result.formula),
         ("Rows", f"{result.count:,} (this number is public)"),
         ("Linkage", linkage_in_short(result.linkage)),
         ("Privacy", promise_in_short(result.privacy)),
-        ("Method", _METHODS.get((result.method, result.calibration), f"{result.method}, {result.calibration}")),
+        ("Method", f"{METHODS[result.method, result.calibration]}, {_NOISE[result.calibration]}"),
         ("Intervals", "paid for, 95 %" if result.has_intervals else "none: this release did not pay for them"),
     ]
     if result.dropped:
@@ -133,7 +137,8 @@ def _facts(result: Result) -> list[tuple[str, str]]:
 # --- coefficients ------------------------------------------------------------------------------------
 
 
-def _coefficients(result: Result, rows: Sequence[CoefficientRow]) -> list[Part]:
+def describe_coefficients(result: Result, rows: Sequence[CoefficientRow]) -> list[Part]:
+    """Coefficients as a chart and a table, and what has to be said beside them."""
     chart = [_coefficient_chart(result, rows)] if rows else []
     return [_reading(result, rows), *chart, _coefficient_table(result, rows), *_coefficient_notes(result, rows)]
 
@@ -184,7 +189,7 @@ def _coefficient_caption(result: Result, rows: Sequence[CoefficientRow], ratio: 
 
 def _coefficient_table(result: Result, rows: Sequence[CoefficientRow]) -> Table:
     header = ["name", "coefficient", "standard error" if result.has_intervals else "noise s.e."]
-    header += ["95 % interval"] if result.has_intervals else []
+    header += ["z", "95 % interval", "p-value"] if result.has_intervals else []
     header += ["shrunken"] if result.shrunken else []
     ratios = ratio_columns(result)
     header += ratios.header
@@ -193,7 +198,9 @@ def _coefficient_table(result: Result, rows: Sequence[CoefficientRow]) -> Table:
             row.name,
             row.show(row.coef),
             row.show(row.std_err),
+            *row.show_test()[:1],
             *([row.show_interval()] if result.has_intervals else []),
+            *row.show_test()[1:],
             *([format_number(result.shrunken[row.name])] if result.shrunken else []),
             *ratios.cells(row),
         ]
@@ -214,6 +221,7 @@ def _coefficient_notes(result: Result, rows: Sequence[CoefficientRow]) -> list[s
         notes.append(say_hidden(hidden))
     said = _coverage(result) if result.has_intervals else NOISE_ALONE
     return [
+        *([TEST] if result.has_intervals else []),
         *notes,
         *say_counted(result),
         *say_accuracy(result),
@@ -240,7 +248,8 @@ def _coverage(result: Result) -> str:
 # --- errors ------------------------------------------------------------------------------------------
 
 
-def _error_parts(result: Result, rows: Sequence[CoefficientRow]) -> list[Part]:
+def describe_errors(result: Result, rows: Sequence[CoefficientRow]) -> list[Part]:
+    """What the standard errors are made of."""
     known = [row for row in rows if row.parts]
     if not result.has_intervals:
         return [
@@ -300,7 +309,8 @@ def _largest_part(rows: Sequence[CoefficientRow], shares: Sequence[Sequence[floa
 # --- citing and copying ------------------------------------------------------------------------------
 
 
-def _citation(result: Result) -> list[Part]:
+def describe_citation(result: Result) -> list[Part]:
+    """How to cite the release."""
     version = result.versions.get("dplinked", "")
     software = f"The dplinked developers. dplinked: differentially private linear regression on linked data. Version {version}."
     bibtex = (
@@ -333,7 +343,8 @@ def _exports(result: Result) -> list[Part]:
     ]
 
 
-def _record(result: Result) -> list[Part]:
+def describe_record(result: Result) -> list[Part]:
+    """What was declared and drawn, and by which versions."""
     return [
         Details("Declared bounds and levels", _declarations(result)),
         Details("What was released, and with how much noise", _noise(result)),

@@ -21,9 +21,12 @@ from dplinked.study.scaling import Scaling
 
 Floats = NDArray[np.float64]
 Interval = tuple[float, float]
+Grounds = tuple[Evidence, Solution]
 
+LEVEL = 0.95  # of intervals that nothing else is said of
 PLAUSIBLE = 3.0  # size of slopes on the scaled columns: a slope that crosses both bounds is 1 or 2
 _FAR = 1e4  # a value so many times a coefficient's declared range away counts as infinitely far
+_BEYOND = 1.0 + 1e-6  # a statistic just large enough to be rejected
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,6 +55,7 @@ class Inference:
     bounded: bool = False
     plausible: float = PLAUSIBLE
     _intervals: dict[tuple[float, str], dict[str, Interval]] = field(default_factory=dict, init=False, repr=False)
+    _grounds: dict[str, Grounds] = field(default_factory=dict, init=False, repr=False)
 
     def conf_int(self, level: float, method: str) -> dict[str, Interval]:
         """Confidence interval of each coefficient; kept, since many coefficients take seconds to invert."""
@@ -60,57 +64,86 @@ class Inference:
         level = checked_level(level)
         if (level, method) not in self._intervals:
             quantile, (rows, offsets) = chi2_quantile(level, 1), self._to_user
-            self._intervals[level, method] = {
-                name: self.interval(rows[k], float(offsets[k]), quantile, method)
-                for k, name in enumerate(self.scaling.names)
-                if name not in self.dropped
-            }
+            found = {}
+            for k, name in enumerate(self.scaling.names):
+                if name in self.dropped:
+                    continue
+                if method == "wald":
+                    found[name] = self._wald(rows[k], float(offsets[k]), quantile)
+                    continue
+                found[name], grounds = self._invert(rows[k], float(offsets[k]), quantile)
+                if level == LEVEL:
+                    self._grounds[name] = grounds
+            self._intervals[level, method] = found
         return dict(self._intervals[level, method])
 
-    def interval(self, direction: Floats, offset: float, quantile: float, method: str) -> Interval:
-        """Interval of ``direction'β + offset`` on the scaled columns."""
-        solution = self._solution
-        middle = float(direction @ solution.beta) + offset
-        if method == "wald":
-            variance = float(direction @ solution.covariance @ direction)  # rounding may leave it below 0
-            reach = math.sqrt(quantile * max(0.0, variance))
-            return middle - reach, middle + reach
-        largest = _FAR * float(np.abs(direction).sum()) * max(1.0, float(np.abs(solution.beta).max()))
-        low, high = invert_test(self._evidence, solution, direction, quantile, largest)
-        if self.bounded and not high - low <= 2.0 * self.plausible * float(np.abs(direction).sum()):
-            low, high = self._invert_plausible(direction, quantile, largest)
-        return low + offset, high + offset
+    def p_values(self) -> dict[str, float]:
+        """Of each coefficient, the p-value of the test that it is zero: of the very test that its 95 % interval inverts.
 
-    def _invert_plausible(self, direction: Floats, quantile: float, largest: float) -> Interval:
-        """The interval with all other slopes held at plausible values: one that cannot be told need not make the others unbounded."""
+        It is below .05 where that interval leaves out zero, and nowhere else. An interval ends where the test first rejects. Should the test accept again further out,
+        or reject something within an interval that has no ends, the interval counts.
+        """
+        quantile, (rows, offsets), found = chi2_quantile(LEVEL, 1), self._to_user, {}
+        for name, (low, high) in self.conf_int(LEVEL, "test").items():
+            k, (evidence, solution) = self.scaling.names.index(name), self._grounds[name]
+            _, distance = fit_restricted(evidence, solution.beta, rows[k][None, :], np.array([-offsets[k]]))
+            statistic = max(0.0, distance - solution.distance)
+            inside = low <= 0.0 <= high
+            found[name] = chi2_tail(min(statistic, quantile) if inside else max(statistic, _BEYOND * quantile), 1)
+        return found
+
+    def interval(self, direction: Floats, offset: float, quantile: float) -> Interval:
+        """Interval of ``direction'β + offset`` on the scaled columns, by inverting a test."""
+        return self._invert(direction, offset, quantile)[0]
+
+    def _wald(self, direction: Floats, offset: float, quantile: float) -> Interval:
+        """Estimate give or take standard errors."""
+        middle = float(direction @ self.solution.beta) + offset
+        variance = float(direction @ self.solution.covariance @ direction)  # rounding may leave it below 0
+        reach = math.sqrt(quantile * max(0.0, variance))
+        return middle - reach, middle + reach
+
+    def _invert(self, direction: Floats, offset: float, quantile: float) -> tuple[Interval, Grounds]:
+        """The interval that no test rejects, and what these tests rest on."""
+        grounds = self.evidence, self.solution
+        largest = _FAR * float(np.abs(direction).sum()) * max(1.0, float(np.abs(self.solution.beta).max()))
+        low, high = invert_test(*grounds, direction, quantile, largest)
+        if self.bounded and not high - low <= 2.0 * self.plausible * float(np.abs(direction).sum()):
+            grounds = self._held_plausible(direction)
+            low, high = invert_test(*grounds, direction, quantile, largest)
+        return (low + offset, high + offset), grounds
+
+    def _held_plausible(self, direction: Floats) -> Grounds:
+        """The evidence with all other slopes held at plausible values: one that cannot be told need not make the others unbounded."""
         slopes = np.arange(direction.size) >= int(self.scaling.intercept)
         own = direction != 0.0 if (direction[slopes] != 0.0).sum() == 1 else ~slopes
-        evidence = replace(self._evidence, held=np.where(slopes & ~own, self.plausible**-2, 0.0))
-        return invert_test(evidence, solve_evidence(evidence), direction, quantile, largest)
+        evidence = replace(self.evidence, held=np.where(slopes & ~own, self.plausible**-2, 0.0))
+        return evidence, solve_evidence(evidence)
 
     def test(self, hypothesis: str | Sequence[str]) -> TestResult:
         """Test linear hypotheses jointly."""
         left, right, text = parse_hypotheses(hypothesis, self.scaling.names)
         matrix, offset = self._to_user
         scaled = left @ matrix
-        rows = np.vstack([self._evidence.left, scaled])
+        rows = np.vstack([self.evidence.left, scaled])
         if np.linalg.matrix_rank(rows / np.linalg.norm(rows, axis=1, keepdims=True)) < len(rows):
             raise StudyError(f"The hypotheses {shown(text)} contradict or repeat each other, or a dropped column.")
-        _, distance = fit_restricted(self._evidence, self._solution.beta, scaled, right - left @ offset)
-        statistic = max(0.0, distance - self._solution.distance)
-        return TestResult(text, statistic, len(left), _chi2_tail(statistic, len(left)))
+        _, distance = fit_restricted(self.evidence, self.solution.beta, scaled, right - left @ offset)
+        statistic = max(0.0, distance - self.solution.distance)
+        return TestResult(text, statistic, len(left), chi2_tail(statistic, len(left)))
 
     def coefficients(self) -> tuple[Floats, Floats]:
         """Minimum-distance coefficients in the user's units, and their covariance (p, p×p)."""
         matrix, offset = self._to_user
-        return matrix @ self._solution.beta + offset, matrix @ self._solution.covariance @ matrix.T
+        return matrix @ self.solution.beta + offset, matrix @ self.solution.covariance @ matrix.T
 
     @cached_property
     def _to_user(self) -> tuple[Floats, Floats]:
         return self.scaling.to_user()
 
     @cached_property
-    def _evidence(self) -> Evidence:
+    def evidence(self) -> Evidence:
+        """All that bears on the coefficients."""
         if self.descent is not None:
             return self._last_iterate(self.descent)
         sums, (matrix, offset) = self.sums, self._to_user
@@ -142,8 +175,9 @@ class Inference:
         )  # fmt: skip
 
     @cached_property
-    def _solution(self) -> Solution:
-        return solve_evidence(self._evidence)
+    def solution(self) -> Solution:
+        """The coefficients of the least distance."""
+        return solve_evidence(self.evidence)
 
 
 def checked_level(level: float) -> float:
@@ -160,7 +194,8 @@ def chi2_quantile(level: float, degrees: int) -> float:
     return float(chdtri(degrees, 1.0 - level))
 
 
-def _chi2_tail(value: float, degrees: int) -> float:
+def chi2_tail(value: float, degrees: int) -> float:
+    """Upper tail of the χ² distribution."""
     from scipy.special import chdtrc
 
     return float(chdtrc(degrees, value))

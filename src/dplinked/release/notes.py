@@ -46,10 +46,13 @@ FILLED_AS_ASKED = "Missing cells, if there are any, count as values in the middl
 STAGE_LINES = {"any": RESIDUAL_LINE, "symmetric": SYMMETRIC_LINE, "skewed": SKEWED_LINE}
 _ROUTES = {
     "block": "block totals",
+    "person": "totals of each person's rows",
+    "cluster": "totals of clusters",
     "row": "single rows",
     "scale": "the residuals' size alone",
     "moments": "W'W, W'z and z'z",
 }
+_HARDLY = 0.05  # noise of a clusters' variance, relative to it, above which it is said to tell little
 _STOPPED = 0.2  # share of a standard error above which it is said that a descent stopped early
 
 
@@ -161,10 +164,10 @@ def say_counted(result: Result) -> list[str]:
 
 
 def say_missing(result: Result) -> list[str]:
-    """What became of missing cells, the same whether there are any or not. Releases of earlier versions, the paper's algorithms, and regressions of events and counts fill them."""
+    """What became of missing cells, the same whether there are any or not. Releases of earlier versions and the paper's algorithms fill them."""
     if result.calibration != "tight" or result.declared.missing == "":
         return []
-    if result.declared.missing == "fill" or result.family != "linear":
+    if result.declared.missing == "fill":
         return [FILLED_AS_ASKED]
     two = any(part.name == RIGHT_RESIDUALS for part in result.released.parts)
     return [LEFT_OUT if two else FILLED]
@@ -180,7 +183,14 @@ def say_route(result: Result) -> list[str]:
     variance = result.released.variance
     if variance is None:
         return []
-    return [f"Sampling and linkage variance come from {_ROUTES[variance.route]}, released with noise."]
+    said = [f"Sampling and linkage variance come from {_ROUTES[variance.route]}, released with noise."]
+    if variance.route == "cluster":
+        said.append(f"Intervals allow for whatever rows with the same {result.declared.cluster} have in common.")
+        if variance.noise > _HARDLY * float(np.trace(variance.meat * np.outer(variance.weights, variance.weights))):
+            said.append(
+                "This budget hardly tells how much that is, for want of clusters: intervals are longer than they would be with a larger one."
+            )
+    return said
 
 
 def _those(names: Sequence[str], one: str, several: str) -> str:

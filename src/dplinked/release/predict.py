@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -59,3 +59,15 @@ def model_rows(data: Any, formula: str, declared: Declared) -> tuple[Floats, Flo
     if design.exposure is not None and declared.exposure in columns:
         design.exposure.write(design.numbers(raw), codes, exposure)
     return (np.vstack([np.ones(count), x]).T if design.intercept else x.T), exposure
+
+
+def prediction_frame(rows: Any, found: Sequence[tuple[float, float, float]]) -> Any:
+    """Predictions as a frame of the same kind as the rows; that of a pandas frame has its index."""
+    import narwhals as nw
+
+    given, columns = nw.from_native(rows, eager_only=True), np.array(found, dtype=np.float64).reshape(-1, 3)
+    named = {name: columns[:, k] for k, name in enumerate(("mean", "low", "high"))}
+    frame = nw.from_dict(named, backend=given.implementation).to_native()
+    if given.implementation.is_pandas():
+        frame.index = rows.index
+    return frame

@@ -21,6 +21,12 @@ from dplinked.report.words import list_names
 
 ACCURACY_STEP = 0.02
 LINKS_THAT_RESEMBLE = "Coefficients if wrong links resemble their rows"
+METHODS = {
+    ("ssp", "tight"): "noisy sums",
+    ("ngd", "tight"): "noisy gradient descent",
+    ("ssp", "paper"): "Algorithm 2 of the paper",
+    ("ngd", "paper"): "Algorithm 1 of the paper",
+}
 _ERROR = "standard error"
 _SHOWN = 24  # blocks whose accuracies are shown without being asked for
 
@@ -95,18 +101,28 @@ def _who_is_protected(unit: PrivacyUnit) -> str:
     return f"Every person (or household: whoever has the same {unit.id}) with at most {unit.rows:,} rows in each of the two files, with all of them."
 
 
-def _promise(result: Result) -> list[str]:
-    """What (ε, δ) and μ mean, in words. The bet is won with probability (1 + δ)/2 at best, δ that of ε = 0; for a Gaussian release Φ(μ/2)."""
+def plain_promise(result: Result) -> list[str]:
+    """The promise as anybody may read it. The guess is right with probability (1 + δ)/2 at best, δ that of ε = 0; for a Gaussian release Φ(μ/2)."""
     privacy, paid = result.privacy, result.linkage.paid
     samples, total = add_payment(SecretSample(**paid) if isinstance(paid, Mapping) else paid or 0.0, privacy.mu)
     guess = (1.0 + secret_delta(samples, 0.0, total)) / 2.0
-    both = "this release and that of the linkage accuracy" if paid else "the release"
+    both = "this result and the released linkage accuracy" if paid else "this result"
+    return [
+        "Almost the same result would have come out whatever the values of any one person had been.",
+        f"Suppose somebody knows everything else in the files and hesitates between two possibilities for one person's values. After seeing {both}, they guess the right one "
+        f"at most {_percent_up(guess)} of the time. Without it, they are right 50 % of the time.",
+    ]
+
+
+def _promise(result: Result) -> list[str]:
+    """What is promised, against whom, and what ε and δ mean."""
+    privacy = result.privacy
     factor = round_up(math.exp(min(privacy.epsilon, 700.0)), 3)
     return [
-        "Against anyone who sees the release, whatever else they know and whatever they do with it later. Had one person's values been any "
-        f"others, whatever came out would have come out at most {factor} times as often, up to a probability of {format_delta(privacy.delta)}.",
-        f"Put as a bet: someone who knows everything else in the files, and two equally likely versions of one person's values, sees {both} and says which "
-        f"of the two it is. They are right at most {_percent_up(guess)} of the time; without looking, 50 %.",
+        *plain_promise(result),
+        "This holds against anyone who sees the result, whatever else they know and whatever they do with it later.",
+        f"In terms of ε and δ: had one person's values been any others, whatever came out would have come out at most {factor} times as often (that is what ε = "
+        f"{round_up(privacy.epsilon, 10)} says), except for a part of probability δ = {format_delta(privacy.delta)} at most.",
     ]
 
 
@@ -150,7 +166,7 @@ def _looked_at(linkage: DeclaredLinkage) -> list[str]:
 
 
 def exact_statement(privacy: Privacy) -> list[str]:
-    """The statement as the release has it."""
+    """The statement as the release has it, in exact terms."""
     return [privacy.statement, "Taken as public: " + "; ".join(privacy.assumed_public) + "."]
 
 
@@ -306,8 +322,8 @@ def describe_budget(result: Result) -> list[Part]:
     """What the release cost, and the ledger's budget before and after it."""
     privacy, found = result.privacy, budget_before(result)
     own = (
-        f"This release spent ε = {round_up(privacy.epsilon, 10)} at δ = {format_delta(privacy.delta)}, which is μ = {round_up(privacy.mu)} in the terms in which "
-        "releases add up: two of μ₁ and μ₂ together have μ = √(μ₁² + μ₂²)."
+        f"This release spent ε = {round_up(privacy.epsilon, 10)} at δ = {format_delta(privacy.delta)}. Several releases about the same people together have a smaller ε than the sum of theirs. "
+        f"What adds up is the square of μ, a measure of how far one person can move the noisy result; here μ = {round_up(privacy.mu)}."
     )
     if found is None or result.ledger is None:
         return [
@@ -326,12 +342,13 @@ def describe_budget(result: Result) -> list[Part]:
         ("Left before this release", f"ε = {epsilon_before:.4g}"),
         ("This release", f"ε = {round_up(privacy.epsilon, 10)} at δ = {format_delta(privacy.delta)}"),
         ("Left after it", f"ε = {round_down(charge.epsilon_left)}"),
+        ("Enough for", say_further(left, spent)),
     ]
     return [
         own,
         (
-            f"It was charged to the budget of {charge.population} before any row was looked at. All at δ = {format_delta(charge.delta)}, "
-            "left meaning what one further release could have:"
+            f"It was charged, as {charge.id}, to the budget of {charge.population} before any row was looked at. All of this is at δ = {format_delta(charge.delta)}; what is left is "
+            "what one single further release could have:"
         ),
         Facts(rows, label="The budget before and after"),
         Chart(
@@ -342,11 +359,19 @@ def describe_budget(result: Result) -> list[Part]:
                 axis="share of the budget's μ²",
             ),
             f"{format_percent(shares['spent before'])} were spent before, {format_percent(shares['this release'])} by this release, {format_percent(shares['left'])} are left. "
-            "Shares of μ² add up; values of ε do not.",
+            "Shares of μ² add up, values of ε do not.",
         ),
-        f"In the ledger it is called {charge.id}. The ledger must still know this head, else it was rolled back:",
+        "The ledger must still know this head, else it was rolled back:",
         Code(charge.head, "Ledger head"),
     ]
+
+
+def say_further(left: float, spent: float) -> str:
+    """How many more releases of a size what is left allows; both in units of μ²."""
+    number = math.floor(left / spent * (1.0 + 1e-9)) if spent else 0
+    return {0: "no further release of this size", 1: "1 more release of this size"}.get(
+        number, f"{number:,} more releases of this size"
+    )
 
 
 def _percent_up(share: float) -> str:

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import overload
+from typing import Any, overload
 
 from dplinked.errors import StudyError, plain_faults, raise_alone, shown
+from dplinked.release.inference import LEVEL
 from dplinked.release.json import read_json, write_json
 from dplinked.release.result import Result
 from dplinked.report.files import HTML, write_or_return
+from dplinked.report.words import shorten
+
+_SHOWN = 4  # coefficients in a repr
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Release(Result):
     """A differentially private regression result.
 
@@ -44,6 +48,30 @@ class Release(Result):
         With ``calibration="paper"`` and ``method="ssp"``, if the noisy matrix is unusable: coefficients drawn towards zero. Empty otherwise.
     """
 
+    # --- as frames -------------------------------------------------------------------------------
+
+    def tidy(self, level: float = LEVEL) -> Any:
+        """One row for each coefficient, as broom has them: term, estimate, std_error, statistic, p_value, conf_low, conf_high.
+
+        A pandas frame where pandas is installed, else an Arrow table. The statistic is the estimate over its standard error; interval and p-value belong to the test of
+        :meth:`conf_int`. Without intervals there are the first three columns.
+        """
+        from dplinked.release.frames import tidy_frame
+
+        return tidy_frame(self, level)
+
+    def glance(self) -> Any:
+        """One row about the release as a whole: its model, the number of rows, and the privacy budget."""
+        from dplinked.release.frames import glance_frame
+
+        return glance_frame(self)
+
+    def cov_params(self) -> Any:
+        """Covariance of the coefficients as a frame, with the squares of `std_err` on its diagonal."""
+        from dplinked.release.frames import covariance_frame
+
+        return covariance_frame(self)
+
     # --- as text ---------------------------------------------------------------------------------
 
     def summary(self) -> str:
@@ -62,6 +90,12 @@ class Release(Result):
 
     def __str__(self) -> str:
         return self.summary()
+
+    def __repr__(self) -> str:
+        shown_first = [f"{name}={value:.4g} (s.e. {self.std_err[name]:.2g})" for name, value in self.coef.items()]
+        more = [f"{len(shown_first) - _SHOWN} more"] if len(shown_first) > _SHOWN else []
+        promise = f"epsilon={self.privacy.epsilon:g}, delta={self.privacy.delta:g}"
+        return f"<Release {shorten(self.formula, 60)!r}: {', '.join([*shown_first[:_SHOWN], *more])}; {self.count:,} rows, {promise}>"
 
     # --- as a page, and as tables to copy --------------------------------------------------------
 
@@ -93,7 +127,7 @@ class Release(Result):
     @overload
     def to_csv(self, path: str | Path) -> None: ...
     def to_csv(self, path: str | Path | None = None) -> str | None:
-        """Write the coefficients as CSV, or return it: name, coef, std_err, low, high, sampling, linkage, privacy."""
+        """Write the coefficients as CSV, or return it: name, coef, std_err, z, low, high, p_value, sampling, linkage, privacy."""
         from dplinked.release.coefficients import coefficients_csv
 
         return write_or_return(coefficients_csv(self), path, (".csv",))
@@ -107,6 +141,25 @@ class Release(Result):
         from dplinked.release.coefficients import coefficients_latex
 
         return write_or_return(coefficients_latex(self), path, (".tex",))
+
+    @overload
+    def for_the_board(self, path: None = None) -> str: ...
+    @overload
+    def for_the_board(self, path: str | Path) -> None: ...
+    def for_the_board(self, path: str | Path | None = None) -> str | None:
+        """Write a text for an ethics board, filled in from the release, as a page or as Markdown (.html, .md), or return it as Markdown.
+
+        It answers what NIST SP 800-226 and the five safes ask. What no release knows is left in square brackets.
+        """
+        from dplinked.release.board import board_document
+        from dplinked.report.html import write_page
+        from dplinked.report.markdown import write_markdown
+
+        document = board_document(self)
+        if path is None:
+            return write_markdown(document) + "\n"
+        page = Path(path).suffix.lower() in HTML
+        return write_or_return(write_page(document) if page else write_markdown(document) + "\n", path, (*HTML, ".md"))
 
     def to_json(self) -> str:
         """Return the result as JSON text."""

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Self
 
 import numpy as np
+from numpy.typing import NDArray
 
 from dplinked.errors import StudyError, plain_faults, plain_number, shown
 from dplinked.estimate.coefficients import solve_sums
@@ -17,12 +19,14 @@ from dplinked.ledger.events import LedgerEntry
 from dplinked.linkage.declared import DeclaredLinkage
 from dplinked.release.contents import Declared, Privacy, Released
 from dplinked.release.family import expected_outcome
-from dplinked.release.inference import PLAUSIBLE, Inference, checked_level, chi2_quantile
-from dplinked.release.predict import model_rows
+from dplinked.release.inference import LEVEL, PLAUSIBLE, Inference, checked_level, chi2_quantile
+from dplinked.release.predict import model_rows, prediction_frame
 from dplinked.release.what_if import WhatIf, suppose_accuracy
 from dplinked.study.design import CURVE_REACH, build_design
 from dplinked.study.formula import parse_formula
 from dplinked.study.scaling import Scaling
+
+_LIKE_ALPHA = 0.2  # a level that is more likely meant as statsmodels' alpha
 
 
 @dataclass(frozen=True)
@@ -52,20 +56,76 @@ class Result:
         """``"linear"``, ``"logistic"`` or ``"poisson"``."""
         return self.declared.family
 
+    # --- names that users of statsmodels know ----------------------------------------------------
+
+    @property
+    def params(self) -> dict[str, float]:
+        """The coefficients: another name of `coef`."""
+        return self.coef
+
+    @property
+    def bse(self) -> dict[str, float]:
+        """The standard errors: another name of `std_err`."""
+        return self.std_err
+
+    @property
+    def nobs(self) -> int:
+        """The number of rows, which is public: another name of `count`."""
+        return self.count
+
+    @property
+    def zvalues(self) -> dict[str, float]:
+        """Coefficients over their standard errors. The p-values of :attr:`pvalues` are those of another test."""
+        self._inference  # noqa: B018 - noise alone makes no standard error that a coefficient could be divided by
+        return {
+            name: value / self.std_err[name] if self.std_err[name] else math.inf for name, value in self.coef.items()
+        }
+
+    tvalues = zvalues
+
+    @property
+    def pvalues(self) -> dict[str, float]:
+        """p-values of the tests that each coefficient is zero: of those tests that :meth:`conf_int` inverts.
+
+        Below .05 exactly where the 95 % interval leaves out zero. Such a test takes the error as it would be were the coefficient zero, and stays right where noise is
+        strong, so its p-value is not that of :attr:`zvalues`.
+        """
+        return self._inference.p_values()
+
+    def covariance(self) -> NDArray[np.float64]:
+        """Covariance of the coefficients, in their order (p×p), with the squares of `std_err` on the diagonal."""
+        kept = [k for k, name in enumerate(self.scaling.names) if name not in self.dropped]
+        whole = self._inference.coefficients()[1][np.ix_(kept, kept)]
+        own = np.sqrt(np.maximum(np.diag(whole), np.finfo(float).tiny))
+        errors = np.array(list(self.std_err.values()))
+        return np.asarray(whole * np.outer(errors / own, errors / own), np.float64)
+
     # --- intervals and tests ---------------------------------------------------------------------
 
-    def conf_int(self, level: float = 0.95, *, method: str = "test") -> dict[str, tuple[float, float]]:
+    def conf_int(
+        self, level: float = LEVEL, *, alpha: float | None = None, method: str = "test"
+    ) -> dict[str, tuple[float, float]]:
         """Confidence interval of each coefficient.
 
         Parameters
         ----------
         level
             Nominal coverage.
+        alpha
+            One minus that, as statsmodels has it; if given, it counts instead of `level`.
         method
             ``"test"`` inverts a test and stays honest when the noisy matrix is nearly singular: an interval may be
             unbounded, which says that this budget does not identify the coefficient. ``"wald"`` is the familiar
             estimate ± standard errors.
         """
+        if alpha is not None:
+            level = 1.0 - plain_number(alpha)
+        elif 0.0 < plain_number(level) <= _LIKE_ALPHA:
+            warnings.warn(
+                f"conf_int({level:g}) has intervals of {100.0 * level:g} %. For those of {100.0 * (1.0 - level):g} %, say conf_int(alpha={level:g}).",
+                UserWarning,
+                stacklevel=2,
+            )
         return self._inference.conf_int(level, method)
 
     def ratios(self, level: float = 0.95) -> dict[str, tuple[float, float, float]]:
@@ -145,8 +205,10 @@ class Result:
         matrix, offset = self.scaling.to_user()
         return dict(zip(self.scaling.names, (matrix @ estimate.beta + offset).tolist(), strict=True))
 
-    def predict(self, rows: Any, level: float = 0.95) -> list[tuple[float, float, float]]:
-        """Mean response and its interval for each row: (mean, low, high). Cells are clipped to their declared bounds.
+    def predict(self, rows: Any, level: float = LEVEL) -> Any:
+        """Mean response and its interval for each row. Cells are clipped to their declared bounds.
+
+        Of a mapping of columns they are a list of (mean, low, high); of a frame (pandas, polars, Arrow), a frame of the same kind with these three columns.
 
         Of a logistic regression it is the probability of the event, of a Poisson regression the expected count: for the row's exposure, or for an exposure of one if
         the rows have none.
@@ -162,10 +224,10 @@ class Result:
         for given, exposure in zip(*model_rows(rows, self.formula, self.declared), strict=True):
             row = np.zeros(len(names))
             row[kept] = given
-            low, high = self._inference.interval(row @ matrix, float(row @ offset), quantile, "test")
+            low, high = self._inference.interval(row @ matrix, float(row @ offset), quantile)
             mean, low, high = (expected_outcome(self.family, end + exposure) for end in (float(row @ coef), low, high))
             found.append((mean, low, high))
-        return found
+        return found if isinstance(rows, Mapping) else prediction_frame(rows, found)
 
     def with_accuracy(self, change: float) -> WhatIf:
         """What the release would say had the linkage accuracy been declared higher by `change`."""

@@ -19,8 +19,8 @@ def describe_privacy(study: Study, mu: float) -> Privacy:
         public.append(f"which rows belong to one person ({', '.join(study.unit.ids)})")
     carriers = study.linkage.exposure(study.unit).carriers
     statement = (
-        f"({round_up(study.epsilon, 10)}, {round_up(study.delta, 10)})-differentially private. Protected is {study.unit.describe(carriers)} "
-        "Neighbouring files have the same number of rows."
+        f"({round_up(study.epsilon, 10)}, {round_up(study.delta, 10)})-differentially private. {study.unit.describe(carriers)} "
+        "Files that are compared have the same number of rows."
     )
     paid = study.linkage.paid if isinstance(study.linkage, ELE) else None
     if paid is not None:

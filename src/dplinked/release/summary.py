@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from dplinked.linkage.declared import DeclaredLinkage
 from dplinked.privacy.calibration import round_down, round_up
-from dplinked.release.coefficients import PARTS, coefficient_rows
+from dplinked.release.coefficients import PARTS, TEST, coefficient_rows
 from dplinked.release.family import FAMILIES
 from dplinked.release.notes import (
     FILLED,
@@ -26,9 +26,18 @@ from dplinked.release.notes import (
     say_unusable,
     unbounded_names,
 )
-from dplinked.release.promise import ACCURACY_STEP, LINKS_THAT_RESEMBLE, exact_statement
+from dplinked.release.promise import (
+    ACCURACY_STEP,
+    LINKS_THAT_RESEMBLE,
+    METHODS,
+    budget_before,
+    exact_statement,
+    plain_promise,
+    say_further,
+)
 from dplinked.release.result import Result
 from dplinked.report.document import Column, Document, Facts, Notes, Part, Section, Table
+from dplinked.report.numbers import format_percent
 
 _NAME = 24  # columns of the text for a coefficient's name, if no name is longer
 _FACT = 28  # letters of a fact that have room in the text
@@ -36,7 +45,7 @@ _FACT = 28  # letters of a fact that have room in the text
 
 def summary_document(result: Result) -> Document:
     """A table in the manner of statsmodels, what the errors are made of, then the privacy statement."""
-    name = Column(max([_NAME, *map(len, result.coef)]), right=False)
+    name = fit_name(result)
     errors, links = _error_table(result, name), [*_accuracy_table(result, name), *_bracket_table(result, name)]
     details = [
         *_ratio_table(result, name),
@@ -46,9 +55,9 @@ def summary_document(result: Result) -> Document:
     return Document(
         FAMILIES[result.family].title,
         [
-            Section("", [Facts(_facts(result), "The release in short", paired=True)]),
-            Section("", [_coefficient_table(result, name)]),
-            Section("", [Notes(_notes(result)), *details, Notes(_statement(result))]),
+            Section("", [Facts(describe_release(result), "The release in short", paired=True)]),
+            Section("", [coefficient_table(result, name)]),
+            Section("", [Notes(say_notes(result)), *details, Notes(describe_statement(result))]),
         ],
     )
 
@@ -62,33 +71,38 @@ def markdown_document(result: Result) -> Document:
             Section(
                 "",
                 [
-                    Facts(_facts(result)[1:], "The release in short"),
-                    _whole_table(result),
+                    Facts(describe_release(result)[1:], "The release in short"),
+                    whole_table(result),
                     *ratios,
-                    Notes(_notes(result)),
+                    Notes(say_notes(result)),
                 ],
             ),
-            Section("Privacy", [Notes(_statement(result))]),
+            Section("Privacy", [Notes(describe_statement(result))]),
         ],
         subject=result.formula,
     )
 
 
+def fit_name(result: Result) -> Column:
+    """A column of the text that is wide enough for the names of coefficients."""
+    return Column(max([_NAME, *map(len, result.coef)]), right=False)
+
+
 # --- tables ------------------------------------------------------------------------------------------
 
 
-def _coefficient_table(result: Result, name: Column) -> Table:
+def coefficient_table(result: Result, name: Column) -> Table:
+    """Coefficients with their errors, tests and intervals."""
     if not result.has_intervals:
         rows = [[key, f"{value:.6g}", f"{result.std_err[key]:.4g}"] for key, value in result.coef.items()]
         return Table(["", "coef", "noise s.e."], rows, "Coefficients", [name, Column(12), Column(12)], ruled=True)
-    intervals, rows = result.conf_int(), []
-    for key, value in result.coef.items():
-        zero = result.test(f"{key} = 0")
-        z, (low, high) = math.copysign(math.sqrt(zero.statistic), value), intervals[key]
-        tested = [f"{result.std_err[key]:.4g}", f"{z:.2f}", f"{zero.p_value:.3f}"]
-        rows.append([key, f"{value:.6g}", *tested, f"{low:.6g}", f"{high:.6g}"])
-    header = ["", "coef", "std err", "z", "P>|z|", "[0.025", "0.975]"]
-    return Table(header, rows, "Coefficients", [name, *map(Column, (12, 12, 9, 9, 14, 14))], ruled=True)
+    rows = []
+    for row in coefficient_rows(result):
+        z, p_value = row.show_test()
+        low, high = row.interval or (math.nan, math.nan)
+        rows.append([row.name, f"{row.coef:.6g}", f"{row.std_err:.4g}", z, f"{low:.6g}", f"{high:.6g}", p_value])
+    header = ["", "coef", "std err", "z", "[0.025", "0.975]", "p-value"]
+    return Table(header, rows, "Coefficients", [name, *map(Column, (12, 12, 10, 14, 14, 10))], ruled=True)
 
 
 def _shrunken_table(result: Result, name: Column) -> list[Part]:
@@ -145,22 +159,24 @@ def _bracket_table(result: Result, name: Column) -> list[Part]:
     return [Table(header, rows, LINKS_THAT_RESEMBLE, [Column(width, right=False), Column(12), Column(40)])]
 
 
-def _whole_table(result: Result) -> Table:
+def whole_table(result: Result) -> Table:
     """Coefficients, intervals and what errors are made of in one table."""
-    intervals = result.conf_int() if result.has_intervals else {}
     rows = [
         [
-            key,
-            f"{value:.6g}",
-            f"{result.std_err[key]:.4g}",
-            _interval(intervals[key]) if key in intervals else "not paid for",
-            *([f"{result.shrunken[key]:.6g}"] if result.shrunken else []),
-            *_part_cells(result.error_parts.get(key, {}), 3),
+            row.name,
+            f"{row.coef:.6g}",
+            f"{row.std_err:.4g}",
+            *row.show_test()[:1],
+            "not paid for" if row.interval is None else _interval(row.interval),
+            *row.show_test()[1:],
+            *([f"{result.shrunken[row.name]:.6g}"] if result.shrunken else []),
+            *_part_cells(row.parts, 3),
         ]
-        for key, value in result.coef.items()
+        for row in coefficient_rows(result)
     ]
+    tested = ["z", "95 % interval", "p-value"] if result.has_intervals else ["95 % interval"]
     beside = ["shrunken"] if result.shrunken else []
-    return Table(["", "coefficient", "std. error", "95 % interval", *beside, *PARTS], rows, "Coefficients")
+    return Table(["", "coefficient", "std. error", *tested, *beside, *PARTS], rows, "Coefficients")
 
 
 def _part_cells(parts: Mapping[str, float], digits: int) -> list[str]:
@@ -174,34 +190,38 @@ def _interval(ends: tuple[float, float]) -> str:
 # --- facts and notes ---------------------------------------------------------------------------------
 
 
-def _facts(result: Result) -> list[tuple[str, str]]:
+def describe_release(result: Result) -> list[tuple[str, str]]:
+    """The release in short, the model first."""
     formula, privacy = result.formula, result.privacy
     return [
         ("Model", formula if len(formula) <= _FACT else formula[: _FACT - 1] + "…"),
-        ("Method", f"{result.method} ({result.calibration})"),
-        ("Observations", f"{result.count:,} (public)"),
-        ("Linkage", _linkage(result.linkage)),
+        ("Rows", f"{result.count:,} (public)"),
+        ("Links", _links(result.linkage)),
+        ("Method", METHODS[result.method, result.calibration]),
         ("epsilon", round_up(privacy.epsilon, 10)),
         ("delta", round_up(privacy.delta, 10)),
-        ("mu (GDP)", round_up(privacy.mu)),
+        ("Protected", "any one person" if privacy.unit.rows == 1 else f"any one {privacy.unit.id}"),
         ("dplinked", result.versions.get("dplinked", "")),
     ]
 
 
-def _linkage(linkage: DeclaredLinkage) -> str:
+def _links(linkage: DeclaredLinkage) -> str:
+    if linkage.model == "Exact":
+        return "joined on a unique key"
     if linkage.model != "ELE":
-        return str(linkage.model)
+        return "a probability for each"
     accuracy = linkage.accuracy
     if accuracy is None:
-        return f"ELE, accuracy ≥ {linkage.accuracy_min:g}"
+        return f"at least {format_percent(linkage.accuracy_min or 0.0)} right"
     if isinstance(accuracy, dict):
-        return f"ELE, {min(accuracy.values()):g}-{max(accuracy.values()):g}"
-    return f"ELE, accuracy {accuracy:g}"
+        return f"{format_percent(min(accuracy.values()))} to {format_percent(max(accuracy.values()))} right"
+    return f"{format_percent(accuracy)} right"
 
 
-def _notes(result: Result) -> list[str]:
+def say_notes(result: Result) -> list[str]:
     """What has to be said beside the coefficients, a sentence for each of those that are not identified."""
     return [
+        *([TEST] if result.has_intervals else []),
         *say_unusable(result),
         *say_descent(result),
         *(say_unbounded([name]) for name in unbounded_names(coefficient_rows(result))),
@@ -215,13 +235,15 @@ def _notes(result: Result) -> list[str]:
     ]
 
 
-def _statement(result: Result) -> list[str]:
+def describe_statement(result: Result) -> list[str]:
     """The privacy statement, where the release was charged, and the head by which a rolled-back ledger is noticed."""
-    charge = result.ledger
+    charge, said = result.ledger, [*plain_promise(result), *exact_statement(result.privacy)]
     if charge is None:
-        return exact_statement(result.privacy)
+        return said
+    found = budget_before(result)
+    further = "" if found is None else f" What was left is enough for {say_further(found[2], found[1])}."
     return [
-        *exact_statement(result.privacy),
+        *said,
         f"Charged to the budget of {charge.population} ({charge.epsilon:g}, {charge.delta:g}) as {charge.id}; after it, "
-        f"epsilon = {round_down(charge.epsilon_left)} was left. Ledger head {charge.head}.",
+        f"epsilon = {round_down(charge.epsilon_left)} was left. Ledger head {charge.head}.{further}",
     ]

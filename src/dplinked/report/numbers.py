@@ -22,6 +22,14 @@ def format_number(value: float, error: float | None = None) -> str:
     return f"{value:,.{decimals}f}"
 
 
+def format_p_value(value: float) -> str:
+    """A p-value to three decimals, and never on the other side of .05 for being rounded."""
+    if value < 0.0005:
+        return "<0.001"
+    shown = f"{value:.3f}"
+    return f"{math.floor(1e4 * value) / 1e4:.4f}" if shown == "0.050" and value < 0.05 else shown
+
+
 def format_percent(share: float) -> str:
     """A share in percent, three digits of it."""
     return f"{100.0 * share:.3g} %"

@@ -28,7 +28,7 @@ from dplinked.report.drawing import (
     text_inches,
     to_svg,
 )
-from dplinked.report.numbers import format_number
+from dplinked.report.numbers import format_number, format_p_value
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -45,13 +45,23 @@ _FAR_RATIO = 300.0  # logarithm beyond which a ratio is drawn no further
 
 @dataclass(frozen=True)
 class CoefficientRow:
-    """One coefficient: its interval is None where none was paid for, and `parts` is empty where they are not known."""
+    """One coefficient: its interval and its p-value are None where none were paid for, and `parts` is empty where they are not known."""
 
     name: str
     coef: float
     std_err: float
     interval: tuple[float, float] | None
     parts: dict[str, float]
+    p_value: float | None = None
+
+    @property
+    def z(self) -> float:
+        """The coefficient over its standard error."""
+        return self.coef / self.std_err if self.std_err else math.inf
+
+    def show_test(self) -> list[str]:
+        """z and the p-value as texts."""
+        return [] if self.p_value is None else [f"{self.z:.2f}", format_p_value(self.p_value)]
 
     @property
     def bounded(self) -> bool:

@@ -14,6 +14,7 @@ from dplinked.errors import DplinkedError, StudyError, raise_alone
 from dplinked.fitting import fit_study
 from dplinked.ledger.ledger import Ledger
 from dplinked.release.release import Release
+from dplinked.release.releases import Releases
 from dplinked.study.study import Study
 
 T = TypeVar("T")
@@ -61,7 +62,7 @@ class Made:
         Whether the ledger had it already, so that nothing was spent.
     """
 
-    release: Release
+    release: Release | Releases
     file: str | Fault
     stored: bool = False
 
@@ -155,7 +156,7 @@ class Desk:
         stored = release.ledger is not None and release.ledger.id in charged
         return Made(release, attempt(lambda: self.keep(release)), stored)
 
-    def keep(self, release: Release) -> str:
+    def keep(self, release: Release | Releases) -> str:
         """Write a release to a file of the folder and return its name. No file is overwritten, and none is written twice."""
         text = release.to_json() + "\n"
         names = ("release.json" if k == 1 else f"release-{k}.json" for k in count(1))

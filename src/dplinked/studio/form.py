@@ -77,6 +77,10 @@ def form(draft: Draft, fields: Fields) -> TagList:
                 id("where"), "Only rows for which this holds", _text(get("model", "where")),
                 placeholder="age >= 65 and region == 'north'", update_on="blur", spellcheck="false",
             ),
+            ui.input_text(
+                id("cluster"), "Column of clusters, if rows were drawn together", _text(get("model", "cluster")),
+                update_on="blur", spellcheck="false",
+            ),
             class_="model",
         ),
         group(
@@ -179,6 +183,7 @@ def form_changes(draft: Draft, fields: Fields) -> Changes:
         ("model", "exposure"): exposure_of(draft, fields),
         ("model", "weights"): counted_of(draft, fields, "weights"),
         ("model", "where"): counted_of(draft, fields, "where"),
+        ("model", "cluster"): counted_of(draft, fields, "cluster"),
         ("privacy", "epsilon"): get("epsilon"),
         ("privacy", "delta"): get("delta"),
         ("unit", "displaced_links"): get("displaced"),
@@ -222,7 +227,7 @@ def exposure_of(draft: Draft, fields: Fields) -> Any:
 
 
 def counted_of(draft: Draft, fields: Fields, name: str) -> Any:
-    """The weights or the condition that the form says."""
+    """The weights, the condition or the clusters that the form says."""
     return fields.get(name) if fields.has(name) else draft.get("model", name)
 
 

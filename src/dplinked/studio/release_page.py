@@ -10,10 +10,12 @@ from shiny import Inputs, reactive, render, ui
 from shiny.types import NavSetArg
 
 from dplinked.fitting import release_mu
+from dplinked.ledger.account import releases_left
 from dplinked.ledger.costs import cost
 from dplinked.ledger.ledger import Ledger
-from dplinked.privacy.calibration import round_down, round_up
+from dplinked.privacy.calibration import round_down
 from dplinked.release.release import Release
+from dplinked.release.releases import Releases
 from dplinked.studio.desk import Desk, Fault, Job, Made, attempt
 from dplinked.studio.look import ask, panel, rows, say, section, show
 from dplinked.studio.study_page import Room
@@ -146,8 +148,7 @@ def describe_charge(study: Study) -> list[tuple[str, str]]:
     mu = release_mu(study)
     facts = [
         ("This release", f"epsilon = {study.epsilon:g}, delta = {study.delta:g}"),
-        ("mu", round_up(mu)),
-        ("Protected is", study.unit.describe()),
+        ("Who is protected", study.unit.describe()),
     ]
     if study.ledger is None:
         return [
@@ -162,7 +163,10 @@ def describe_charge(study: Study) -> list[tuple[str, str]]:
         *facts,
         ("Charged to", f"the budget of {before.population}: {share}"),
         ("Left before", f"epsilon = {round_down(before.epsilon_left)} at delta = {before.delta:g}"),
-        ("Left after", f"epsilon = {round_down(after.epsilon_left)} at delta = {after.delta:g}"),
+        (
+            "Left after",
+            f"epsilon = {round_down(after.epsilon_left)} at delta = {after.delta:g}: {releases_left(after, mu):,} more releases like this one",
+        ),
     ]
 
 
@@ -191,7 +195,7 @@ def _describe_file(made: Made) -> Tag:
     return say(f"{made.file.text} {elsewhere} Download it before you stop the studio.", "bad")
 
 
-def _name(release: Release) -> str:
+def _name(release: Release | Releases) -> str:
     return show(f"{release.formula} ({release.ledger.id})" if release.ledger else release.formula)
 
 

@@ -136,6 +136,8 @@ class Design:
         The logarithm of a count's exposure, which is added to the line.
     counting
         What rows count, if they do not all count the same.
+    cluster
+        The column that says which rows' contributions to the variance are squared together, if it is not each row by itself.
     """
 
     formula: str
@@ -150,6 +152,7 @@ class Design:
     curve: Curve | None = None
     exposure: Column | None = None
     counting: Counting | None = None
+    cluster: str | None = None
 
     @cached_property
     def names(self) -> tuple[str, ...]:

@@ -11,7 +11,6 @@ from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.optimize import brentq
 
 Floats = NDArray[np.float64]
 
@@ -68,6 +67,8 @@ class Curve:
 
     def find_eta(self, mean: float) -> float:
         """η of a mean; that of the nearest one that η can have."""
+        from scipy.optimize import brentq
+
         ends = LEAST_ETA, self.highest
 
         def excess(eta: float) -> float:

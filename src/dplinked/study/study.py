@@ -6,14 +6,15 @@ import functools
 import math
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from os import PathLike
 from pathlib import Path
 from typing import Any
 
 from dplinked.data.arrow import LEFT
+from dplinked.data.format import File
 from dplinked.data.sources import Query, SparkTable
-from dplinked.errors import StudyError, plain_faults, plain_number, raise_alone, shown
+from dplinked.errors import StudyError, plain_faults, plain_number, raise_alone, shown, suggest
 from dplinked.linkage import ELE, UNSTATED, Exact, Linkage, LinkageExposure, Matching, PrivacyUnit
 from dplinked.linkage.compared import find_compared
 from dplinked.linkage.ele import LINK_BLOCK, RESULTS_OF_LINKING
@@ -22,6 +23,8 @@ from dplinked.study.budget import check_budget, check_delta, check_size
 from dplinked.study.descent import Descent
 from dplinked.study.design import Design, build_design
 from dplinked.study.family import FAMILIES
+from dplinked.study.formula import parse_formula
+from dplinked.study.several import split_levels, split_outcomes
 from dplinked.study.toml import read_settings
 
 _METHODS = ("ssp", "ngd")
@@ -59,7 +62,7 @@ class Study(PlainlyShown):
     ridge: float | None = None
     large_epsilon: bool = False
     intervals: bool = True
-    data: Path | Query | SparkTable | None = field(default=None, repr=False)
+    data: Path | File | Query | SparkTable | None = field(default=None, repr=False)
     ledger: str | Path | None = field(default=None, repr=False)  # it may hold a password
     population: str | None = None
     ledger_key: str | Path | None = field(default=None, repr=False)
@@ -69,6 +72,8 @@ class Study(PlainlyShown):
     missing: str = "drop"
     weights: str | None = None
     where: str | None = None
+    by: str | None = None
+    cluster: str | None = None
 
     @plain_faults
     def __post_init__(self) -> None:
@@ -129,7 +134,7 @@ class Study(PlainlyShown):
                 raise StudyError(
                     f"{name} must be a mapping from columns' names, like {name}={{'income': …}}, not {shown(getattr(self, name))}."
                 )
-        optional = ("population", "exposure", "weights", "where")
+        optional = ("population", "exposure", "weights", "where", "by", "cluster")
         for name in ("method", "calibration", "ranges", "errors", "family", "missing", *optional):
             left_out = name in optional and getattr(self, name) is None
             if not isinstance(getattr(self, name), str) and not left_out:
@@ -166,7 +171,9 @@ class Study(PlainlyShown):
             )
 
         self._check_family()
+        self._check_several()
         self._check_counting()
+        self._check_cluster()
         self._check_rows_of_a_person()
 
     def _check_rows_of_a_person(self) -> None:
@@ -199,19 +206,67 @@ class Study(PlainlyShown):
     @property
     def counts_unevenly(self) -> bool:
         """Whether rows do not all count the same."""
-        return self.weights is not None or self.where is not None
+        return self.weights is not None or self.where is not None or self.by is not None
+
+    @functools.cached_property
+    def parts(self) -> dict[str, Study]:
+        """The studies whose results are released together: one of each outcome, or of each level of `by`; none if there is a single result."""
+        if self.by is not None:
+            conditions = split_levels(self.by, self.where, self.formula, self.levels, self.bounds)
+            return {level: replace(self, by=None, where=where) for level, where in conditions.items()}
+        outcomes = split_outcomes(self.formula)
+        levels = [name for name in self.levels if name not in self.bounds]
+        used = {name: set(parse_formula(text, levels).response.variables) for name, text in outcomes.items()}
+        found = {}
+        for name, formula in outcomes.items():
+            others = set().union(*used.values()) - used[name]
+            typical = {key: value for key, value in self.typical.items() if key not in others}
+            fill = {key: value for key, value in self.fill.items() if key not in others}
+            found[name] = replace(self, formula=formula, typical=typical, fill=fill)
+        return found
+
+    def _check_several(self) -> None:
+        """Refuse what several outcomes and levels cannot be combined with."""
+        outcomes = split_outcomes(self.formula)
+        if not outcomes and self.by is None:
+            return
+        what = "by" if self.by is not None else "cbind(…)"
+        if outcomes and self.by is not None:
+            raise StudyError(
+                "cbind(…) and by do not go together: fit the levels of one outcome, or the outcomes of all rows."
+            )
+        if self.method != "ssp" or self.calibration != "tight" or self.family != "linear":
+            raise StudyError(
+                f"{what} belongs to method='ssp' with calibration='tight' and family='linear': leave these out."
+            )
+
+    @property
+    def needs_second_stage(self) -> bool:
+        """Whether something is asked for that a second stage alone can do."""
+        return self.counts_unevenly or self.cluster is not None
 
     def _check_counting(self) -> None:
         """Refuse what weights and conditions cannot be combined with: they count in the second stage of a line."""
         if not self.counts_unevenly:
             return
-        what = "weights" if self.weights is not None else "where"
-        if not self.drops_missing:
+        what = next(name for name in ("weights", "where", "by") if getattr(self, name) is not None)
+        if not self._drops_from_lines:
             raise StudyError(
                 f"{what} belongs to method='ssp' with calibration='tight', family='linear' and missing='drop': leave these out."
             )
         if self.ridge is not None:
             raise StudyError(f"{what} and ridge do not go together: leave out ridge.")
+
+    def _check_cluster(self) -> None:
+        """Refuse clusters where their contributions are not squared: that is done in the second stage of a line, for intervals."""
+        if self.cluster is None:
+            return
+        if not self._drops_from_lines or self.ridge is not None:
+            raise StudyError(
+                "cluster belongs to method='ssp' with calibration='tight', family='linear' and missing='drop', without ridge: leave these out."
+            )
+        if not self.intervals:
+            raise StudyError("cluster says how intervals are made: leave it out, or leave out intervals=False.")
 
     def _check_family(self) -> None:
         """Refuse what is for lines alone."""
@@ -233,10 +288,14 @@ class Study(PlainlyShown):
             )
 
     @property
+    def _drops_from_lines(self) -> bool:
+        """Whether there is a second stage of a line in which rows need not count the same."""
+        return self.drops_missing and self.family == "linear"
+
+    @property
     def drops_missing(self) -> bool:
-        """Whether missing cells are left out where that can be done: in the second stage of the tight sums, for lines."""
-        tight = self.method == "ssp" and self.calibration == "tight"
-        return self.missing == "drop" and tight and self.family == "linear"
+        """Whether missing cells are left out where that can be done: in the second stage of the tight sums, and along curves."""
+        return self.missing == "drop" and self.method == "ssp" and self.calibration == "tight"
 
     @property
     def searches_ranges(self) -> bool:
@@ -246,7 +305,9 @@ class Study(PlainlyShown):
 
     @plain_faults
     def prepare(self) -> tuple[Design, LinkageExposure]:
-        """Check all declarations against each other; nothing of the data is needed."""
+        """Check all declarations against each other; nothing of the data is needed. Of several results it is the first one's design, which reads the columns of all of them."""
+        if self.parts:
+            return self._prepare_parts()
         design = build_design(
             self.formula,
             self.bounds,
@@ -261,9 +322,47 @@ class Study(PlainlyShown):
         if self.drops_missing:
             design = design.fill_middles(self.fill)
         _check_variables(design, self.linkage, self.unit)
+        design = replace(design, cluster=self._checked_cluster(design) or self.unit.id)
         if self.descent is not None:
             self.descent.first_iterate((design.unscaled() if self.calibration == "paper" else design).scaling)
         return design, self.linkage.exposure(self.unit)
+
+    def _prepare_parts(self) -> tuple[Design, LinkageExposure]:
+        """Check the declarations of all results."""
+        designs = [part.prepare()[0] for part in self.parts.values()]
+        if not designs[0].columns:
+            raise StudyError("Several results in one release need a regressor: fit means one by one.")
+        bounds, levels = (
+            {k: v for design in designs for k, v in getattr(design, name).items()} for name in ("bounds", "levels")
+        )
+        responses = frozenset[str]().union(*(design.response_variables for design in designs))
+        for design in designs:
+            if shared := (set(design.variables) - design.response_variables) & responses:
+                raise StudyError(
+                    f"{shown(min(shared))} is an outcome, which is on a linked row: it cannot be a regressor too."
+                )
+        for setting in ("typical", "fill"):
+            if unknown := [name for name in getattr(self, setting) if name not in bounds]:
+                raise StudyError(
+                    f"{setting} names something that is not a numeric column here.{suggest(unknown[0], bounds)}"
+                )
+        return replace(designs[0], bounds=bounds, levels=levels), self.linkage.exposure(self.unit)
+
+    def _checked_cluster(self, design: Design) -> str | None:
+        """The column of clusters; refused if it is the response's, a result of linking, or one that says whose rows are whose."""
+        name = self.cluster
+        if name is None:
+            return None
+        if name in design.response_variables:
+            raise StudyError(
+                f"The clusters {shown(name)} are the response's own column, which is on a linked row. Name a column of the regressors' file."
+            )
+        named = (*RESULTS_OF_LINKING, *self.unit.ids, getattr(self.linkage, "id", None))
+        if name in named:
+            raise StudyError(
+                f"The clusters {shown(name)} are a result of linking, or say which rows are whose. Name a column of the regressors' file that says where its rows were drawn."
+            )
+        return name
 
     def request(self, fingerprints: Sequence[str]) -> dict[str, Any]:
         """All that decides what a release answers, to tell one request from another."""
@@ -277,6 +376,8 @@ class Study(PlainlyShown):
             "missing": "drop",
             "weights": None,
             "where": None,
+            "by": None,
+            "cluster": None,
         }  # as before there was a choice
         for name, value in unsaid.items():
             if settings[name] == value:
@@ -303,8 +404,11 @@ class Study(PlainlyShown):
         that change on one of them. The rows are those of the left file, and links bring records of the right file to them. So regressors
         from there change on further rows wherever links may change, or where a record is on several rows.
         """
+        if self.parts:
+            self._check_parts_origins(origins)
+            return
         exposure, carried = self.linkage.exposure(self.unit), getattr(origins, "carriers", {})
-        for name in design.variables:
+        for name in (*design.variables, *([] if self.cluster is None else [self.cluster])):
             if carried.get(name, 1) > (exposure.carriers if name in design.response_variables else 1):
                 raise StudyError(
                     f"The column {name!r} comes from links that are many to one: one record of it may be on {carried[name]} rows. A response takes carriers={carried[name]} in the linkage model; a regressor "
@@ -325,16 +429,32 @@ class Study(PlainlyShown):
                 "Make it of columns of one file."
             )
         responses = {found[name] for name in design.response_variables if name in found}
-        ids = ((self.unit.id, files, "regressors"), (self.unit.response_id, responses, "response"))
+        ids = (
+            (self.unit.id, files, "regressors"),
+            (self.unit.response_id, responses, "response"),
+            (self.cluster, files, "regressors"),
+        )
         for id, sources, what in ids:
             if id is not None and id in origins and sources - {origins[id]}:
                 raise StudyError(
-                    f"The column {id!r} does not come from the file of the {what}, so it does not say whose these are. Give the id of that file."
+                    f"The column {id!r} does not come from the file of the {what}, so it does not say whose these are. Name a column of that file."
                 )
         if files - {LEFT} and (exposure.displaced or exposure.carriers > 1):
             raise StudyError(
                 "The regressors come from the right file, whose records may change their rows (displaced_links, moves_block) or be on several "
                 "(carriers): one person would change the regressors of several rows. Take the regressors from the left file."
+            )
+
+    def _check_parts_origins(self, origins: Mapping[str, str]) -> None:
+        """Refuse columns of the wrong file in any result, and outcomes of several files."""
+        files = set()
+        for part in self.parts.values():
+            design = part.prepare()[0]
+            part.check_origins(design, origins)
+            files |= {origins[name] for name in design.response_variables if name in origins}
+        if len(files) > 1:
+            raise StudyError(
+                "The outcomes come from both linked files. Take all of them from the file that links bring to the rows, or fit them apart."
             )
 
     def compared_variables(self, marked: Iterable[str] = ()) -> dict[str, str]:

@@ -8,11 +8,13 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from dplinked.data.format import File
 from dplinked.data.sources import Query, SparkTable
 from dplinked.errors import StudyError, raise_alone, shown, suggest
 from dplinked.linkage import ELE, UNSTATED, Exact, Linkage, Matching, PrivacyUnit
 from dplinked.study.descent import Descent
 
+FILE_OPTIONS = ("separator", "decimal", "thousands", "encoding", "sheet")  # how the files at a path are written
 _LINKAGES: dict[str, tuple[str, ...]] = {
     "ele": (
         "accuracy",
@@ -33,13 +35,15 @@ _LINKAGES: dict[str, tuple[str, ...]] = {
     "matching": ("pairs", "id", "column_sum", "accuracy_min", "carriers"),
 }
 SECTIONS: dict[str, tuple[str, ...]] = {
-    "data": ("path", "query", "attach", "spark"),
+    "data": ("path", *FILE_OPTIONS, "query", "attach", "spark"),
     "model": (
         "formula",
         "family",
         "exposure",
         "weights",
         "where",
+        "by",
+        "cluster",
         "method",
         "calibration",
         "ranges",
@@ -116,11 +120,14 @@ def _like(name: str, known: Iterable[str]) -> str:
     return f" {shown(name)}.{hint}" if hint else f". There are {', '.join(known)}."
 
 
-def _data_from(declared: dict[str, Any], folder: Path) -> Path | Query | SparkTable | None:
-    """Where the rows are; relative paths count from the study's folder."""
+def _data_from(declared: dict[str, Any], folder: Path) -> Path | File | Query | SparkTable | None:
+    """Where the rows are, and how the files are written; relative paths count from the study's folder."""
     kinds = [kind for kind in ("path", "query", "spark") if kind in declared]
-    if len(kinds) > 1 or ("attach" in declared and kinds != ["query"]):
-        raise StudyError("[data] takes one of path, query and spark; attach belongs to query.")
+    written = {key: declared[key] for key in FILE_OPTIONS if key in declared}
+    if len(kinds) > 1 or ("attach" in declared and kinds != ["query"]) or (written and kinds != ["path"]):
+        raise StudyError(
+            f"[data] takes one of path, query and spark; attach belongs to query, and {', '.join(FILE_OPTIONS)} belong to path."
+        )
     if not kinds:
         return None
     value, attach = declared[kinds[0]], declared.get("attach", {})
@@ -131,7 +138,7 @@ def _data_from(declared: dict[str, Any], folder: Path) -> Path | Query | SparkTa
     ):
         raise StudyError('In [data] path, query and spark are texts, and attach = { name = "database" }.')
     if kinds == ["path"]:
-        return folder / value
+        return File(folder / value, **written) if written else folder / value
     return SparkTable(value) if kinds == ["spark"] else Query(value, attach, folder)
 
 

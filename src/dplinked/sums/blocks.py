@@ -64,7 +64,7 @@ def find_facts(sizes: Counts, a: Floats, names: Sequence[str | None] = (), nulls
     count = max(1, int(sizes.sum()))
     mean = float((dependence * shared).sum() / count)
     by_key = dict(zip(names, sizes.tolist(), strict=False)) or rows_apart(int(sizes.sum()), nulls)
-    return BlockFacts(int(sizes.max()), by_key, mean, float(a @ sizes / count))
+    return BlockFacts(int(sizes.max()), by_key, mean, float((a * sizes).sum() / count))
 
 
 def rows_apart(count: int, nulls: int) -> dict[str | None, int]:

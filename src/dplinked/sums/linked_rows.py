@@ -23,6 +23,7 @@ from dplinked.sums.types import (
     PrivateCounts,
     PrivateMeat,
     PrivateResiduals,
+    PrivateSizes,
     PrivateSums,
     ResidualClip,
     Whitening,
@@ -151,6 +152,21 @@ class ClippedResiduals(Private):
 
 
 @dataclass(frozen=True, repr=False)
+class ContributionSizes(Private):
+    """``Σ_c min(‖T_c‖²/K², 1)`` over totals of contributions to the equation, for increasing public norms K.
+
+    `route`, `largest` and `rows` are what they are in :class:`ClippedResiduals` and its `meat_clip`.
+    """
+
+    sizes: Floats
+    norms: Floats
+    route: str
+    largest: float
+    rows: int
+    exposure: LinkageExposure
+
+
+@dataclass(frozen=True, repr=False)
 class CurveSums(Private):
     """What a curve makes of the regressors of rows by themselves, each times γ - o and the weight of its block; no response enters.
 
@@ -184,11 +200,25 @@ class CurveSums(Private):
 
 
 @dataclass(frozen=True, repr=False)
+class CompleteRows(Private):
+    """Numbers of rows that have all regressors, and of those that have a response too, each row times γ - o and the weight of its block where blocks are public.
+
+    `rows` is the number of all rows, public.
+    """
+
+    known: float
+    complete: float
+    rows: int
+    exposure: LinkageExposure
+
+
+@dataclass(frozen=True, repr=False)
 class WeightMoments(Private):
     """Sums of what rows count, of its square and of its fourth power (3); `rows` is the number of rows, public."""
 
     sums: Floats
     rows: int
+    exposure: LinkageExposure
 
 
 @dataclass(frozen=True, repr=False)
@@ -262,7 +292,7 @@ class Pass(Protocol):
         """
 
     def without_missing(self) -> Pass:
-        """The same rows for `residual_counts`, `own_rows` and `right_residuals`: residuals with missing responses are 0, rows with a missing regressor weigh 0."""
+        """The same rows for `residual_counts`, `own_rows`, `right_residuals` and `curve_sums`: residuals with missing responses are 0, rows with a missing regressor weigh 0."""
 
     def own_rows(self, weighted: bool = False) -> Pass:
         """The same rows without their links: each row's response is taken for its own. If `weighted`, instruments are times w·a of the group."""
@@ -273,8 +303,12 @@ class Pass(Protocol):
     def right_residuals(self, clip: ResidualClip, meat: MeatClip | None = None) -> PrivateResiduals:
         """``Σ (1, h_i)[(1-o) ψ_i(z_i - t_i) - (1-γ) mean ψ_i(z_l - t_i)]`` over partners l; see :mod:`dplinked.sums.partners`.
 
-        Along the clip's curve t_i is its mean at the line, and ψ_i multiplies by s_i.
+        Along the clip's curve t_i is its mean at the line, and ψ_i multiplies by s_i. If the clip has a level that outcomes are taken `around`, that takes the place of t_i, and
+        t_i that of a response which is missing and dropped.
         """
+
+    def contribution_sizes(self, clip: ResidualClip, meat: MeatClip, norms: Floats) -> PrivateSizes:
+        """``Σ_c min(‖T_c‖²/K², 1)`` over the totals T_c that `meat` squares, times its weights, for each norm K."""
 
     def curve_sums(self, clip: ResidualClip, level: float) -> PrivateSums:
         """``Σ w a s m' (1, h)(1, x)'`` and ``Σ w a s (1, h)(m - level)`` along the clip's curve, of rows by themselves: responses are not read.
@@ -372,11 +406,15 @@ class LinkedRows:
         """The same rows for the second stage, missing cells dropped: see :meth:`Pass.without_missing`. Whether there are any is not known."""
         return replace(self, engine=self.engine.without_missing(), dropped=True)
 
+    def beside(self, levels: int) -> LinkedRows:
+        """The same rows, of which as many levels as are said are released side by side; the design says which of them count."""
+        return replace(self, exposure=replace(self.exposure, levels=levels))
+
     def weight_moments(self) -> WeightMoments:
         """How large what rows count is: sums of ω, ω² and ω⁴ of rows by themselves."""
         passes = (self.engine.with_design(self.design.weights_alone(power)) for power in (1, 2, 4))
         sums = [one.without_missing().own_rows().instrument_sums().known for one in passes]
-        return WeightMoments(np.array(sums), self.count)
+        return WeightMoments(np.array(sums), self.count, self.exposure)
 
     def own_gram(self) -> ClippedSums:
         """``h'X`` of rows by themselves, each times γ - o and the weight of its block where blocks are public.
@@ -400,27 +438,42 @@ class LinkedRows:
 
     def right_residuals(self, clip: ResidualClip, meat: MeatClip | None = None) -> ClippedResiduals:
         """The clipped residual equation of right links, and the squares of its contributions if `meat` asks for them."""
-        bounded = clip.intercept_weight > 0.0 or clip.whitening is not None or not self.design.intercept
-        assert bounded, "nothing would bound the intercept's entry"
-        assert clip.whitening is None or clip.intercept_weight == 0.0, "whitened instruments include the intercept's"
-        assert clip.whitening is None or clip.curve is None, "whitened rows are those of lines"
-        assert clip.curve is None or not self.dropped, _FILLED
+        self._check_clip(clip)
         found = self._along(clip).engine.right_residuals(*self._stretched(clip, meat))
-        limit, largest, kept = clip.limit * self._reach(clip), 0.0, slice(len(self.design.names))
-        if meat is not None:
-            first = int(self.design.intercept)
-            weights = [*(meat.weights[:first] / (clip.intercept_weight or 1.0)), *meat.weights[first:]]
-            largest = float(max(weights)) * limit
+        limit, kept = clip.limit * self._reach(clip), slice(len(self.design.names))
+        largest = 0.0 if meat is None else self._largest(clip, meat)
         squares = None if found.meat is None else found.meat[kept, kept]
         return ClippedResiduals(
             found.vector[kept], limit, clip.intercept_weight, squares, meat, largest, self.count, self.exposure
         )
 
+    def contribution_sizes(self, clip: ResidualClip, meat: MeatClip, norms: Floats) -> ContributionSizes:
+        """How long the totals are that `meat` squares, told by what is left of their squares if they are cut to increasing norms; its own norm does not count."""
+        self._check_clip(clip)
+        assert clip.curve is None, "totals of contributions are those of lines"
+        found = self.engine.contribution_sizes(clip, meat, norms)
+        return ContributionSizes(found.sizes, norms, meat.route, self._largest(clip, meat), self.count, self.exposure)
+
+    def _check_clip(self, clip: ResidualClip) -> None:
+        """Nothing goes on with clips that do not bound the equation's terms."""
+        bounded = clip.intercept_weight > 0.0 or clip.whitening is not None or not self.design.intercept
+        assert bounded, "nothing would bound the intercept's entry"
+        assert clip.whitening is None or clip.intercept_weight == 0.0, "whitened instruments include the intercept's"
+        assert clip.whitening is None or clip.curve is None, "whitened rows are those of lines"
+        assert clip.curve is None or self.design.counting is None, "rows along a curve count the same"
+        assert clip.around is None or clip.curve is not None, "residuals of lines are taken around the line"
+
+    def _largest(self, clip: ResidualClip, meat: MeatClip) -> float:
+        """Bound on the weighted contribution of a row before it is cut, per response that it meets."""
+        first = int(self.design.intercept)
+        weights = [*(meat.weights[:first] / (clip.intercept_weight or 1.0)), *meat.weights[first:]]
+        return float(max(weights)) * clip.limit * self._reach(clip)
+
     def curve_sums(self, clip: ResidualClip, level: float) -> CurveSums:
         """What a curve makes of the regressors of rows by themselves, around a public `level` of the outcome."""
         curve, kept = clip.curve, slice(len(self.design.names))
         assert curve is not None
-        assert not self.dropped, _FILLED
+        assert self.design.counting is None, "rows along a curve count the same"
         assert clip.intercept_weight > 0.0 or not self.design.intercept, "nothing would bound the intercept's entry"
         found = self._along(clip).engine.curve_sums(self._stretched(clip, None)[0], level)
         return CurveSums(
@@ -434,6 +487,12 @@ class LinkedRows:
             self.count,
             self.exposure,
         )
+
+    def complete_rows(self) -> CompleteRows:
+        """How many rows have all regressors, the exposure among them, and how many a response too."""
+        assert self.dropped, "where cells are filled, all rows are complete"
+        sums = self.with_design(self.design.exposed()).engine.own_rows(weighted=self.fixed_blocks).instrument_sums()
+        return CompleteRows(sums.known, sums.complete, self.count, self.exposure)
 
     def _along(self, clip: ResidualClip) -> LinkedRows:
         """The rows with their exposure as a last column, where they have one and a curve asks for it."""
@@ -450,13 +509,16 @@ class LinkedRows:
     def _reach(self, clip: ResidualClip) -> float:
         """Bound on residuals that are not clipped, per unit of the limit; 1 for those that are.
 
-        Outcomes lie between 0 and the curve's largest, and so do the curve's means. If the line is level, all means are the same.
+        Outcomes lie between 0 and the curve's largest, and so do the curve's means. If the line is level, all means are the same. Where outcomes are taken around a level, those that
+        are missing count as a mean.
         """
         if clip.curve is None:
             return 1.0
         assert clip.widest == 1.0
         assert self.design.response.interval == (0.0, float(clip.curve.largest)), "another outcome than the curve's"
         assert self.design.fill.get(self.design.response.plain or "", 0.0) <= clip.curve.largest, "fills lie beyond it"
+        if clip.around is not None:
+            return max(abs(clip.around), abs(clip.curve.largest - clip.around))
         first = int(self.design.intercept)
         if clip.beta[first:].any() or (clip.exposed and self.design.exposure is not None):
             return float(clip.curve.largest)

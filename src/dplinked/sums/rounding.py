@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from dplinked.data.sizes import LARGEST_PIECE, PART
+from dplinked.data.sizes import BATCH, PART
 
 UNIT_ROUNDOFF = 2.0**-53
 TILE = 1 << 18  # rows that the compiled pass sums in one call, and rows of a block that may be added one by one
@@ -13,8 +13,8 @@ MOST_THREADS = 32  # threads that hold totals of blocks, in up to two arrays eac
 
 # What the proof below assumes of the sizes.
 assert TILE >= STRIP, "a tile takes the place of a strip"
-assert min(PART, LARGEST_PIECE) >= 16 * STRIP, "a part has 16 strips or more"
-assert PART % STRIP == LARGEST_PIECE % STRIP == 0, "only the last strip of a part is shorter than others"
+assert PART >= 16 * STRIP, "a part has 16 strips or more"
+assert PART % STRIP == BATCH % STRIP == 0, "only the last strip of a part is shorter than others"
 
 
 def rounding_bound(count: int, largest: float) -> float:
@@ -34,8 +34,8 @@ def rounding_bound(count: int, largest: float) -> float:
 
     1. *Strip.* NumPy sums a strip of s rows, and the compiled pass a tile of k, in any order: at most min(k, n) additions.
     2. *Part.* The strips or tiles of a part are added one after the other. A part is one table of at least 16 strips, or one
-       row group that is read in batches of at least 16 strips; the exceptions are the last part and a part that a large row group
-       follows. Only the last strip of a table or batch is short, so all parts together have at most ``2n/s + 1`` strips.
+       row group of more than 16 strips that is read in batches of `BATCH` rows, which are whole strips; the exceptions are the last part and a part
+       that a large row group follows. Only the last strip of a table or row group is short, so all parts together have at most ``2n/s + 1`` strips.
     3. *Merge.* The sums of parts are added pairwise, which is 50 additions at most. With steps 1 and 2 that is fewer than D, so
        ``Σ h x``, ``Σ h z`` and the totals of columns are off by at most ``D·u·nL``.
     4. *Block totals.* A thread adds the rows of a block with at most k rows in any order. The rows of a larger block are added once
@@ -61,7 +61,7 @@ def rounding_bound(count: int, largest: float) -> float:
         ``5D·u·nL``.
     12. *Along a curve.* Its mean and slope at a row are functions of the row's regressors, so that their own rounding is the same for neighbours that share
         these, as in step 10. A term ``w a s m'(1, h)(1, x)'`` or ``w a s (1, h)(m - level)`` takes fewer than 30 further roundings. With steps 1 to 3 that is less
-        than ``2D·u·nL``.
+        than ``2D·u·nL``. The mean that a missing response counts as is one, too.
 
     13. *Whitened rows.* What whitening makes of a row, and what the row counts, are functions of that row alone, rounding and all, and lengths are bounded
         with room for their last digits. So steps 10 and 11 hold for their terms, and the sum of their squares is one of steps 1 to 3. Weights and conditions are such

@@ -13,6 +13,8 @@ from dplinked.sums.partners import clip_residuals
 
 Floats = NDArray[np.float64]
 
+CLUSTERED = ("person", "cluster")  # routes whose totals follow the design's cluster column
+
 
 class Private:
     """A value before any noise. Nothing of it may be shown, so its text withholds it."""
@@ -67,6 +69,13 @@ class PrivateResiduals(Private):
 
     vector: Floats
     meat: Floats | None = None
+
+
+@dataclass(frozen=True, repr=False)
+class PrivateSizes(Private):
+    """``Σ_c min(‖T_c‖²/K², 1)`` over totals T_c of contributions, for each of several norms K."""
+
+    sizes: Floats
 
 
 # --- what engines are told, and what they tell of public things -----------------------------------------
@@ -160,6 +169,8 @@ class ResidualClip:
         How the outcome's mean follows the line; None where it is the line.
     exposed
         Whether the logarithm of the exposure is added to the line, if there is an exposure.
+    around
+        Along a curve, a public number that outcomes are taken around, in the place of the curve's means. A missing outcome that is dropped then counts as the mean, not as nothing.
     """
 
     beta: Floats
@@ -169,14 +180,20 @@ class ResidualClip:
     whitening: Whitening | None = None
     curve: Curve | None = None
     exposed: bool = True
+    around: float | None = None
 
     def fit(self, line: Floats) -> Floats:
         """Fitted values of rows (k), from their values on the line."""
         return line if self.curve is None else self.curve.mean(line)
 
-    def cut(self, residuals: Floats, widths: Floats) -> Floats:
-        """What counts of residuals: ψ of them, or along a curve their part that the shortened instruments leave."""
-        return clip_residuals(residuals, widths) if self.curve is None else residuals * widths
+    def meet(
+        self, responses: Floats, fitted: Floats, widths: Floats, answered: NDArray[np.bool_] | Floats | float
+    ) -> Floats:
+        """What counts of residuals (k): ψ of them, or along a curve their part that the shortened instruments leave. `answered` is 0 where a response is missing."""
+        if self.curve is None:
+            return clip_residuals(responses - fitted, widths) * answered
+        mean = fitted if self.around is None else np.full_like(fitted, self.around)
+        return np.asarray(np.where(answered, responses - mean, fitted - mean) * widths, np.float64)
 
     def widths(self, instruments: Floats, counted: Floats | float = 1.0) -> Floats:
         """How far the residuals of some rows are clipped, or by what their instruments are multiplied (k).
@@ -189,8 +206,22 @@ class ResidualClip:
 
 @dataclass(frozen=True)
 class MeatClip:
-    """Public by then: whose contributions are squared (`route`, ``"row"`` or ``"block"``), their weights (p), and the norm they are cut to."""
+    """Public by then: whose contributions are squared (`route`), their weights (p), and the norm they are cut to.
+
+    Routes are each ``"row"`` by itself, totals of each ``"block"``, and totals of rows that have the same key in the design's cluster column: of a ``"person"``, whose ids are public, or of a
+    ``"cluster"``, whose cells are as private as any.
+    """
 
     route: str
     weights: Floats
     norm: float
+
+    @property
+    def totalled(self) -> bool:
+        """Whether totals of several rows are squared."""
+        return self.route != "row"
+
+    @property
+    def clustered(self) -> bool:
+        """Whether they are totals by the design's cluster column."""
+        return self.route in CLUSTERED

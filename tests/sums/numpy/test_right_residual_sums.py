@@ -453,7 +453,7 @@ def test_order_of_the_file_does_not_bias(unit: dpl.PrivacyUnit) -> None:
 def test_files_give_the_sums_of_memory(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     values, accuracy = make_data(LAYOUTS["large"])
     monkeypatch.setattr(parquet, "PART", 40)
-    monkeypatch.setattr(parquet, "LARGEST_PIECE", 30)
+    monkeypatch.setattr(parquet, "BATCH", 30)
     monkeypatch.setattr(file_engine, "IN_MEMORY", 0)
     pq.write_table(pa.table(values), tmp_path / "a.parquet", row_group_size=70)
     design, linkage = build_design("y ~ x + log(w + 1)", BOUNDS), dpl.ELE(accuracy, block="block")

@@ -262,6 +262,7 @@ def _end_to_end(households: Households, people: LinkedPeople, rng: np.random.Gen
         epsilon=epsilon,
         delta=DELTA / 2.0,
     )
+    assert isinstance(release, Release)
     low_high = [_BOUNDS[name] for name in ("income", "consumption")]
     x, y = (np.clip(values, *ends) for values, ends in zip((income, consumption), low_high, strict=True))
     return release, float(np.cov(x, y)[0, 1] / x.var(ddof=1))

@@ -3,9 +3,15 @@
 With ``S = Σ (1, h) s [(1-o) z_i - (1-γ) mean z_l - a m_i]``, whose expectation is ``Σ a s (1, h)(y - m)``, what has responses in it is a sum of its own. It is released once
 (:mod:`~dplinked.privacy.quantities.right_residuals`, around a level line). The rest, ``F = Σ w a s (1, h)(m - level)``, and its slope ``J = Σ w a s m' (1, h)(1, x)'`` are released
 at every step. They have no response and no link in them: w and a are those of the row's block.
+
+Where missing cells are dropped, rows that lack a regressor count 0 in all of them, and a missing response counts as the curve's mean of the row that meets it, which is one more function of
+that row's regressors: terms are as long as before. How many responses are there is released beside.
 """
 
 from __future__ import annotations
+
+import math
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,9 +19,10 @@ from numpy.typing import NDArray
 from dplinked.linkage import LinkageExposure
 from dplinked.privacy import noise
 from dplinked.privacy.noise_plan import NoisePlan, Part, allocate, make_room_for_draw
+from dplinked.privacy.quantities.instrument import row_parts, share_answered
 from dplinked.privacy.quantities.right_residuals import right_residuals_sensitivity, weight_change
 from dplinked.privacy.spending import Spending
-from dplinked.sums.linked_rows import CurveSums
+from dplinked.sums.linked_rows import CompleteRows, CurveSums
 from dplinked.sums.rounding import rounding_slack
 
 Floats = NDArray[np.float64]
@@ -23,11 +30,22 @@ Floats = NDArray[np.float64]
 _EXPECTED, _STEEPNESS, _SLOPES = "expected equation", "slope totals", "slope × regressors"
 
 
+_CLEAR = 1.0  # times its noise: how far a share of responses must lie below 1 for some to be taken as missing
+
+
+@dataclass(frozen=True)
+class Answered:
+    """The share of rows with a response, among those with all regressors, as far as noise lets tell, and the number of complete rows; all of them where cells are filled."""
+
+    share: float = 1.0
+    complete: float = math.inf
+
+
 def own_rows_sensitivity(norm: float, exposure: LinkageExposure) -> float:
     """Sensitivity of ``Σ w a g(x)`` over rows by themselves, ‖g‖ ≤ norm (N).
 
-    Proof. The person changes one row's regressors, and with them its term, from one of norm at most wN to another: 2wN, w the largest weight, since a ≤ 1. Where
-    responses lie does not enter. If Q changes, so may a of further rows, each by what the weights of the responses that it meets in S change together
+    Proof. The person changes one row's regressors, and with them its term, from one of norm at most wN to another: 2wN, w the largest weight, since a ≤ 1. That holds too if the term
+    of a row with a missing regressor is 0. Where responses lie does not enter. If Q changes, so may a of further rows, each by what the weights of the responses that it meets in S change together
     (``a = 1-o - (1-γ)``), so in all by at most :func:`~dplinked.privacy.quantities.right_residuals.weight_change`, times N. The rows of an explicit Q, and of an exact join,
     have a = 1 always.
     """
@@ -109,6 +127,21 @@ def release_slope(private: CurveSums, spending: Spending, share: float) -> tuple
     values = np.concatenate([weighted[:, :first].ravel(), weighted[:, first:].ravel()])
     drawn, scales = noise.add_gaussian(values, plan.scales()), plan.scales()
     return _as_matrix(drawn, private), _as_matrix(scales, private)
+
+
+def release_answered(private: CompleteRows, spending: Spending, share: float) -> Answered:
+    """Release how many rows have all regressors, and how many of these a response, in one Gaussian draw.
+
+    Privacy
+    -------
+    μ-GDP for its share of the budget: numbers of rows move as :func:`~dplinked.privacy.quantities.instrument.row_total_sensitivity` and
+    :func:`~dplinked.privacy.quantities.residual_scale.residual_count_sensitivity` say, whatever weights of at most 1 rows have that stay with them.
+    """
+    parts = row_parts(private.exposure, private.rows)
+    plan = spending.note(make_room_for_draw(allocate(parts, spending.take(share)), float(private.rows)))
+    known, complete = noise.add_gaussian(np.array([private.known, private.complete]), plan.scales()).tolist()
+    missing = math.hypot(*plan.scales().tolist()) * _CLEAR
+    return Answered(share_answered(known, complete) if known - complete > missing else 1.0, complete)
 
 
 def _weights(private: CurveSums) -> Floats:

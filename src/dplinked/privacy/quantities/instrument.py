@@ -28,8 +28,8 @@ SLOPE_GUESS = 0.5
 INTERCEPT_GUESS = 0.5
 INTERCEPT_EQUATION = 0.25
 
-_RESPONSE_TOTAL = "response total"
-_INSTRUMENT_RESPONSE = "instrument × response"
+RESPONSE_TOTAL = "response total"
+INSTRUMENT_RESPONSE = "instrument × response"
 _REGRESSOR_TOTALS = "regressor totals"
 _INSTRUMENT_TOTALS = "instrument totals"
 _SYMMETRIC_CORE = "symmetric matrix"
@@ -69,13 +69,14 @@ def instrument_total_sensitivity(h: float) -> float:
     return 2.0 * h
 
 
-def row_total_sensitivity() -> float:
+def row_total_sensitivity(exposure: LinkageExposure) -> float:
     """Sensitivity of the number of rows with all regressors, each times a public weight of at most 1: the intercept's entry of H where others are dropped.
 
     Proof. Whether a row counts is seen from its own regressors, and those of row j alone change: 1. Terms of the other sums go from ``ω u`` to ``ω' u'`` with ω
     and ω' 0 or 1, so they change by no more than from u to u' where both count, or by the length of one of them; sensitivities of rows by themselves stay as they are.
+    Beside other levels, row j may leave one for another: numbers move by √2, and of the other sums one loses ``ωu`` and another gains ``ω'u'``, which is no further than from ``ωu`` to ``-ω'u'`` in one.
     """
-    return 1.0
+    return exposure.counted
 
 
 def regressor_total_sensitivity(E: float, exposure: LinkageExposure) -> float:
@@ -184,7 +185,7 @@ def plan_sums(
     assert exposure.exact or dropped is None, "under links every row's regressors are needed"
     parts = instrument_parts(design, exposure, count, intervals)
     if matrix_only:
-        parts = [part for part in parts if part.name not in (_RESPONSE_TOTAL, _INSTRUMENT_RESPONSE)]
+        parts = [part for part in parts if part.name not in (RESPONSE_TOTAL, INSTRUMENT_RESPONSE)]
     if dropped is not None:
         parts += row_parts(dropped, count)
     if not parts:  # an intercept alone: its matrix is n, public
@@ -211,10 +212,10 @@ def instrument_parts(design: Design, exposure: LinkageExposure, count: int, inte
         slope = max(slope, 1.5 / max(1, d))
     parts = []
     if design.intercept:
-        parts.append(part(_RESPONSE_TOTAL, 1, response_total_sensitivity(R, exposure), equation, R))
+        parts.append(part(RESPONSE_TOTAL, 1, response_total_sensitivity(R, exposure), equation, R))
     if d == 0:
         return parts
-    parts.append(part(_INSTRUMENT_RESPONSE, d, instrument_response_sensitivity(R, h, exposure), 1.0, h * R))
+    parts.append(part(INSTRUMENT_RESPONSE, d, instrument_response_sensitivity(R, h, exposure), 1.0, h * R))
     totals = regressor_total_sensitivity(E, exposure)
     if is_symmetric(design, exposure):
         if design.intercept:
@@ -234,7 +235,7 @@ def row_parts(exposure: LinkageExposure, count: int) -> list[Part]:
     """The numbers of rows with all regressors, and of complete ones, where others are dropped."""
     importance, room = (INTERCEPT_GUESS * INTERCEPT_EQUATION) ** 2, rounding_slack(count, 1.0, 1)
     return [
-        Part(_ROWS, 1, row_total_sensitivity() + room, importance),
+        Part(_ROWS, 1, row_total_sensitivity(exposure) + room, importance),
         Part(_COMPLETE, 1, residual_count_sensitivity(exposure) + room, importance / 4.0),
     ]
 
@@ -252,7 +253,7 @@ def _use_joint_distance(design: Design, plan: NoisePlan) -> NoisePlan:
     """
     ideal = {
         _SYMMETRIC_CORE: math.sqrt(2.0) * design.radius**2,
-        _INSTRUMENT_RESPONSE: 2.0 * design.radius * design.response.peak,
+        INSTRUMENT_RESPONSE: 2.0 * design.radius * design.response.peak,
     }
     joint = joint_distance(design.radius, design.response.peak, *(plan.scale(name) for name in ideal))
     others = [part.sensitivity / part.scale for part in plan.parts if part.name not in ideal]
@@ -288,8 +289,8 @@ def entry_noise(plan: NoisePlan) -> EntryNoise:
     symmetric = plan.scale(_SYMMETRIC_CORE)
     row = plan.scale(_REGRESSOR_TOTALS)
     return EntryNoise(
-        plan.scale(_RESPONSE_TOTAL),
-        plan.scale(_INSTRUMENT_RESPONSE),
+        plan.scale(RESPONSE_TOTAL),
+        plan.scale(INSTRUMENT_RESPONSE),
         row,
         row if symmetric else plan.scale(_INSTRUMENT_TOTALS),
         symmetric / math.sqrt(2.0) if symmetric else plan.scale(_CORE),
@@ -399,8 +400,8 @@ def _draw(
     symmetric = is_symmetric(design, exposure)
     core = sums.matrix[first:, first:]
     values = {
-        _RESPONSE_TOTAL: sums.vector[:first],
-        _INSTRUMENT_RESPONSE: sums.vector[first:],
+        RESPONSE_TOTAL: sums.vector[:first],
+        INSTRUMENT_RESPONSE: sums.vector[first:],
         _REGRESSOR_TOTALS: sums.matrix[0, first:],
         _INSTRUMENT_TOTALS: sums.matrix[first:, 0],
         _SYMMETRIC_CORE: pack_symmetric(core),
@@ -421,9 +422,9 @@ def _draw(
     elif first:
         matrix[0, 0] = sums.matrix[0, 0]  # rows times the weights of their groups, public
     if first and not matrix_only:
-        vector[0], vector_scale[0] = noisy[_RESPONSE_TOTAL][0], plan.scale(_RESPONSE_TOTAL)
+        vector[0], vector_scale[0] = noisy[RESPONSE_TOTAL][0], plan.scale(RESPONSE_TOTAL)
     if d and not matrix_only:
-        vector[first:], vector_scale[first:] = noisy[_INSTRUMENT_RESPONSE], plan.scale(_INSTRUMENT_RESPONSE)
+        vector[first:], vector_scale[first:] = noisy[INSTRUMENT_RESPONSE], plan.scale(INSTRUMENT_RESPONSE)
     if d:
         inner = (slice(first, None), slice(first, None))
         if symmetric:

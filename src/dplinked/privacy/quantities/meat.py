@@ -25,7 +25,7 @@ def row_meat_sensitivity(norm: float, exposure: LinkageExposure) -> float:
     Proof. Row j goes from one positive semidefinite rank-one matrix to another, each of norm at most K²:
     ``‖A - B‖² = ‖A‖² + ‖B‖² - 2 tr AB ≤ 2K⁴``. Rows that hold the person's response, and displaced ones, keep the
     direction of h and change the length within [0, K²]: K² each. Nothing else sees the change, whatever
-    happens to Q.
+    happens to Q. Of several levels side by side, a matrix that leaves one and another that enters are ``√(K⁴ + K⁴)`` in all, too.
     """
     others = 0.0 if exposure.exact else float(exposure.carriers + exposure.displaced)
     return norm**2 * (math.sqrt(2.0) + others)
@@ -49,11 +49,12 @@ def block_meat_sensitivity(norm: float, exposure: LinkageExposure) -> float:
     displaced link (a move's new block is that of its displaced link). In each, one positive semidefinite
     rank-one matrix of norm at most K² replaces another: ``√2K²``. Not for a declared change of Q, which may
     lie in any block. An exact join has row j's block alone. If blocks are persons of up to L rows, all L steps to the neighbour lie in one block: ``√2K²`` in all,
-    and so the L-th part of it for each step that noise is planned for.
+    and so the L-th part of it for each step that noise is planned for. Of G levels side by side a block has G totals, each of one level's rows, and through partners
+    a person may change all of them: ``√G`` times as much; two of them in an exact join, where row j leaves one and enters another.
     """
     if exposure.exact:
-        return math.sqrt(2.0) * norm**2 / exposure.persons
-    return (1.0 + exposure.carriers + exposure.displaced) * math.sqrt(2.0) * norm**2
+        return math.sqrt(2.0 * min(exposure.levels, 2 * exposure.persons)) * norm**2 / exposure.persons
+    return (1.0 + exposure.carriers + exposure.displaced) * math.sqrt(2.0 * exposure.levels) * norm**2
 
 
 @dataclass(frozen=True)
@@ -82,7 +83,7 @@ def choose_route(p: int, exposure: LinkageExposure, largest_block: int | None, c
     signal = mu * count
     if largest_block is not None and exposure.matrix_change == 0.0:
         alike = (
-            2 if exposure.persons > 1 else 1
+            2 if exposure.exact and exposure.persons > 1 else 1
         )  # rows of a person may all be alike, so that they add up rather than cancel
         unit = block_meat_sensitivity(1.0, exposure) * largest_block**alike * p / signal
         least = 3.0 + 4.0 / math.sqrt(largest_block)

@@ -40,7 +40,7 @@ def plan_ranges(columns: int, count: int, mu: float) -> NoisePlan | None:
     return NoisePlan(room.parts, mu)
 
 
-def release_ranges(private: ColumnCounts, spending: Spending) -> Floats:
+def release_ranges(private: ColumnCounts, spending: Spending, share: float = RANGES) -> Floats:
     """Find the middle 70 % of each column by noisy bisection: (low, high) as shares of the bounds (columns×2).
 
     Privacy
@@ -49,7 +49,7 @@ def release_ranges(private: ColumnCounts, spending: Spending) -> Floats:
     μ-GDP with ``μ = √(steps · queries)/scale``. Linkage does not enter: only x is counted.
     """
     columns, bins = private.counts.shape
-    plan = plan_ranges(columns, private.rows, spending.take(RANGES))
+    plan = plan_ranges(columns, private.rows, spending.take(share))
     if plan is None:
         raise ReleaseError("The budget is too small to search for ranges.")
     counts = np.repeat(private.counts, 2, axis=0)

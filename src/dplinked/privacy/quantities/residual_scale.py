@@ -47,8 +47,9 @@ def residual_count_sensitivity(exposure: LinkageExposure) -> float:
     changes, and the row p that holds the person's response, and each displaced row; an exact join has row j
     alone. Each moves the count by at most 1. Q does not enter. Whether a row has a residual at all is seen from its own cells as well: where
     missing cells are dropped, the number of rows that have one moves by no more, whatever it weighs up to 1. So is what a row counts.
+    Counts of all levels side by side: row j may leave one level and enter another, which moves two of them by 1 each, √2 in place of 1; the other rows stay in their levels.
     """
-    return 1.0 if exposure.exact else 1.0 + exposure.carriers + exposure.displaced
+    return exposure.counted + (0.0 if exposure.exact else exposure.carriers + exposure.displaced)
 
 
 def residual_edges(R: float) -> Floats:

@@ -17,7 +17,7 @@ from dplinked.linkage import LinkageExposure
 from dplinked.privacy import noise
 from dplinked.privacy.noise_plan import NoisePlan, Part, make_room_for_draw
 from dplinked.privacy.quantities.meat import block_meat_sensitivity, plan_meat
-from dplinked.privacy.spending import MEAT, Spending
+from dplinked.privacy.spending import MEAT, TOTALS_MEAT, Spending
 from dplinked.privacy.symmetric import pack_symmetric, unpack_symmetric
 from dplinked.sums.linked_rows import ClippedResiduals
 from dplinked.sums.partners import unlinking_terms
@@ -112,6 +112,9 @@ def right_residuals_sensitivity(norm: float, exposure: LinkageExposure) -> float
     on each row that carries the person's response (ν) and on each displaced row (k). If links are displaced, row j is linked anew as well. Its own term is one of
     its row, which may change in any way already; the others of its column weigh what a column does without its own row. If Q changes,
     ``ΔS = Σ c'(g' - g) + Σ (c' - c)g``, and the second sum is at most K times :func:`weight_change`.
+
+    *Levels side by side.* Row i counts in its own level alone, so the equations of all levels are one of terms ``e ⊗ g_il``, e the unit vector of row i's level, times K over the
+    level's own K. They are as long as g_il, functions of row i's regressors and of the response l, and nothing else was used: all levels together move by no more than one.
     """
     row, column, others = pair_weights(exposure)
     if exposure.exact:
@@ -126,7 +129,8 @@ def residual_meat_sensitivity(norm: float, largest: float, exposure: LinkageExpo
     Proof. Row j goes from one positive semidefinite rank-one matrix to another, each of norm at most N²: √2·N². Rows that hold the person's response, and
     displaced ones, keep the direction v_i and change their length within [0, N²]: N² each. Rows whose partner has another response change their
     bracket B_i, the weights of the partner times at most 2ψ; ``min(‖v‖²B², N²)`` has slope at most ``2N‖v‖``, so for each response they add up to ``4NT`` times a
-    column's weights without its own row. A change of the weights moves brackets by ψ times it: ``2NT`` each.
+    column's weights without its own row. A change of the weights moves brackets by ψ times it: ``2NT`` each. Of several levels side by side, each other row stays in its
+    own, so the same terms add up by the triangle inequality, and row j takes N² from one and brings N² to another: √2·N² as well.
     """
     if exposure.exact:
         return math.sqrt(2.0) * norm**2
@@ -134,6 +138,41 @@ def residual_meat_sensitivity(norm: float, largest: float, exposure: LinkageExpo
     changed = exposure.carriers + exposure.displaced
     met = 4.0 * norm * largest * others * (changed + (exposure.displaced > 0))
     return norm**2 * (math.sqrt(2.0) + changed) + met + 2.0 * norm * largest * weight_change(exposure)
+
+
+def changed_totals(route: str, exposure: LinkageExposure) -> tuple[float, float]:
+    """How many totals of contributions may change in any way, and the weights of changed responses that all other totals meet, each of which moves a contribution by at most twice its length.
+
+    *Clusters*, whose cells are private. Row j may leave one total for another: 2. Each row that holds the person's response and each displaced one changes its own total: ν + k. Rows whose
+    partners have other responses may be anywhere; their brackets move by the weights of a column without its own row, for each changed response, and for row j's if links are displaced. A change of
+    the weights counts half, since it moves brackets by ψ and not by 2ψ. Of several levels side by side, the rows of a cluster and a level are a total, which is a division of rows by private cells as
+    clusters are: the same numbers.
+
+    *Persons*, whose ids are public, with up to L rows and responses and links that stay. All rows of a person are one total, and L·ν rows hold the responses: ``1 + Lν`` in all, and the L-th part of
+    it for each of the steps that noise is planned for.
+    """
+    _, _, others = pair_weights(exposure)
+    if route == "person":
+        assert exposure.displaced == 0
+        assert exposure.matrix_change == 0.0, "persons of several rows have links that stay"
+        assert exposure.levels == 1, "a person's rows may be of several levels"
+        carriers = 0.0 if exposure.exact else float(exposure.carriers)
+        return 1.0 / exposure.persons + carriers, 2.0 * others * carriers
+    assert route == "cluster"
+    if exposure.exact:
+        return 2.0, 0.0
+    changed = exposure.carriers + exposure.displaced
+    return 2.0 + changed, 2.0 * others * (changed + (exposure.displaced > 0)) + weight_change(exposure)
+
+
+def total_meat_sensitivity(norm: float, largest: float, route: str, exposure: LinkageExposure) -> float:
+    """Frobenius sensitivity of ``Σ_c T_c T_c'``, totals of contributions of persons or clusters (`route`) cut to ‖T_c‖ ≤ norm (K), contributions at most `largest` long (T) per response met.
+
+    Proof. A total that changes in any way takes one positive semidefinite rank-one matrix of norm at most K² for another: ``√2K²``. To cut totals brings no two of them further apart, and
+    ``‖aa' - bb'‖ ≤ (‖a‖ + ‖b‖)‖a - b‖``, so that what all others move by counts ``2K`` times: T times the second number of :func:`changed_totals`.
+    """
+    changed, met = changed_totals(route, exposure)
+    return math.sqrt(2.0) * norm**2 * changed + 2.0 * norm * largest * met
 
 
 def plan_right_residuals(
@@ -164,8 +203,10 @@ def release_right_residuals(private: ClippedResiduals, spending: Spending, mu: f
     return drawn / weights, plan.scales() / weights
 
 
-def release_residual_meat(private: ClippedResiduals, spending: Spending, share: float = MEAT) -> tuple[Floats, float]:
-    """Release the squares of the equation's contributions for a `share` of the budget: the noisy matrix, and the noise in an entry of its packed form.
+def release_residual_meat(
+    private: ClippedResiduals, spending: Spending, share: float | None = None
+) -> tuple[Floats, float]:
+    """Release the squares of the equation's contributions for a `share` of the budget, by default that of a variance: the noisy matrix, and the noise in an entry of its packed form.
 
     Privacy
     -------
@@ -176,9 +217,12 @@ def release_residual_meat(private: ClippedResiduals, spending: Spending, share: 
     assert private.meat is not None
     if clip.route == "block":
         sensitivity = block_meat_sensitivity(clip.norm, exposure)
+    elif clip.clustered:
+        sensitivity = total_meat_sensitivity(clip.norm, private.largest, clip.route, exposure)
     else:
         sensitivity = residual_meat_sensitivity(clip.norm, private.largest, exposure)
     p, largest = private.meat.shape[0], clip.norm * max(clip.norm, 2.0 * private.largest * pair_weights(exposure)[0])
-    plan = spending.note(plan_meat(p, sensitivity, largest, private.rows, spending.take(share)))
+    mu = spending.take(share or (TOTALS_MEAT if clip.clustered else MEAT))
+    plan = spending.note(plan_meat(p, sensitivity, largest, private.rows, mu))
     drawn = noise.add_gaussian(pack_symmetric(private.meat), plan.scales())
     return unpack_symmetric(drawn, p), plan.parts[0].scale

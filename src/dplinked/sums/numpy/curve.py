@@ -24,7 +24,9 @@ def curve_sums(data: PreparedRows, clip: ResidualClip, level: float) -> PrivateS
     """``Σ w a s m' (1, h)(1, x)'`` (p×p) and ``Σ w a s (1, h)(m - level)`` (p), m the curve's mean at the line and m' its slope."""
     data = replace(data.own_rows(weighted=True), design=_without_response(data.design))
     if kernel.KERNEL is not None:
-        (matrix, vector), _ = sum_tiles(data, partial(kernel.CurveSums, data.design, clip, level, data.blocks), _TITLE)
+        (matrix, vector), _ = sum_tiles(
+            data, partial(kernel.CurveSums, data.design, clip, level, data.blocks, dropped=data.dropped), _TITLE
+        )
     else:
         (matrix, vector), _ = sum_strips(data, partial(_sum_strip, data, clip, level), 0, _TITLE)
     return PrivateSums(matrix, vector, data.rows.count)
@@ -45,7 +47,7 @@ def _sum_strip(data: PreparedRows, clip: ResidualClip, level: float, strip: Stri
     assert curve is not None
     h, x = instruments_of(data, strip.x), np.vstack([np.ones((first, strip.z.size)), strip.x])
     mean, slope = curve.mean_and_slope(clip.beta[:first].sum() + clip.beta[first:] @ strip.x)
-    shares = clip.widths(h[first:])
+    shares = clip.widths(h[first:]) * strip.known
     if data.blocks is not None and data.blocks.weights is not None:
         shares *= strip.take(data.blocks.weights)
     return [np.dot(h * (shares * slope), x.T), np.dot(h, shares * (mean - level))], None

@@ -35,9 +35,10 @@ typedef struct {
 
 /* What types.py calls a ResidualClip, with the line's level and, for squares of rows, the norm that contributions are cut to; what the
  * whole numbers in a circle mean: middle + unit * number is a response; `reach`, the norm of a Whitening; and the curve that means follow: `events`,
- * `counts` up to so many, or neither; `factorial` is ln (counts - 1)!. */
+ * `counts` up to so many, or neither; `factorial` is ln (counts - 1)!. Unless `around` is NaN, outcomes are taken around it in the place of the curve's means, and a
+ * missing one that is dropped counts as the mean. */
 typedef struct {
-    double level, limit, intercept_weight, widest, norm, middle, unit, reach, events, counts, highest, steepest, factorial;
+    double level, limit, intercept_weight, widest, norm, middle, unit, reach, events, counts, highest, steepest, factorial, around;
 } Clip;
 
 /* Totals of blocks (blocks x width); what rounding lost of them, or NULL; and `run`, the sum of the latest rows of `block`, which is not
@@ -74,6 +75,8 @@ INLINE void take_logarithms(double *restrict x, int64_t rows)
 
 INLINE void scale_cells(const double *restrict cells, const Scaling *s, int64_t rows, double *restrict x)
 {
+    for (int64_t i = 0; i < rows; i += 8)
+        __builtin_prefetch(cells + CHUNK + i); /* the next rows, which the processor does not foresee among so many columns */
     const int logged = !isnan(s->lowest);
     const double low = s->low, high = s->high, fill = s->fill, shift = logged ? 0.0 : s->shift, scale = s->scale;
     for (int64_t i = 0; i < rows; i++) {
@@ -389,6 +392,17 @@ INLINE double add_clipped(const double *restrict z, int64_t count, double line, 
     return sum;
 }
 
+/* Sum of residuals around a curve's mean; a response that is missing adds nothing, or as much as the mean would, around another level. */
+INLINE double add_outcomes(const double *restrict z, int64_t count, double mean, double around)
+{
+    const double level = isnan(around) ? mean : around, missing = mean - level;
+    double sum = 0.0;
+#pragma omp simd reduction(+ : sum)
+    for (int64_t i = 0; i < count; i++)
+        sum += z[i] == z[i] ? z[i] - level : missing;
+    return sum;
+}
+
 /* `count` responses of a block's circle from a place on; after the last comes the first. Missing ones are NaN. */
 INLINE void unroll(const int32_t *circle, int64_t size, int64_t place, int64_t count, const Clip *c, double *restrict z)
 {
@@ -420,7 +434,7 @@ INLINE int meet_partners(const int32_t *circle, int64_t size, const int64_t *slo
             met = z;
         }
         if (c->events || c->counts) {
-            own[i] = (1.0 - o) * own[i] - share * (add_up(met, partners) - (double)partners * line[i]) * width[i];
+            own[i] = (1.0 - o) * own[i] - share * add_outcomes(met, partners, line[i], c->around) * width[i];
             continue;
         }
         const double sum = partners == PARTNERS ? add_clipped(met, PARTNERS, line[i], width[i]) : add_clipped(met, partners, line[i], width[i]);
@@ -619,13 +633,13 @@ FOR_ALL_MACHINES int dplinked_residuals(int64_t rows, int64_t columns, int inter
             z[i] = (values ? c->middle + c->unit * to_whole(z[i], c) : z[i]) - line[i];
         if (clipped) {
             divide_by_lengths(width, c->limit, c->limit / c->widest, n);
-            for (int64_t i = 0; curved && i < n; i++)
-                z[i] *= width[i];
             if (!curved)
                 clip_all(z, width, n);
         }
         if (dropped)
             keep_present(cells[d] + first, n, z);
+        for (int64_t i = 0; curved && i < n; i++)
+            z[i] = (z[i] + (isnan(c->around) ? 0.0 : line[i] - c->around)) * width[i];
         for (int64_t start = 0, stop; values && start < n; start = stop) {
             const int64_t block = code[start], where = starts[block], size = starts[block + 1] - where;
             for (stop = start + 1; stop < n && code[stop] == block;)
@@ -676,8 +690,8 @@ FOR_ALL_MACHINES int dplinked_residuals(int64_t rows, int64_t columns, int inter
 }
 
 /* Sums along a curve, of rows by themselves: products s m' (1, h)(1, x)' and then s (1, h)(m - middle), with s = min(1, limit / |(ι, h)|) times the
- * weight of the row's block. A last column of infinite half-width is an exposure: it has no instrument, and its products are left 0. Returns 0 where a code is no block's number, else 1. */
-FOR_ALL_MACHINES int dplinked_curve(int64_t rows, int64_t columns, int intercept, const double *const *cells, const Scaling *scaling,
+ * weight of the row's block; 0 for rows with a missing regressor, if they are `dropped`. A last column of infinite half-width is an exposure: it has no instrument, and its products are left 0. Returns 0 where a code is no block's number, else 1. */
+FOR_ALL_MACHINES int dplinked_curve(int64_t rows, int64_t columns, int intercept, int dropped, const double *const *cells, const Scaling *scaling,
                                     const double *slopes, const Clip *c, int64_t blocks, const int32_t *codes, const double *weights,
                                     double *sums, double *workspace)
 {
@@ -707,6 +721,8 @@ FOR_ALL_MACHINES int dplinked_curve(int64_t rows, int64_t columns, int intercept
         divide_by_lengths(share, c->limit, c->limit / c->widest, n);
         for (int64_t i = 0; weights && i < n; i++)
             share[i] *= weights[code[i]];
+        for (int64_t j = 0; dropped && j < d; j++)
+            keep_present(cells[j] + first, n, share);
         for (int64_t i = 0; i < n; i++)
             line[i] = share[i] * (line[i] - c->middle);
         for (int64_t j = 0; j < p; j++) {

@@ -19,7 +19,6 @@ from numpy.typing import NDArray
 from dplinked.data.encoding import CHANGED
 from dplinked.errors import ReleaseError
 from dplinked.study.design import Design
-from dplinked.study.family import Curve
 from dplinked.sums.numpy.prepare import Blocks, Piece, cut_strips
 from dplinked.sums.partners import NEAR, PARTNERS
 from dplinked.sums.types import MeatClip, ResidualClip, Whitening
@@ -59,7 +58,7 @@ def _load() -> Any:
             whole, whole, ctypes.c_int, ctypes.c_int, *[pointer] * 3, ctypes.c_double, whole, *[pointer] * 4
         ]  # fmt: skip
         library.dplinked_curve.argtypes = [
-            whole, whole, ctypes.c_int, *[pointer] * 4, whole, *[pointer] * 4
+            whole, whole, ctypes.c_int, ctypes.c_int, *[pointer] * 4, whole, *[pointer] * 4
         ]  # fmt: skip
         library.dplinked_places.argtypes = [whole, whole, *[pointer] * 4, whole, *[pointer] * 2]
         library.dplinked_counts.argtypes = [
@@ -216,7 +215,7 @@ class ResidualSums:
         whitening = None if clip is None else clip.whitening
         self._whitening = None if whitening is None else np.array(whitening.matrix, np.float64, order="C")
         reach = 0.0 if whitening is None else whitening.norm
-        self._clip = np.array([level, *clips, norm, *scale, reach, *_curve(None if clip is None else clip.curve)])
+        self._clip = np.array([level, *clips, norm, *scale, reach, *_curve(clip)])
         by_row = meat is not None and meat.route == "row"
         self._squared = np.array(meat.weights, np.float64) if meat is not None and by_row else None
         size, p = 1 if blocks is None else blocks.sizes.size, len(design.names)
@@ -256,13 +255,17 @@ class CurveSums:
         The curve, the line, how far instruments are shortened, and what means are taken around.
     blocks
         The blocks, by whose weights rows are multiplied, if there are any.
+    dropped
+        Whether rows with a missing regressor count 0.
     """
 
-    def __init__(self, design: Design, clip: ResidualClip, level: float, blocks: Blocks | None) -> None:
-        self._columns, self._blocks, first = _Columns(design), blocks, int(design.intercept)
+    def __init__(
+        self, design: Design, clip: ResidualClip, level: float, blocks: Blocks | None, *, dropped: bool = False
+    ) -> None:
+        self._columns, self._blocks, first = _Columns(design, dropped=dropped), blocks, int(design.intercept)
         self._slopes, around = np.array(clip.beta[first:], np.float64), float(clip.beta[:first].sum())
         limits = around, clip.limit, clip.intercept_weight, clip.widest
-        self._clip = np.array([*limits, 0.0, level, 1.0, 0.0, *_curve(clip.curve)])
+        self._clip = np.array([*limits, 0.0, level, 1.0, 0.0, *_curve(clip)])
         self.totals: list[Floats] = []
 
     def add(self, tile: Piece) -> list[Floats]:
@@ -272,7 +275,7 @@ class CurveSums:
         p, cells = d + intercept, self._columns.cells(tile)
         sums = np.zeros(p * p + p)
         done = KERNEL.dplinked_curve(
-            tile.count, d, intercept, _pointers(cells), self._columns.scaling, _address(self._slopes), _address(self._clip), size,
+            tile.count, d, intercept, self._columns.dropped, _pointers(cells), self._columns.scaling, _address(self._slopes), _address(self._clip), size,
             _address(codes), _address(weights), _address(sums), self._columns.workspace,
         )  # fmt: skip
         _check(done)
@@ -392,12 +395,13 @@ def _check(done: int) -> None:
         raise ReleaseError(CHANGED)
 
 
-def _curve(curve: Curve | None) -> tuple[float, ...]:
-    """The curve as kernel.c has it in a Clip: whether it is that of events, the largest count, the ends of η and of slopes, and a logarithm that it needs of the count."""
-    if curve is None:
-        return 0.0, 0.0, 0.0, 0.0, 0.0
+def _curve(clip: ResidualClip | None) -> tuple[float, ...]:
+    """The curve as kernel.c has it in a Clip: whether it is that of events, the largest count, the ends of η and of slopes, a logarithm that it needs of the count, and what outcomes are taken around."""
+    if clip is None or clip.curve is None:
+        return 0.0, 0.0, 0.0, 0.0, 0.0, math.nan
+    curve, around = clip.curve, math.nan if clip.around is None else clip.around
     largest = float(curve.largest * curve.counts)
-    return float(not curve.counts), largest, curve.highest, curve.steepest, math.lgamma(curve.largest)
+    return float(not curve.counts), largest, curve.highest, curve.steepest, math.lgamma(curve.largest), around
 
 
 def _scaling(design: Design, place: int) -> tuple[float, ...]:

@@ -87,6 +87,7 @@ class Blocks:
         column = self.column
         return self.keys.codes(piece, lambda: rows.keys(column))
 
+    @cached_property
     def facts(self) -> BlockFacts:
         """What the release needs to know of public block sizes."""
         texts = None if self.keys is None else self.keys.texts
@@ -98,7 +99,7 @@ class Blocks:
         """Sum of the weights of all rows, added up in strips as :mod:`dplinked.sums.rounding` counts on."""
         if self.weights is None:
             return float(self.sizes.sum())
-        strips = [self.weights[strip] @ self.sizes[strip] for strip in cut_strips(self.sizes.size)]
+        strips = [(self.weights[strip] * self.sizes[strip]).sum() for strip in cut_strips(self.sizes.size)]
         return float(np.sum(strips))
 
     def weighed(self, weights: Mapping[str | None, float]) -> Blocks:
@@ -114,10 +115,27 @@ class Blocks:
 
 
 @dataclass(frozen=True, repr=False)
+class Clusters:
+    """Rows whose contributions are squared together: those with the same key of a column, null being one of them."""
+
+    column: str
+    keys: Keys
+
+    @property
+    def count(self) -> int:
+        """How many there may be."""
+        return int(self.keys.counts.size)
+
+    def codes(self, piece: tuple[int, int], rows: Rows) -> Codes:
+        """Number of the cluster of each row of a piece."""
+        return self.keys.codes(piece, lambda: rows.keys(self.column))
+
+
+@dataclass(frozen=True, repr=False)
 class Piece:
     """Rows as they are read: numbers by column, numbers of levels by column, and the number of each row's block.
 
-    `slots` are the places of their responses in a :class:`~dplinked.sums.numpy.circle.Circle`, where partners are needed.
+    `slots` are the places of their responses in a :class:`~dplinked.sums.numpy.circle.Circle`, where partners are needed, and `clusters` the numbers of their clusters, where these are totalled.
     """
 
     count: int
@@ -125,6 +143,7 @@ class Piece:
     levels: Mapping[str, Codes]
     codes: Codes | None
     slots: Slots | None = None
+    clusters: Codes | None = None
 
     def cut(self, size: int) -> Iterator[Piece]:
         """The same rows, at most `size` at a time."""
@@ -134,7 +153,8 @@ class Piece:
             levels = {name: column[rows] for name, column in self.levels.items()}
             codes = None if self.codes is None else self.codes[rows]
             slots = None if self.slots is None else self.slots[rows]
-            yield Piece(rows.stop - rows.start, raw, levels, codes, slots)
+            clusters = None if self.clusters is None else self.clusters[rows]
+            yield Piece(rows.stop - rows.start, raw, levels, codes, slots, clusters)
 
 
 @dataclass(frozen=True, repr=False)
@@ -150,6 +170,7 @@ class Strip:
     slots: Slots | None = None
     known: Floats | float = 1.0
     answered: Floats | float = 1.0
+    clusters: Codes | None = None
 
     def take(self, values: Floats) -> Floats:
         """The value of each row's block (k), or a single one if all rows lie in one block."""
@@ -178,6 +199,8 @@ class PreparedRows:
         What later passes need again, by what it was made of; shared by all that is made from these rows.
     dropped
         Whether missing responses and rows with a missing regressor count 0, where a pass can do without them.
+    clusters
+        What contributions are totalled by, for a pass that does.
     """
 
     rows: Parts
@@ -189,6 +212,7 @@ class PreparedRows:
     terms: int | None = None
     kept: dict[Any, Any] = field(default_factory=dict)
     dropped: bool = False
+    clusters: Clusters | None = None
 
     @cached_property
     def large(self) -> bool:
@@ -204,6 +228,15 @@ class PreparedRows:
         blocks = self.blocks.alone() if weighted and self.blocks is not None else None
         return replace(self.without_links(), blocks=blocks)
 
+    def by_cluster(self) -> PreparedRows:
+        """The same rows, beside the clusters that the design's column puts them into."""
+        name = self.design.cluster
+        assert name is not None
+        if name not in self.kept:
+            self.rows.check_key(name)
+            self.kept[name] = Clusters(name, self.rows.find_keys(name))
+        return replace(self, clusters=self.kept[name])
+
     @property
     def has_links(self) -> bool:
         """Whether responses may be those of other rows."""
@@ -218,11 +251,14 @@ class PreparedRows:
         """The rows of one part, as they are read."""
         design, blocks = self.design, self.blocks
         key = None if blocks is None or blocks.keys is None else blocks.column
-        columns = list(dict.fromkeys([*design.variables, *([key] if key else [])]))
+        keys = [name for name in (key, self.clusters and self.clusters.column) if name]
+        columns = list(dict.fromkeys([*design.variables, *keys]))
         for piece, rows in enumerate(self.rows.read(part, columns)):
             raw = {name: rows.numbers(name, 0, rows.count) for name in design.bounds}
             levels = {name: _level_codes(rows, name, known) for name, known in design.levels.items()}
-            yield Piece(rows.count, raw, levels, None if blocks is None else blocks.codes((part, piece), rows))
+            codes = None if blocks is None else blocks.codes((part, piece), rows)
+            clusters = None if self.clusters is None else self.clusters.codes((part, piece), rows)
+            yield Piece(rows.count, raw, levels, codes, clusters=clusters)
 
     def tiles(self, piece: Piece) -> Iterator[Piece]:
         """The rows of a piece, cut into tiles, which may be summed in any order."""
@@ -233,8 +269,8 @@ class PreparedRows:
         for rows in piece.cut(STRIP):
             both = np.empty((len(self.design.columns) + 1, rows.count))
             self.design.fill_rows(rows.raw, rows.levels, both)
-            present = self.design.present(rows.raw, rows.levels) if self.dropped else (1.0, 1.0)
-            yield Strip(both[:-1], both[-1], rows.codes, rows.slots, *present)
+            known, answered = self.design.present(rows.raw, rows.levels) if self.dropped else (1.0, 1.0)
+            yield Strip(both[:-1], both[-1], rows.codes, rows.slots, known, answered, rows.clusters)
 
     def whole(self) -> tuple[Floats, Floats]:
         """Scaled regressors (d×n) and responses (n) of all rows."""
@@ -251,6 +287,11 @@ class PreparedRows:
     def _all_strips(self) -> list[Strip]:
         pieces = (piece for part in range(self.rows.parts) for piece in self.pieces(part))
         return [strip for piece in pieces for strip in self.strips(piece)]
+
+    def cluster_codes(self) -> Codes:
+        """Number of the cluster of each row."""
+        pieces = [piece.clusters for part in range(self.rows.parts) for piece in self.pieces(part)]
+        return np.concatenate([codes for codes in pieces if codes is not None])
 
     def block_codes(self) -> Codes:
         """Block number of each row."""

@@ -124,15 +124,18 @@ def sum_strips(
     title: str,
     order: Order | None = None,
 ) -> tuple[Sums, Totals]:
-    """Sum all rows by NumPy. `work` returns the sums of a strip and, unless `width` is 0, what is to be totalled by block (width×rows)."""
+    """Sum all rows by NumPy. `work` returns the sums of a strip and, unless `width` is 0, what is to be totalled (width×rows): by cluster, if the rows have some, else by block."""
+    clustered = data.clusters is not None
+    groups = data.clusters.count if data.clusters is not None else 0 if data.blocks is None else data.blocks.sizes.size
 
     def begin() -> tuple[AddPiece, list[Floats]]:
-        totals = None if data.blocks is None or not width else np.zeros((width, data.blocks.sizes.size))
+        totals = np.zeros((width, groups)) if groups and width else None
 
         def one(strip: Strip) -> Sums:
             sums, totalled = work(strip)
-            if totals is not None and totalled is not None and strip.codes is not None:
-                _total_blocks(totals, totalled, strip.codes, data.large)
+            codes = strip.clusters if clustered else strip.codes
+            if totals is not None and totalled is not None and codes is not None:
+                _total_blocks(totals, totalled, codes, data.large or clustered)
             return sums
 
         def add(piece: Piece) -> Sums:

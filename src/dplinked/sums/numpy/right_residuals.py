@@ -34,6 +34,7 @@ from dplinked.sums.types import (
     PrivateCounts,
     PrivateMeat,
     PrivateResiduals,
+    PrivateSizes,
     PrivateSums,
     ResidualClip,
     Whitening,
@@ -47,13 +48,27 @@ OWN_ROWS = "sums of rows by themselves"  # where they are kept
 
 def right_residuals(data: PreparedRows, clip: ResidualClip, meat: MeatClip | None = None) -> PrivateResiduals:
     """The equation (p), and the squares of its contributions if `meat` asks for them."""
-    if data.matching is not None:
-        vector, squares = _matched(data, clip, meat)
-    else:
-        (vector, squares), totals = _sum_rows(data, clip, meat)
-        if meat is not None and meat.route == "block":
-            squares = _square_blocks(totals, meat)
+    (vector, squares), totals = _find_terms(data, clip, meat)
+    if meat is not None and meat.totalled:
+        squares = _square_totals(totals, meat)
     return PrivateResiduals(vector, None if meat is None else symmetrise(squares))
+
+
+def contribution_sizes(data: PreparedRows, clip: ResidualClip, meat: MeatClip, norms: Floats) -> PrivateSizes:
+    """``Σ_c min(‖T_c‖²/K², 1)`` over the totals that `meat` squares, for each norm K; that of `meat` does not count."""
+    _, totals = _find_terms(data, clip, meat)
+    strips = []
+    for _, found in totals.cut():
+        squares = np.einsum("ij,ij->j", contributions := found * meat.weights[:, None], contributions)
+        strips.append([np.minimum(squares[None, :] / norms[:, None] ** 2, 1.0).sum(axis=1)])
+    return PrivateSizes(merge(strips)[0])
+
+
+def _find_terms(data: PreparedRows, clip: ResidualClip, meat: MeatClip | None) -> tuple[Sums, Totals]:
+    """The equation, squares of rows if they are asked for, and totals of blocks or clusters if these are."""
+    if meat is not None and meat.clustered:
+        data = data.by_cluster()
+    return _sum_rows(data, clip, meat) if data.matching is None else _matched(data, clip, meat)
 
 
 def measure_ahead(data: PreparedRows, predictor: Predictor, edges: Floats) -> PrivateCounts:
@@ -94,10 +109,10 @@ def known_sums(data: PreparedRows) -> PrivateSums | None:
 
 
 def _sum_rows(data: PreparedRows, clip: ResidualClip, meat: MeatClip | None) -> tuple[Sums, Totals]:
-    """The equation, squares of rows if they are asked for, and totals of blocks if these are."""
+    """The same of rows whose responses are their own or those of a block."""
     circle = make_circle(data) if data.has_partners else None
     order = None if circle is None else circle.order
-    if kernel.KERNEL is not None:
+    if kernel.KERNEL is not None and data.clusters is None:
         first = int(data.design.intercept)
         line = clip.beta[first:], float(clip.beta[:first].sum())
         begin = partial(
@@ -110,7 +125,7 @@ def _sum_rows(data: PreparedRows, clip: ResidualClip, meat: MeatClip | None) -> 
         terms = _row_terms(data, clip, circle, strip)
         return [np.add.reduce(terms, axis=1), _square_rows(terms, meat)], terms
 
-    width = len(data.design.names) if meat is not None and meat.route == "block" else 0
+    width = len(data.design.names) if meat is not None and meat.totalled else 0
     return sum_strips(data, work, width, _TITLE, order)
 
 
@@ -118,7 +133,7 @@ def _row_terms(data: PreparedRows, clip: ResidualClip, circle: Circle | None, st
     """``(1, h_i)`` times what it is multiplied by, of each row of a strip (p×k)."""
     h, fitted, widths = _row_clips(data, clip, strip.x, strip.known)
     z = strip.z if circle is None else circle.rounded(strip.z)
-    brackets = clip.cut(z - fitted, widths) * strip.answered
+    brackets = clip.meet(z, fitted, widths, strip.answered)
     if data.blocks is not None and circle is not None:
         o, met = strip.take(data.blocks.o), _meet_partners(circle, strip, clip, fitted, widths)
         brackets = (1.0 - o) * brackets - (1.0 - (strip.take(data.blocks.a) + o)) * met
@@ -141,7 +156,7 @@ def _row_clips(
 
 
 def _meet_partners(circle: Circle, strip: Strip, clip: ResidualClip, fitted: Floats, widths: Floats) -> Floats:
-    """Mean clipped residual of each row with the responses of its partners, missing ones counting 0; 0 in blocks of one (k)."""
+    """Mean of what counts of each row's residuals with the responses of its partners; 0 in blocks of one (k)."""
     assert strip.codes is not None
     assert strip.slots is not None
     starts = circle.starts[strip.codes]
@@ -149,13 +164,13 @@ def _meet_partners(circle: Circle, strip: Strip, clip: ResidualClip, fitted: Flo
     partners, met = np.minimum(PARTNERS, sizes - 1), np.zeros_like(fitted)
     for lag in range(1, 1 + int(partners.max(initial=0))):
         value = circle.values[starts + (places + lag) % sizes]
-        z = circle.middle + circle.unit * value
-        met += np.where((lag <= partners) & (value != GAP), clip.cut(z - fitted, widths), 0.0)
+        z = np.asarray(circle.middle + circle.unit * value, np.float64)
+        met += np.where(lag <= partners, clip.meet(z, fitted, widths, value != GAP), 0.0)
     return np.asarray(met / np.maximum(partners, 1))
 
 
 def _square_rows(terms: Floats, meat: MeatClip | None) -> Floats:
-    """Squares of the contributions of rows, each cut to the norm (p×p); nothing where blocks are squared."""
+    """Squares of the contributions of rows, each cut to the norm (p×p); nothing where totals are squared."""
     if meat is None or meat.route != "row":
         return np.zeros((len(terms), len(terms)))
     contributions = terms * meat.weights[:, None]
@@ -163,8 +178,8 @@ def _square_rows(terms: Floats, meat: MeatClip | None) -> Floats:
     return np.asarray(np.dot(contributions, contributions.T))
 
 
-def _square_blocks(totals: Totals, meat: MeatClip) -> Floats:
-    """Squares of the contributions of blocks, each cut to the norm (p×p)."""
+def _square_totals(totals: Totals, meat: MeatClip) -> Floats:
+    """Squares of the contributions of blocks or clusters, each cut to the norm (p×p)."""
     by_row = MeatClip("row", meat.weights, meat.norm)
     return np.asarray(merge([[_square_rows(found, by_row)] for _, found in totals.cut()])[0])
 
@@ -189,20 +204,24 @@ def whitened_squares(data: PreparedRows, whitening: Whitening) -> PrivateMeat:
 # --- explicit matrices ----------------------------------------------------------------------------------
 
 
-def _matched(data: PreparedRows, clip: ResidualClip, meat: MeatClip | None) -> tuple[Floats, Floats]:
-    """The equation and the squares of rows under an explicit Q: ``Σ_l C_il ψ_i(z_l - t_i)`` takes the place of brackets."""
+def _matched(data: PreparedRows, clip: ResidualClip, meat: MeatClip | None) -> tuple[Sums, Totals]:
+    """The same under an explicit Q: ``Σ_l C_il ψ_i(z_l - t_i)`` takes the place of brackets."""
     C, (x, z), (known, answered) = _unlinking(data), data.whole(), data.whole_present()
+    codes = None if data.clusters is None else data.cluster_codes()
 
     def work(rows: slice) -> Sums:
         h, fitted, widths = _row_clips(data, clip, x[:, rows], known[rows])
         pairs = C[rows]
         row = np.repeat(np.arange(fitted.size), np.diff(pairs.indptr))
-        met = clip.cut(z[pairs.indices] - fitted[row], widths[row]) * answered[pairs.indices]
+        met = clip.meet(z[pairs.indices], fitted[row], widths[row], answered[pairs.indices])
         terms = h * (np.bincount(row, pairs.data * met, fitted.size) * known[rows])
-        return [np.add.reduce(terms, axis=1), _square_rows(terms, meat)]
+        sums = [np.add.reduce(terms, axis=1), _square_rows(terms, meat)]
+        if codes is not None and data.clusters is not None:
+            sums.append(np.stack([np.bincount(codes[rows], term, data.clusters.count) for term in terms]))
+        return sums
 
-    vector, squares = merge([work(rows) for rows in cut_strips(z.size)])
-    return vector, squares
+    vector, squares, *totals = merge([work(rows) for rows in cut_strips(z.size)])
+    return [vector, squares], Totals(totals)
 
 
 def _unlinking(data: PreparedRows) -> Any:

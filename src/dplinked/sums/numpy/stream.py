@@ -147,6 +147,7 @@ class StreamPass:
 
     residual_counts = row_meat = block_meat = column_counts
     with_weights = own_rows = whitened_squares = right_residuals = curve_sums = without_missing = column_counts
+    contribution_sizes = column_counts
 
 
 def resolve_data(data: Any) -> Any:

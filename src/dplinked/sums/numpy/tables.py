@@ -26,6 +26,7 @@ from dplinked.sums.types import (
     PrivateCounts,
     PrivateMeat,
     PrivateResiduals,
+    PrivateSizes,
     PrivateSums,
     ResidualClip,
     Whitening,
@@ -108,7 +109,7 @@ class TablePass:
     @property
     def blocks(self) -> BlockFacts | None:
         """Facts about the blocks, if there are any."""
-        return None if self.data.blocks is None else self.data.blocks.facts()
+        return None if self.data.blocks is None else self.data.blocks.facts
 
     def with_design(self, design: Design) -> TablePass:
         """The same rows with another scaling or instrument."""
@@ -161,6 +162,10 @@ class TablePass:
     def right_residuals(self, clip: ResidualClip, meat: MeatClip | None = None) -> PrivateResiduals:
         """The clipped residual equation of right links, and the squares of its contributions if they are asked for."""
         return right_residuals.right_residuals(self.data, clip, meat)
+
+    def contribution_sizes(self, clip: ResidualClip, meat: MeatClip, norms: Floats) -> PrivateSizes:
+        """How long the totals are that `meat` squares."""
+        return right_residuals.contribution_sizes(self.data, clip, meat, norms)
 
     def curve_sums(self, clip: ResidualClip, level: float) -> PrivateSums:
         """The outcome's expected equation along a curve, and its slope, of rows by themselves."""

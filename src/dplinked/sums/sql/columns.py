@@ -139,7 +139,7 @@ class DesignColumns:
         return terms, ", ".join(listed)
 
     def rows(self, key: str | None, *, instruments: bool = False, scaled: bool = True) -> str:
-        """Query of the key k, z, x0, x1, …, with `instruments` h0, h1, …, and e if missing cells are dropped.
+        """Query of the key k, z, x0, x1, …, with `instruments` h0, h1, …, e if missing cells are dropped, and the key c of the cluster if the design has a column of these.
 
         If `scaled`, regressors and responses are divided by powers of two, so that they are at most 1.
         """
@@ -153,8 +153,13 @@ class DesignColumns:
         if self.dropped:
             gap = self.engine.double(math.ldexp(MISSING, self.z.log - log))
             z, listed = f"case when answered = 1 then {z} else {gap} end", f"{listed}, e"
-        query = f"select k, {z} as z{listed} from ({self._clipped(key)}) clipped"
+        query = f"select {', '.join(self.keys_listed)}, {z} as z{listed} from ({self._clipped(key)}) clipped"
         return self.add_instruments(query, scaled=scaled) if instruments else query
+
+    @property
+    def keys_listed(self) -> tuple[str, ...]:
+        """The columns of keys: that of the linkage, and that of clusters if there are any."""
+        return ("k",) if self.design.cluster is None else ("k", "c")
 
     def add_instruments(self, rows: str, *, scaled: bool = True) -> str:
         """Query of rows of :meth:`rows` with their instruments h0, h1, …, where these are others than regressors."""
@@ -196,6 +201,7 @@ class DesignColumns:
     def _clipped(self, key: str | None) -> str:
         """Query of clipped numbers, level codes and the key."""
         k = "0" if key is None else self.engine.key(self.stored[key])
+        cluster = "" if self.design.cluster is None else f", {self.engine.key(self.stored[self.design.cluster])} as c"
         raw = "".join(f", {self.engine.number(self.stored[name])} as {sql}" for name, sql in self._numbers.items())
         codes = "".join(f", {self._code(name)} as {sql}" for name, sql in self._codes.items())
         listed = "".join(f", {self._number(name)} as {sql}" for name, sql in self._numbers.items())
@@ -211,13 +217,17 @@ class DesignColumns:
                     for name in self.design.counting.categorical
                 )
             kept += self._present()
-        return f"select k{listed}{kept} from (select {k} as k{raw}{codes} from {self.source}) raw"
+        keys = ", ".join(self.keys_listed)
+        return f"select {keys}{listed}{kept} from (select {k} as k{cluster}{raw}{codes} from {self.source}) raw"
 
     def _present(self) -> str:
         """Whether all regressors of a row are there, as e, and whether its response is, each after a comma."""
         cells = {name: self.engine.finite(sql) for name, sql in self._numbers.items()}
+        cells |= {name: f"{sql}_null = 0" for name, sql in self._codes.items()}
         response = " and ".join(cells.pop(name) for name in sorted(self.design.response_variables))
-        regressors = " and ".join([*cells.values(), *(f"{sql}_null = 0" for sql in self._codes.values())]) or "1 = 1"
+        for name in self._exposure_alone():
+            del cells[name]
+        regressors = " and ".join(cells.values()) or "1 = 1"
         counted, zero = self.engine.double(1.0), self.engine.double(0.0)
         counting = self.design.counting
         if counting is not None and counting.condition is not None:
@@ -228,6 +238,12 @@ class DesignColumns:
             counted = " * ".join([f"({counted})"] * counting.power)
         known = f", case when {regressors} then {counted} else {zero} end as e"
         return f"{known}, case when {response} then 1 else 0 end as answered"
+
+    def _exposure_alone(self) -> set[str]:
+        """Columns that nothing but the exposure is made of, where it is not one of the regressors: see :meth:`Design.exposed`."""
+        exposure, columns = self.design.exposure, self.design.columns
+        used = {name for column in columns for factor in column.numeric for name in factor.variables}
+        return set() if exposure is None else {name for f in exposure.numeric for name in f.variables} - used
 
     def _holds(self, condition: Condition) -> str:
         """Whether a condition holds, over clipped numbers and codes of levels."""

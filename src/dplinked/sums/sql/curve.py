@@ -42,7 +42,8 @@ def curve_sums(
         weights = [*(["a"] if link_table.linked else []), *(column.sql for column in link_table.weight)]
         query = link_table.join_columns(query, *weights)
     whole = link_table.a * link_table.weight if isinstance(link_table, OneBlock) else 1.0
-    short, listed = columns.terms(clip, " * ".join([*weights, "w"]), weight=whole)
+    known = [column.sql for column in columns.known]
+    short, listed = columns.terms(clip, " * ".join([*weights, *known, "w"]), weight=whole)
     rise, reach = log2_ceiling(curve.steepest), log2_ceiling(max(abs(level), abs(curve.largest - level)))
     steep = f"{engine.double(math.ldexp(1.0, -rise))} * slope as steep"
     away = f"{engine.double(math.ldexp(1.0, -reach))} * (mean - {engine.double(level)}) as away"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ from dplinked.data.arrow import Origins
 from dplinked.data.files import Files, find_files
 from dplinked.data.sources import Progress, Query
 from dplinked.sums.sql.duckdb_engine import RELATION, DuckDBEngine, connect
-from dplinked.sums.sql.duckdb_files import file_source, json_source, parquet_origins, read_through
+from dplinked.sums.sql.duckdb_files import Utf8Files, file_source, json_source, parquet_origins, read_through
 from dplinked.sums.sql.duckdb_query import FrozenQuery, freeze, refuse_guessed_types
 from dplinked.sums.sql.rows import SqlRows
 
@@ -87,8 +88,8 @@ def open_files(
     number if its text is. JSON files have no columns either: those to read are named by `columns`. CSV and JSON files are read through once, so
     that one that cannot be read is found out now.
     """
-    found = find_files(paths).paths if isinstance(paths, str) else tuple(Path(path) for path in paths)
-    return _open_files(Files(found, kind), columns, threads)
+    found = find_files(paths) if isinstance(paths, str) else Files(tuple(Path(path) for path in paths), kind)
+    return _open_files(replace(found, kind=kind), columns, threads)
 
 
 def _open_files(files: Files, columns: Sequence[str] | None, threads: int | None = None) -> DuckDBRows:
@@ -96,11 +97,12 @@ def _open_files(files: Files, columns: Sequence[str] | None, threads: int | None
     engine = DuckDBEngine(connection)
     if files.kind == "json":
         return DuckDBRows(engine, *json_source(connection, files.paths, columns), files)
-    source, names, parsed = file_source(files.paths, files.kind)
+    read = Utf8Files(files)
+    source, names, parsed = file_source(read.files)
     if files.kind == "csv":
         read_through(engine.run, source, files.paths)
     engine.checks_cells = files.kind != "csv"
-    rows = DuckDBRows(engine, source, names, parsed, files)
+    rows = DuckDBRows(engine, source, names, parsed, files, kept=read)
     rows.origins = parquet_origins(files.paths) if files.kind == "parquet" else Origins()
     return rows
 

@@ -168,9 +168,8 @@ class DuckDBEngine(SqlEngine):
         """Source and columns of the pairs of a matching matrix, and the table that must be kept until they are read, if any."""
         if is_spark(pairs):
             raise StudyError("The pairs are a Spark frame, the rows are not. Save the pairs as a Parquet file.")
-        if isinstance(pairs, (str, Path)):
-            files = find_files(pairs)
-            source, names, parsed = file_source(files.paths, files.kind)
+        if isinstance(pairs, (str, Path)) and (files := find_files(pairs)).kind in ("csv", "parquet", "json"):
+            source, names, parsed = file_source(files)
             if files.kind == "csv":
                 read_through(self.run, source, files.paths)
             return *self.read_columns(source, names, parsed), None

@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import csv
+import shutil
+import weakref
+import zlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import duckdb
 
 from dplinked.data.arrow import Origins, common_origins
-from dplinked.data.csv import FROM_TEXT
+from dplinked.data.csv import FROM_TEXT, number_marks, open_bytes, read_header, write_as_utf8
+from dplinked.data.files import Files, unreadable
+from dplinked.data.format import Format
 from dplinked.errors import StudyError, raise_alone
 
 _LONGEST = 1 << 27  # bytes of a line of CSV, or of a JSON record
@@ -24,18 +30,34 @@ def text_literal(text: str) -> str:
     return f"decode(unhex('{text.encode().hex()}'))"
 
 
-def file_source(files: Sequence[Path], kind: str) -> tuple[str, list[str] | None, frozenset[str]]:
+class Utf8Files:
+    """Text files as DuckDB reads them, which is in UTF-8: the files themselves, or copies that live as long as this object."""
+
+    def __init__(self, files: Files) -> None:
+        self.files = files
+        if files.kind != "csv" or files.format.encoding is None:
+            return
+        try:
+            paths, folder = write_as_utf8(files.paths, files.format)
+        except (OSError, EOFError, zlib.error):
+            raise_alone(unreadable(files.paths[0], "csv"))
+        self.files = replace(files, paths=paths, format=replace(files.format, encoding=None))
+        weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
+
+
+def file_source(files: Files) -> tuple[str, list[str] | None, frozenset[str]]:
     """What stands behind ``from``, the names of the columns if DuckDB gives them others, and the columns that hold texts to parse."""
-    if kind == "csv":
-        return _csv_source(files)
-    if kind == "parquet":
-        return _parquet_source(files)
-    raise StudyError(f"Files of kind {kind!r} are not read. Give CSV, JSON or Parquet files.")
+    if files.kind == "csv":
+        return _csv_source(files.paths, files.format)
+    if files.kind == "parquet":
+        return _parquet_source(files.paths)
+    raise StudyError(f"Files of kind {files.kind!r} are not read. Give CSV, JSON or Parquet files.")
 
 
-def _csv_source(files: Sequence[Path]) -> tuple[str, list[str], frozenset[str]]:
+def _csv_source(files: Sequence[Path], format: Format) -> tuple[str, list[str], frozenset[str]]:
     """CSV as Python's csv module and Arrow read it. Only an empty cell without quotes is null."""
-    headers = [_read_header(file) for file in files]
+    separator = format.separator or ","
+    headers = [_read_header(file, separator) for file in files]
     names = headers[0]
     if any(header != names for header in headers):
         raise StudyError("The CSV files do not all have the same columns in the same order.")
@@ -43,22 +65,34 @@ def _csv_source(files: Sequence[Path]) -> tuple[str, list[str], frozenset[str]]:
         raise StudyError(f"{files[0].name!r} has two columns of the same name. Rename one.")
     columns = ", ".join(f"'c{i}': 'VARCHAR'" for i in range(len(names)))
     source = (
-        f"read_csv({_listed(files)}, auto_detect = false, columns = {{{columns}}}, header = true, delim = ',', "
+        f"read_csv({_listed(files)}, auto_detect = false, columns = {{{columns}}}, header = true, delim = {text_literal(separator)}, "
         "quote = '\"', escape = '\"', hive_partitioning = false, nullstr = '', allow_quoted_nulls = false, "
         f"max_line_size = {_LONGEST}, buffer_size = {_LONGEST * 2})"
     )
+    if (marks := number_marks(format)) is not None:
+        cells = ", ".join(f"{_with_points(f'c{i}', *marks)} as c{i}" for i in range(len(names)))
+        source = f"(select {cells} from {source}) cells"
     return source, names, frozenset(names)
 
 
-def _read_header(file: Path) -> list[str]:
+def _with_points(cell: str, grouped: str, between: str, marked: str) -> str:
+    """A cell whose number, if it is one, is written with a decimal point and nothing between thousands; as `dplinked.data.csv` does it."""
+    grouped, between, marked = map(text_literal, (grouped, between, marked))
+    return (
+        f"case when regexp_full_match({cell}, {grouped}) then replace(regexp_replace({cell}, {between}, '', 'g'), ',', '.') "
+        f"when regexp_full_match({cell}, {marked}) then translate({cell}, ',.', '.,') else {cell} end"
+    )
+
+
+def _read_header(file: Path, separator: str) -> list[str]:
     header = None
     try:
-        with file.open(newline="", encoding="utf-8-sig", errors="replace") as lines:
-            header = next(csv.reader(lines), [])
-    except (OSError, csv.Error):
-        raise_alone(_unreadable(file, "csv"))
+        with open_bytes(file) as content:
+            header = read_header(content, separator)
+    except (OSError, csv.Error, EOFError, zlib.error):
+        raise_alone(unreadable(file, "csv"))
     if not header:
-        raise_alone(_unreadable(file, "csv"))
+        raise_alone(unreadable(file, "csv"))
     return header
 
 
@@ -78,11 +112,7 @@ def read_through(run: Callable[[str], Any], source: str, files: Sequence[Path]) 
     try:
         run(f"select count(columns(*)) from {source}")
     except Exception:
-        raise_alone(_unreadable(files[0], "csv"))
-
-
-def _unreadable(file: Path, kind: str) -> StudyError:
-    return StudyError(f"{file.name!r} cannot be read as {kind}. The steward's 'check' shows the details.")
+        raise_alone(unreadable(files[0], "csv"))
 
 
 def json_source(
@@ -102,7 +132,7 @@ def json_source(
         with interruptible():
             connection.execute(f"select count(json) from {records}").fetchall()
     except Exception:
-        raise_alone(_unreadable(files[0], "json"))
+        raise_alone(unreadable(files[0], "json"))
     pointers = (text_literal("/" + name.replace("~", "~0").replace("/", "~1")) for name in names)
     cells = ", ".join(f"json_extract_string(json, {pointer}) as c{i}" for i, pointer in enumerate(pointers))
     return f"(select {cells} from {records}) records", names, frozenset(names)
@@ -118,7 +148,7 @@ def _parquet_source(files: Sequence[Path]) -> tuple[str, list[str] | None, froze
         try:
             schemas.append(pyarrow.parquet.read_schema(file))
         except (pa.ArrowException, OSError):
-            raise_alone(_unreadable(file, "parquet"))
+            raise_alone(unreadable(file, "parquet"))
     stored = dict.fromkeys(name for schema in schemas for name in schema.names)
     folders = [part.partition("=")[0] for part in files[0].resolve().parent.parts if "=" in part]
     if len({name.casefold() for name in (*stored, *folders)}) != len(stored) + len(folders):

@@ -94,9 +94,9 @@ class ExactSums:
             exact.append(math.fsum(math.ldexp(int(next(sums) or 0), log - bits) for _, bits in steps))
         return Reader(np.array(exact, dtype=np.float64))
 
-    def fetch(self, source: str, count: int, joined: str = "*") -> Reader:
-        """Sum over `count` rows. A join that lost or doubled some of them, or left `joined` null, is found out."""
-        ((found, *sums),) = self._engine.fetch(f"select count({joined}){self.selected()} from ({source}) terms")
+    def fetch(self, source: str, count: int, joined: str = "*", counted: str = "count") -> Reader:
+        """Sum over `count` rows. A join that lost or doubled some of them, or left `joined` null, is found out. Where rows are grouped, `joined` is how many there are in each, and they are `counted` by ``"sum"``."""
+        ((found, *sums),) = self._engine.fetch(f"select {counted}({joined}){self.selected()} from ({source}) terms")
         if int(found) != count:
             raise ReleaseError(CHANGED)
         return self.read(sums)

@@ -26,7 +26,7 @@ from dplinked.sums.sql.curve import curve_sums
 from dplinked.sums.sql.dialect import SqlEngine
 from dplinked.sums.sql.exact_sums import ExactSums, Reader, Scaled, log2_ceiling, shorten
 from dplinked.sums.sql.pairs import PairTable
-from dplinked.sums.sql.right_residuals import right_residuals, square, whitened_squares
+from dplinked.sums.sql.right_residuals import contribution_sizes, right_residuals, square, whitened_squares
 from dplinked.sums.types import (
     BlockFacts,
     MeatClip,
@@ -34,6 +34,7 @@ from dplinked.sums.types import (
     PrivateCounts,
     PrivateMeat,
     PrivateResiduals,
+    PrivateSizes,
     PrivateSums,
     ResidualClip,
     Whitening,
@@ -100,6 +101,10 @@ class SqlPass:
     def right_residuals(self, clip: ResidualClip, meat: MeatClip | None = None) -> PrivateResiduals:
         """The clipped residual equation of right links, and the squares of its contributions if they are asked for."""
         return right_residuals(self.columns, self.link_table, self.count, clip, meat)
+
+    def contribution_sizes(self, clip: ResidualClip, meat: MeatClip, norms: Floats) -> PrivateSizes:
+        """How long the totals are that `meat` squares."""
+        return contribution_sizes(self.columns, self.link_table, self.count, clip, meat, norms)
 
     def curve_sums(self, clip: ResidualClip, level: float) -> PrivateSums:
         """What a curve makes of the regressors of rows by themselves: the outcome's expected equation, and its slope."""

@@ -26,7 +26,7 @@ from dplinked.sums.sql.curve import follow_curve
 from dplinked.sums.sql.dialect import SqlEngine, with_columns
 from dplinked.sums.sql.exact_sums import ExactSums, Scaled, exact_total, log2_ceiling, shorten
 from dplinked.sums.sql.pairs import LARGEST_ROW, PairTable
-from dplinked.sums.types import MeatClip, PrivateMeat, PrivateResiduals, ResidualClip, Whitening
+from dplinked.sums.types import MeatClip, PrivateMeat, PrivateResiduals, PrivateSizes, ResidualClip, Whitening
 
 Floats = NDArray[np.float64]
 
@@ -38,25 +38,54 @@ def right_residuals(
     columns: DesignColumns, link_table: LinkTable, count: int, clip: ResidualClip, meat: MeatClip | None = None
 ) -> PrivateResiduals:
     """The equation (p), and the squares of its contributions if `meat` asks for them, by one statement."""
-    by_block = meat is not None and meat.route == "block"
-    assert not (by_block and isinstance(link_table, PairTable))
-    if meat is not None and by_block and isinstance(link_table, OneBlock):
+    if meat is not None and meat.route == "block" and isinstance(link_table, OneBlock):
         vector = right_residuals(columns, link_table, count, clip).vector
         return PrivateResiduals(vector, square(meat.weights * vector, meat.norm))
-    engine, rows, largest = columns.engine, count, 1
-    query, terms = _row_terms(columns, link_table, count, clip)
-    if by_block and isinstance(link_table, BlockTable):
-        totals, (terms,) = total_columns(engine, link_table.largest, terms)
-        query, rows, largest = link_table.total(query, totals), link_table.blocks, link_table.largest
+    engine, (query, terms, largest) = columns.engine, _find_terms(columns, link_table, count, clip, meat)
     sums, p = ExactSums(engine, count), len(terms)
     for term in terms:
         sums.add(term)
     if meat is not None:
         weighted = [_times(engine, term, weight, largest) for term, weight in zip(terms, meat.weights, strict=True)]
-        query, cut = shorten(engine, query, weighted, meat.norm, ", ".join(term.sql for term in terms))
+        query, cut = shorten(engine, query, weighted, meat.norm, ", ".join(["m", *(term.sql for term in terms)]))
         sums.add_matrix(cut, cut, symmetric=True)
-    found = sums.fetch(query, rows, terms[0].sql)
+    found = sums.fetch(query, count, "m", "sum")
     return PrivateResiduals(found.take(p), None if meat is None else found.matrix(p, p, symmetric=True))
+
+
+def contribution_sizes(
+    columns: DesignColumns, link_table: LinkTable, count: int, clip: ResidualClip, meat: MeatClip, norms: Floats
+) -> PrivateSizes:
+    """``Σ_c min(‖T_c‖²/K², 1)`` over the totals that `meat` squares, for each norm K; that of `meat` does not count."""
+    engine, double = columns.engine, columns.engine.double
+    query, terms, largest = _find_terms(columns, link_table, count, clip, meat)
+    weighted = [_times(engine, term, weight, largest) for term, weight in zip(terms, meat.weights, strict=True)]
+    top = max(term.log for term in weighted)
+    shorter = (f"{double(math.ldexp(1.0, term.log - top))} * {term.sql}" for term in weighted)
+    squares = " + ".join(f"y{i} * y{i}" for i in range(len(weighted)))
+    listed = ", ".join(f"{text} as y{i}" for i, text in enumerate(shorter))
+    query = f"select m, {squares} as square from (select m, {listed} from ({query}) totals) totals"
+    sums, one = ExactSums(engine, count), double(1.0)
+    for norm in norms.tolist():
+        sums.add(Scaled(f"least({double(math.ldexp(1.0 / norm, top) ** 2)} * square, {one})"))
+    return PrivateSizes(sums.fetch(query, count, "m", "sum").take(norms.size))
+
+
+def _find_terms(
+    columns: DesignColumns, link_table: LinkTable, count: int, clip: ResidualClip, meat: MeatClip | None
+) -> tuple[str, list[Scaled], int]:
+    """Query of the contributions of rows, blocks or clusters with their numbers of rows m; the contributions, and the most rows that one is made of."""
+    query, terms = _row_terms(columns, link_table, count, clip)
+    engine = columns.engine
+    if meat is None or not meat.totalled:
+        found = f"case when {terms[0].sql} is null then 0 else 1 end as m"
+        return f"select {', '.join([found, *(term.sql for term in terms)])} from ({query}) terms", terms, 1
+    if meat.clustered:
+        totals, (terms,) = total_columns(engine, count, terms)
+        return f"select count(*) as m{totals} from ({query}) terms group by c", terms, count
+    assert isinstance(link_table, BlockTable)
+    totals, (terms,) = total_columns(engine, link_table.largest, terms)
+    return link_table.total(query, totals), terms, link_table.largest
 
 
 def square(contribution: Floats, norm: float) -> Floats:
@@ -77,7 +106,7 @@ def _times(engine: SqlEngine, term: Scaled, weight: float, largest: int) -> Scal
 def _row_terms(
     columns: DesignColumns, link_table: LinkTable, count: int, clip: ResidualClip
 ) -> tuple[str, list[Scaled]]:
-    """Query of the key k and of ``(1, h_i)`` times the bracket of each row, and these terms."""
+    """Query of the keys and of ``(1, h_i)`` times the bracket of each row, and these terms."""
     rows, unit = columns.rows(link_table.key), columns.z.log
     most = 2.0  # a bracket is at most so many times its row's clip
     largest = 1.0 if clip.curve is None else float(clip.curve.largest)  # residual that counts whole
@@ -100,7 +129,7 @@ def _row_terms(
     whitened = None if clip.whitening is None else _whitened(clip.whitening)
     bracket = "u" + "".join(f" * {known.sql}" for known in columns.known)
     terms, listed = columns.terms(clip, bracket, most * largest, unit=unit, weight=weight, instruments=whitened)
-    return f"select k, {listed} from ({query}) brackets", terms
+    return f"select {', '.join(columns.keys_listed)}, {listed} from ({query}) brackets", terms
 
 
 def _clipped_rows(columns: DesignColumns, cells: str, clip: ResidualClip) -> str:
@@ -158,10 +187,12 @@ def whitened_squares(columns: DesignColumns, link_table: LinkTable, count: int, 
 
 
 def _clipped(columns: DesignColumns, clip: ResidualClip, response: str) -> str:
-    """ψ, the clipped residual of a row with a response, or along a curve the part of it that counts; 0 if the response is missing and dropped."""
-    if clip.curve is not None:
-        return f"w * ({response} - t)"
+    """ψ, the clipped residual of a row with a response, or along a curve the part of it that counts; if the response is missing and dropped, 0, or what the curve's mean would count."""
     gap = f" when {columns.is_missing(response)} then {columns.engine.double(0.0)}" if columns.dropped else ""
+    if clip.curve is not None:
+        level = "t" if clip.around is None else columns.engine.double(math.ldexp(clip.around, -columns.z.log))
+        gap = gap if clip.around is None or not gap else f" when {columns.is_missing(response)} then w * (t - {level})"
+        return f"case{gap} else w * ({response} - {level}) end" if gap else f"w * ({response} - {level})"
     return f"case{gap} when {response} < low then - w when {response} > high then w else {response} - t end"
 
 
@@ -197,7 +228,7 @@ def _keep_circles(columns: DesignColumns, table: OneBlock | BlockTable, count: i
     engine, lags, kept = (
         columns.engine,
         range(1, 1 + table.partners),
-        ["k", "z", *(x.sql for x in (*columns.x, *columns.known))],
+        [*columns.keys_listed, "z", *(x.sql for x in (*columns.x, *columns.known))],
     )
     rows, circle = table.cut_circles(engine, columns.rows(table.key), count // CIRCLE)
     drawn = f"select cells.*, {engine.random} as place from ({rows}) cells"

@@ -86,9 +86,8 @@ class SqlRows(Source):
         """Find the blocks; only what is public under the unit can make it fail."""
         self.require(design.variables, numeric=list(design.bounds))
         key = linkage.id if isinstance(linkage, Matching) else linkage.block
-        if key is not None:
-            self.require([key])
-        self._read_cells(design.variables)
+        self.require([name for name in (key, design.cluster) if name is not None])
+        self._read_cells([*design.variables, *([] if design.cluster is None else [design.cluster])])
         columns = DesignColumns(self._engine, self._stored, self._source, design)
         link_table, facts = find_link_table(columns, self.count, linkage, unit)
         return SqlPass(self, columns, self.count, link_table, facts)

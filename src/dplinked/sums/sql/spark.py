@@ -155,10 +155,12 @@ class SparkEngine(SqlEngine):
 
     def open_pairs(self, pairs: Any) -> tuple[str, tuple[SqlColumn, ...], Kept | None]:
         """Source and columns of the pairs of a matching matrix, and the view that must be kept until they are read."""
-        if isinstance(pairs, (str, Path)):
-            files = find_files(pairs)
+        if isinstance(pairs, (str, Path)) and (files := find_files(pairs)).kind in ("csv", "parquet", "json"):
             listed = [str(file.resolve()) for file in files.paths]
-            frame = _read_csv(self._session, listed) if files.kind == "csv" else self._session.read.parquet(*listed)
+            csv = files.kind == "csv"
+            frame = (
+                _read_csv(self._session, listed, files.format.separator) if csv else self._session.read.parquet(*listed)
+            )
         elif is_spark(pairs):
             frame = pairs
         else:
@@ -192,9 +194,11 @@ def _quiet() -> Iterator[None]:
             logger.disabled = disabled
 
 
-def _read_csv(session: Any, paths: Sequence[str]) -> Any:
+def _read_csv(session: Any, paths: Sequence[str], separator: str | None) -> Any:
     """CSV files with every column as text, because types must not be guessed from cells."""
-    return session.read.csv(list(paths), header=True, inferSchema=False, multiLine=True, escape='"', encoding="UTF-8")
+    return session.read.csv(
+        list(paths), sep=separator or ",", header=True, inferSchema=False, multiLine=True, escape='"', encoding="UTF-8"
+    )
 
 
 def make_column(name: str, sql: str, type: str) -> SqlColumn:

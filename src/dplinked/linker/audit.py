@@ -1,0 +1,186 @@
+"""The clerical audit: which links a person checks, how the answers are read, and the accuracies that they tell.
+
+Everything here is computed from the two files without noise. It is for the steward, not for publication.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dplinked.data.keys import number
+from dplinked.errors import StudyError
+from dplinked.linker.quality import AccuracyEstimate
+from dplinked.linker.rules import LATE, UNLINKED, Links
+from dplinked.linker.strata import Strata, within_reach
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+Floats = NDArray[np.float64]
+Integers = NDArray[np.int64]
+
+LEVEL = 0.95
+ANSWER = "correct"  # the column of an audit in which the reviewer answers
+SECRET = "secret"  # the column that marks the list of a sample that was drawn in secret
+DRAWN_BY, CHANCE = "drawn by", "chance"  # columns that say by which variable links were drawn, and with what chance
+_OLD_ANSWER = "right"  # its name before version 0.2
+LEAST_CHECKED = 5  # an audit asks for at least this many links per stratum, or for all links
+
+
+def draw_audit(links: Links, strata: Strata, size: int, key: bytes, rates: Floats | None = None) -> Integers:
+    """Draw about `size` rows whose links a person should check, each with the same chance or with that in `rates` (n), whatever the links are.
+
+    Notes
+    -----
+    Row i is drawn if a keyed hash of i is below size/n of its range: each row by itself, with the same chance, in large groups and in small ones. No row's group and no row's link
+    takes part, so another name for one person changes nobody's chance. Left out is the group of rows without a partner, whose accuracy is known;
+    a row without a partner in another group counts as a wrong link. So while rows keep their groups, the numbers checked in them stay. The number of rows
+    is random; its standard deviation is below the root of `size`.
+    """
+    groups, n = sum(name != UNLINKED for name in strata.names), links.right.size
+    if size < min(LEAST_CHECKED * groups, n):
+        raise StudyError(
+            f"An audit of {size} links is too small for {groups} groups of links: ask for {LEAST_CHECKED} for each of them or more."
+        )
+    drawn = _position_hashes(n, key) < (sampling_rate(size, n) if rates is None else rates)
+    return np.flatnonzero(drawn & (np.array(strata.names)[strata.of_row] != UNLINKED))
+
+
+def sampling_rate(size: int, n: int) -> float:
+    """The chance of each of n rows to be among about `size` drawn ones."""
+    return min(1.0, size / max(n, 1))
+
+
+def seed_key(seed: int) -> bytes:
+    """The key of a public sample: everybody who knows the seed knows who was drawn."""
+    return str(seed).encode()
+
+
+def _position_hashes(n: int, key: bytes) -> Floats:
+    """A number in [0, 1) for each of n positions, by a keyed hash of the position."""
+    key = hashlib.sha256(key).digest()
+    digests = (hashlib.blake2b(i.to_bytes(8, "little"), key=key, digest_size=8).digest() for i in range(n))
+    return np.frombuffer(b"".join(digests), "<u8") / 2.0**64
+
+
+def answer_column(columns: Sequence[str]) -> str | None:
+    """Name of the column that holds the reviewer's answers, None if an audit has no such column."""
+    found = [name for name in (ANSWER, _OLD_ANSWER) if name in columns]
+    if len(found) > 1:
+        raise StudyError(
+            f"The audit has answers in two columns, {ANSWER!r} and {_OLD_ANSWER!r} (its name in older files). Remove one of them."
+        )
+    return found[0] if found else None
+
+
+def read_chances(table: pa.Table) -> tuple[Floats | None, str | None]:
+    """With what chance each checked row was drawn, and by which variable; None if all had the same."""
+    if DRAWN_BY not in table.column_names:
+        return None, None
+    named = set(table.column(DRAWN_BY).to_pylist())
+    cells = table.column(CHANCE).to_pylist() if CHANCE in table.column_names else []
+    chance = np.fromiter(map(number, cells), np.float64, len(cells))
+    if len(named) != 1 or None in named or chance.size != table.num_rows or not ((chance > 0) & (chance <= 1)).all():
+        raise StudyError(
+            f"The columns {DRAWN_BY!r} and {CHANCE!r} of the audit must be as audit_sample(…, by=…) wrote them."
+        )
+    return chance, str(named.pop())
+
+
+def read_answers(answers: Sequence[Any], column: str = ANSWER) -> NDArray[np.bool_]:
+    """Read a reviewer's answers, yes or no in the usual spellings; `column` is named in the message if one is unclear."""
+    spelling: Mapping[str, bool] = {
+        **dict.fromkeys(("1", "y", "yes", "true", "right", "correct", "t"), True),
+        **dict.fromkeys(("0", "n", "no", "false", "wrong", "incorrect", "f"), False),
+    }
+    texts = ["" if answer is None else str(answer).strip().lower() for answer in answers]
+    if any(text not in spelling for text in texts):
+        raise StudyError(
+            f"Some checked links have no clear answer in the column {column!r}. Write yes or no for each. From a sample that was "
+            "drawn without a key, a line may be taken out instead."
+        )
+    return np.array([spelling[text] for text in texts], dtype=bool)
+
+
+def count_answers(
+    of_row: Integers, size: int, answers: NDArray[np.bool_], chance: Floats | None
+) -> tuple[Floats, Floats]:
+    """Correct and checked links of each stratum, of `size` ones; if rows had different chances, as many of equal ones as tell as much.
+
+    Notes
+    -----
+    With weights w = 1/chance, the share of correct links is ``Σwy/Σw``, as well known as from ``(Σw)²/Σw²`` links that were drawn with equal chances (Kish).
+    """
+    weight = np.ones(answers.size) if chance is None else 1.0 / chance
+    total, squares, good = (np.bincount(of_row, part, minlength=size) for part in (weight, weight**2, weight * answers))
+    checked = np.divide(total**2, squares, out=np.zeros(size), where=squares > 0.0)
+    return np.divide(good, total, out=np.zeros(size), where=total > 0.0) * checked, checked
+
+
+def estimate_from_audit(
+    strata: Strata, rows: Integers, answers: NDArray[np.bool_], chance: Floats | None = None, by: str | None = None
+) -> AccuracyEstimate:
+    """Estimate the accuracies from checked links; `answers` says of each of the `rows` whether its link is correct.
+
+    If they were drawn by the levels of a variable, `by` names it, and `chance` is the one that each row had.
+
+    Notes
+    -----
+    Intervals are exact (Clopper and Pearson). Estimates are posterior means under a beta prior that is fitted to all blocks, or to those of a band, so
+    those of small blocks are shrunk towards the others. Rows linked across blocks are a population of their own, and their
+    estimate is not shrunk; it is one half if none of them was checked.
+    """
+    checked = np.bincount(strata.of_row[rows], minlength=len(strata.names))
+    right = np.bincount(strata.of_row[rows], answers.astype(np.float64), minlength=len(strata.names)).astype(np.int64)
+    effective = None if chance is None else count_answers(strata.of_row[rows], len(strata.names), answers, chance)
+    good, counted = (right, checked) if effective is None else effective
+    order = np.argsort(rows, kind="stable")
+    ordinary = strata.kinds >= 0
+    mean, weight = np.zeros(len(strata.names)), np.zeros(len(strata.names))
+    for kind in set(strata.kinds[ordinary].tolist()):
+        alike = strata.kinds == kind
+        mean[alike], weight[alike] = _beta_prior(good[alike], counted[alike])
+    unknown = np.isin(strata.names, LATE) & (counted == 0)  # these groups are drawn towards no other
+    unknown &= np.array(strata.names) != UNLINKED
+    apart = np.where(unknown, 0.5, good / np.maximum(counted, 1))
+    accuracy = np.where(ordinary, (good + weight * mean) / np.maximum(counted + weight, 1e-12), apart)
+    low, high = exact_interval(good, counted)
+    share = strata.rows / strata.rows.sum()
+    overall = float(share @ accuracy)
+    raw = good / np.maximum(counted, 1)
+    error = math.sqrt(
+        float(np.sum(share**2 * np.maximum(raw * (1 - raw), 0.25 / np.maximum(counted, 1)) / np.maximum(counted, 1)))
+    )
+    return AccuracyEstimate(
+        "audit", within_reach(accuracy, strata), low, high,
+        (overall, max(0.0, overall - 1.96 * error), min(1.0, overall + 1.96 * error)),
+        "that the reviewer's answers are right, and that the checked links were drawn at random", checked, right, rows=rows[order],
+        answers=answers[order], chance=None if chance is None else chance[order], by=by, effective=effective,
+    )  # fmt: skip
+
+
+def exact_interval(good: Floats | Integers, checked: Floats | Integers) -> tuple[Floats, Floats]:
+    """Clopper and Pearson's interval for each share good/checked; [0, 1] if nothing was checked."""
+    from scipy.stats import beta
+
+    tail = (1.0 - LEVEL) / 2.0
+    low = np.where(good > 0, beta.ppf(tail, np.where(good > 0, good, 1), checked - good + 1), 0.0)
+    high = np.where(good < checked, beta.ppf(1.0 - tail, good + 1, np.where(good < checked, checked - good, 1)), 1.0)
+    return np.where(checked > 0, low, 0.0), np.where(checked > 0, high, 1.0)
+
+
+def _beta_prior(good: Floats | Integers, checked: Floats | Integers) -> tuple[float, float]:
+    """Fit a beta distribution to the blocks' counts: its mean, and the number of links that it weighs as much as."""
+    from scipy.special import betaln
+
+    mean = float((good.sum() + 0.5) / (checked.sum() + 1.0))
+    weights = np.geomspace(2.0, 2000.0, 40)
+    a, b = weights * mean, weights * (1.0 - mean)
+    fit = (betaln(good[:, None] + a, (checked - good)[:, None] + b) - betaln(a, b)).sum(axis=0)
+    return mean, float(weights[int(np.argmax(fit))])

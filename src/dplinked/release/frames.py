@@ -1,0 +1,63 @@
+"""A release as tables to compute with: pandas frames where pandas is installed, Arrow tables elsewhere."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from importlib.util import find_spec
+from typing import Any
+
+from dplinked.release.inference import LEVEL
+from dplinked.release.result import Result
+
+
+def make_frame(columns: Mapping[str, Sequence[Any]], names: Sequence[str] = ()) -> Any:
+    """Columns as a pandas frame or an Arrow table; `names` of rows are the frame's index, or the table's first column ``term``."""
+    if find_spec("pandas") is None:
+        import pyarrow as pa
+
+        return pa.table({**({"term": list(names)} if names else {}), **columns})
+    import pandas as pd
+
+    return pd.DataFrame(dict(columns), index=list(names) if names else None)
+
+
+def tidy_frame(result: Result, level: float = LEVEL) -> Any:
+    """One row for each coefficient, in the columns of broom's ``tidy``; without intervals, what they tell is missing."""
+    names = list(result.coef)
+    columns: dict[str, list[Any]] = {
+        "term": names,
+        "estimate": list(result.coef.values()),
+        "std_error": list(result.std_err.values()),
+    }
+    if result.has_intervals:
+        intervals, z, p = result.conf_int(level), result.zvalues, result.pvalues
+        columns |= {
+            "statistic": [z[name] for name in names],
+            "p_value": [p[name] for name in names],
+            "conf_low": [intervals[name][0] for name in names],
+            "conf_high": [intervals[name][1] for name in names],
+        }
+    return make_frame(columns)
+
+
+def glance_frame(result: Result) -> Any:
+    """One row about the release as a whole."""
+    return make_frame(
+        {
+            "formula": [result.formula],
+            "family": [result.family],
+            "nobs": [result.count],
+            "epsilon": [result.privacy.epsilon],
+            "delta": [result.privacy.delta],
+            "mu": [result.privacy.mu],
+            "method": [result.method],
+            "linkage": [result.linkage.model],
+        }
+    )
+
+
+def covariance_frame(result: Result) -> Any:
+    """Covariance of the coefficients, by name."""
+    names = list(result.coef)
+    covariance = result.covariance()
+    return make_frame({name: covariance[:, k].tolist() for k, name in enumerate(names)}, names)
