@@ -35,6 +35,7 @@ from dplinked.estimate.residuals import (
     right_deviation,
     told_gram,
     widen_instrument,
+    wider_width,
 )
 from dplinked.estimate.tails import choose_norm as choose_tail_norm
 from dplinked.estimate.tails import far_columns, known_excess, widen_clip
@@ -251,7 +252,7 @@ def _measure(
     noise = right_residuals_sensitivity(1.0, rows.exposure) / spending.share(0.5)
     if study.drops_missing:
         rows = rows.without_missing()
-    wide = rows.with_design(widen_instrument(design, sizes, choose_width(noise, groups.squares)))
+    wide = rows.with_design(_follow(rows, groups, spending, sizes, choose_width(noise, groups.squares)))
     deviation, present = measure_deviation(groups, wide, spending, estimate, explained)
     moments, scale = first_moments(design, start, accuracy, groups.total)
     counted = counted_sizes(design, present.complete)
@@ -259,6 +260,20 @@ def _measure(
     inverse = invert_moments(moments, scale, design.intercept, sizes)
     known = _Expectation(study, rows, groups, spending, start, estimate, explained, deviation, inverse, present)
     return known, wide, sizes
+
+
+def _follow(rows: LinkedRows, groups: Groups, spending: Spending, sizes: Floats, width: float) -> Design:
+    """The design of the second stage, whose instruments follow their columns by a width, or by a wider one if the equation's slope stays clear of its noise."""
+    further = widen_instrument(rows.design, sizes, wider_width(width))
+    calm = _is_calm(further, rows.count, groups, sizes, spending)
+    return further if calm else widen_instrument(rows.design, sizes, width)
+
+
+def _is_calm(design: Design, count: int, groups: Groups, sizes: Floats, spending: Spending) -> bool:
+    """Whether the slope of an equation with these instruments stays clear of its noise if it gets the share of one that follows tails."""
+    plan = plan_sums(design, EXACT, count, spending.share(FOLLOWED), matrix_only=True)
+    signal = groups.total * groups.contrast * sizes * instrument_sizes(design, sizes)
+    return entry_noise(plan).core <= _CALM_SLOPE * float(signal.min())
 
 
 def _hang_together(inverse: Floats, sizes: Floats) -> bool:
@@ -674,16 +689,14 @@ def follow_tails(stage: SecondStage, geometry: Geometry, spending: Spending, sha
 
     None if it does not, or if that would take more than half of the last step's `share` of the budget.
     """
-    sizes, groups = stage.geometry.sizes, stage.groups
+    sizes = stage.geometry.sizes
     if geometry.whitening is not None or FOLLOWED > share / 2.0:
         return None
     for width in _FURTHER:
         design = widen_instrument(stage.rows.design, sizes, width)
         if design.half_widths == stage.rows.design.half_widths:
             return None
-        plan = plan_sums(design, EXACT, stage.rows.count, spending.share(FOLLOWED), matrix_only=True)
-        signal = groups.total * groups.contrast * geometry.sizes * instrument_sizes(design, geometry.sizes)
-        if entry_noise(plan).core <= _CALM_SLOPE * float(signal.min()):
+        if _is_calm(design, stage.rows.count, stage.groups, geometry.sizes, spending):
             further = Geometry(instrument_sizes(design, sizes), sizes)
             return replace(stage, rows=stage.rows.with_design(design), geometry=further, gram=FOLLOWED, same=False)
     return None

@@ -285,11 +285,15 @@ def choose_width(noise: float, count: float) -> float:
     """How many times its root mean square a column's instrument follows it, if the equation's noise is `noise` per unit of K.
 
     The further it goes, the closer the line is to that of least squares, and the closer residuals of rows far out are clipped. So it goes as far as leaves these
-    rows a clip of _FAR_OUT deviations at a noise no larger than the sampling error; and further where that is far already, and few rows lie beyond.
+    rows a clip of _FAR_OUT deviations at a noise no larger than the sampling error.
     """
-    width = math.sqrt(count) / (_FAR_OUT * noise)
+    return max(_WIDE, math.sqrt(count) / (_FAR_OUT * noise))
+
+
+def wider_width(width: float) -> float:
+    """A width beyond one that reaches so far already that few rows lie beyond it."""
     first, most = _FURTHER
-    return max(_WIDE, width * min(most, max(1.0, width / first)))
+    return width * min(most, max(1.0, width / first))
 
 
 def widen_instrument(design: Design, sizes: Floats, width: float) -> Design:
