@@ -354,7 +354,7 @@ class _Expectation:
     def _stage(self, rows: LinkedRows, geometry: Geometry, gram: float, same: bool, bent: float) -> SecondStage:
         """The stage, and in the place of errors the noise of its equation, if noise of the slope adds the variance `bent` to it."""
         study, groups, spending = self.study, self.groups, self.spending
-        far = bool(far_columns(rows.design, geometry.sizes).any())
+        far = study.errors != "symmetric" and bool(far_columns(rows.design, geometry.sizes).any())
         share = spending.unspent(keep=_kept_for_meat(study, self.rows, spending) + CLIPPING + gram + TAILS * far)
         residuals = expect_clip(
             study, groups, rows, spending, self.estimate, self.explained, geometry, share, self.deviation

@@ -34,7 +34,7 @@ CLEAR = 3.0  # times its noise's spectral size: how far the weakest direction of
 FEW = 3  # columns whose noise counts at least where filled cells may have bent the start: the way left to go is longer than its noise says
 _WIDE = 2.5  # times its root mean square: how far a column's instrument follows it at least
 _FAR_OUT = 3.5
-_BESIDE = 2.5  # the same beside indicators, at most
+_BESIDE = 10.0  # how much less far instruments follow columns beside indicators, but _WIDE at least
 _FURTHER = (
     3.0,
     2.5,
@@ -184,8 +184,11 @@ def expect_residuals(
     typical = math.sqrt(square / max(1, ratios.size)) if ratios.size else 1.0
     iota = INTERCEPT_WEIGHT * typical * intercept
     norm = math.sqrt(iota**2 + min(most, square + _LARGE * spread)) * counted.large
-    chosen = choose_clip(noise * norm / (math.sqrt(count) * typical), errors, closest)
-    clip = min(wider * chosen, largest / deviation)
+    relative = noise * norm / (math.sqrt(count) * typical)
+    clip = choose_clip(relative, errors, closest)
+    if wider > 1.0:
+        clip = max(clip, wider * choose_clip(relative, "any"))
+    clip = min(clip, largest / deviation)
     squares = np.clip(square + spread * _EXAMPLES, 0.05 * square, most) if ratios.size else np.zeros(1)
     widths = clip * norm / np.sqrt(iota**2 + squares) / counted.usual
     weights = squares / squares.sum() if ratios.size else np.ones(1)
@@ -300,10 +303,10 @@ def widen_instrument(design: Design, sizes: Floats, width: float) -> Design:
     """The design of the second stage, whose instruments follow their columns as far as `width` times their size.
 
     All entries of the equation have the same noise, so that beside indicators, which are as large as they are, small instruments would drown in it: there they follow their columns
-    _BESIDE times their size.
+    less far, unless noise is so small that they reach their ends.
     """
     if not all(group.numeric for group in design.groups):
-        width = min(width, _BESIDE)
+        width = min(width, max(_WIDE, width / _BESIDE))
     wide = design.with_instrument((width * sizes).tolist())
     numeric = [group.start for group in design.groups if group.numeric]
     assert wide.half_widths is not None
