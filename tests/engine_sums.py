@@ -72,6 +72,8 @@ def right_sums(name: str, found: Any, routes: list[str]) -> dict[str, np.ndarray
         right = grouped.right_residuals(clip, meat)
         result |= {f"{name} clustered S": right.vector, f"{name} clusters": right.meat}
         result[f"{name} sizes"] = grouped.contribution_sizes(clip, meat, np.array([0.1, 0.4, 1.6])).sizes
+        squared = found.squared_residuals(replace(clip, limit=0.7, squared=True))
+        result[f"{name} squared"] = np.array([squared.total, squared.squares])
     if name.endswith("own"):
         plain = found.with_design(replace(found.design, half_widths=None))
         result[f"{name} squares"] = plain.whitened_squares(whitening_for(p)).matrix

@@ -33,7 +33,7 @@ from dplinked.errors import plain_faults
 from dplinked.fitting import fit_study, release_mu
 from dplinked.ledger.costs import cost
 from dplinked.ledger.ledger import Ledger
-from dplinked.simulate import linked_households
+from dplinked.simulate import linked_households, two_files
 from studies import LEDGER_STUDY, edit
 
 COLUMNS = ["income", "region", "state", "consumption"]
@@ -932,3 +932,42 @@ def test_methods_raise_errors_of_this_package_only(tmp_path: Path) -> None:
             call()
         assert "secret" not in str(fault.value)
         assert fault.value.__context__ is None
+
+
+# --- two files to link -----------------------------------------------------------------------------------
+
+NAMES = ["given_name", "surname", "date_of_birth"]
+
+
+def files_to_link() -> dict[str, tuple[pa.Table, list[str], str]]:
+    """Faults of the right file: the file, further arguments, and what the steward is told to do."""
+    files, others = two_files(120, 41), two_files(120, 977).right
+
+    def changed(name: str, values: Any) -> pa.Table:
+        return files.right.set_column(files.right.column_names.index(name), name, [pa.array(values, pa.string())])
+
+    ids = files.right["id"].to_pylist()
+    return {
+        "no candidates": (others, [], "Check that the fields hold the same things in both files"),
+        "one field empty everywhere": (changed("surname", [" "] * 120), [], "'surname' has no values in the right file. Leave it out."),
+        "one field null everywhere": (changed("surname", [None] * 120), [], "'surname' has no values in the right file. Leave it out."),
+        "all keys missing": (changed("state", [None] * 120), ["--block", "state"], "Leave block out, or name another column."),
+        "keys of another kind": (changed("state", ["?"] * 120), ["--block", "state"], "Write the keys alike in both, or leave block out."),
+        "duplicated ids": (changed("id", [ids[1], *ids[1:]]), ["--id", "id"], "Keep one record for each person and id, or leave id out"),
+        "an id missing": (changed("id", [None, *ids[1:]]), ["--id", "id"], "Keep one record for each person and id, or leave id out"),
+        "the same file": (files.left, [], "every record would be linked to itself. Give two files."),
+        "no rows": (files.right.slice(0, 0), [], "The right file has no rows."),
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("fault", files_to_link())
+def test_files_that_cannot_be_linked_are_refused_in_words(run: Run, tmp_path: Path, fault: str) -> None:
+    right, more, message = files_to_link()[fault]
+    pq.write_table(two_files(120, 41).left, tmp_path / "left.parquet")
+    pq.write_table(right, tmp_path / "right.parquet")
+    fields = [part for name in NAMES for part in ("--field", name)]
+    out = tmp_path / "out"
+    code, _, said = run("link", tmp_path / "left.parquet", tmp_path / "right.parquet", "--out", out, *fields, *more)
+    assert code == 2
+    assert message in said
+    assert not out.exists()

@@ -126,6 +126,7 @@ NOT_HERE = {
     "by",
     "cluster",
     "fill",
+    "units",
     "ledger",
     "population",
     "ledger_key",

@@ -20,6 +20,7 @@ from dplinked.study.descent import Descent
 from dplinked.study.study import Study
 
 if TYPE_CHECKING:
+    from dplinked.check.study import Check, check_study
     from dplinked.linker.dedupe import dedupe
     from dplinked.linker.fields import Field
     from dplinked.linker.link import link
@@ -35,6 +36,7 @@ __all__ = [
     "ELE",
     "BudgetError",
     "CalibrationError",
+    "Check",
     "Descent",
     "DplinkedError",
     "Exact",
@@ -58,6 +60,7 @@ __all__ = [
     "Study",
     "StudyError",
     "baseline",
+    "check_study",
     "dedupe",
     "fit",
     "fit_study",
@@ -73,6 +76,8 @@ __all__ = [
 
 # Loaded when they are asked for: linking is not needed for a fit, and scikit-learn brings pandas along.
 _LATER = {
+    "Check": "dplinked.check.study:Check",
+    "check_study": "dplinked.check.study:check_study",
     "Field": "dplinked.linker.fields:Field",
     "Linked": "dplinked.linker.linked:Linked",
     "LinkedLogisticRegression": "dplinked.outcome_regression:LinkedLogisticRegression",

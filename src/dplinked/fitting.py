@@ -39,6 +39,7 @@ def fit(
     where: str | None = None,
     by: str | None = None,
     cluster: str | None = None,
+    goodness: bool = False,
     unit: PrivacyUnit | None = None,
     method: str = "ssp",
     calibration: str = "tight",
@@ -47,6 +48,7 @@ def fit(
     errors: str = "any",
     missing: str = "drop",
     fill: Mapping[str, float] | None = None,
+    units: Mapping[str, str] | None = None,
     descent: Descent | None = None,
     response_bound: float | None = None,
     row_norm: float | None = None,
@@ -93,6 +95,8 @@ def fit(
     cluster
         Name of a column of the regressors' file that says which rows were drawn together, such as a survey's primary sampling units or schools. Intervals then hold whatever the rows of a cluster have
         in common, for 9.5 % of the budget in the place of 5 %. Cells of the column are protected like any others.
+    goodness
+        Spend 3 % of the budget on squares of residuals, for :attr:`Release.residual_sd` and :attr:`Release.r_squared`.
     unit
         What one individual can change besides their x and y; see :class:`PrivacyUnit`.
     method
@@ -115,6 +119,8 @@ def fit(
         ``"fill"`` gives such cells a public value, which bends slopes; a null event is then the reference level. A line that ends with the first stage fills them in any case, and says so.
     fill
         Public value for null and non-finite cells where they are filled; by default the middle of the typical range or of the bounds.
+    units
+        In which units numeric columns are, in the plural, like ``{"income": "euros"}``: the sentences of reports use them. They change no figure.
     descent
         Settings of ``method="ngd"``.
     response_bound, row_norm
@@ -159,6 +165,7 @@ def fit(
         where=where,
         by=by,
         cluster=cluster,
+        goodness=goodness,
         unit=UNSTATED if unit is None else unit,
         method=method,
         calibration=calibration,
@@ -167,6 +174,7 @@ def fit(
         errors=errors,
         missing=missing,
         fill={} if fill is None else fill,
+        units={} if units is None else units,
         descent=descent,
         response_bound=response_bound,
         row_norm=row_norm,
@@ -216,7 +224,7 @@ def _fit_charged(
     charge = ledger.reserve(release_id, study.request([fingerprint]), release_mu(study), again=again)
     if charge.stored is not None:
         charge.tell_if_seen(release_id)
-        return read_release(charge.stored)
+        return _in_units(study, read_release(charge.stored))
     with ledger.finishing(charge):
         entry = charge.describe()
         release = change_all(_run(study, opened, rows), lambda one: replace(one, ledger=entry))
@@ -235,9 +243,18 @@ def _run(study: Study, opened: Source, rows: Linked) -> Release | Releases:
             release = fit_parts(study, rows, spending_of(study))
         else:
             release = method_of(study).run(study, rows[""], spending_of(study))
+    release = _in_units(study, release)
     if not compared:
         return release
     return change_all(release, lambda one: replace(one, declared=replace(one.declared, compared=compared)))
+
+
+def _in_units(study: Study, release: Release | Releases) -> Release | Releases:
+    """The release with the units that the study states now: they are words, and decide nothing that was released."""
+    units = {name: unit.strip() for name, unit in study.units.items()}
+    if not units:
+        return release
+    return change_all(release, lambda one: replace(one, declared=replace(one.declared, units=units)))
 
 
 def _locate(data: Any) -> Any:

@@ -163,8 +163,8 @@ def check_counting(study: Study, rows: LinkedRows) -> None:
     weighed, groups = weigh_groups(study, rows, spending)
     if not may_take_second_stage(study, weighed, groups, spending):
         raise StudyError(
-            "Weights, conditions and clusters need a second stage, for which there are too few rows, too small a budget, no regressor, links of too small an accuracy, or rows that "
-            "come as a stream and are read once. Take a larger epsilon or another source, or leave out weights, where and cluster."
+            "Weights, conditions, clusters and goodness need a second stage, for which there are too few rows, too small a budget, no regressor, links of too small an accuracy, or rows that "
+            "come as a stream and are read once. Take a larger epsilon or another source, or leave out weights, where, cluster and goodness."
         )
 
 

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from dplinked.estimate.centring import centred_core
 from dplinked.estimate.coefficients import Estimate, solve_sums
 from dplinked.estimate.descent import solve_descent
+from dplinked.estimate.goodness import Goodness, SumOfSquares, choose_square_clip, normal_spread, spread_of_squares
 from dplinked.estimate.groups import Groups, choose_weights, find_groups
 from dplinked.estimate.intervals import noise_covariance
 from dplinked.estimate.residuals import (
@@ -87,11 +88,13 @@ from dplinked.privacy.quantities.right_residuals import (
     residual_meat_sensitivity,
     right_residuals_sensitivity,
 )
+from dplinked.privacy.quantities.squared_residuals import release_squared_residuals, squared_residuals_sensitivity
 from dplinked.privacy.quantities.whitened_gram import release_whitened_gram, whitened_gram_sensitivity
 from dplinked.privacy.spending import (
     CLIPPING,
     FIRST_STEP,
     FOLLOWED,
+    GOODNESS,
     GRAM,
     MEAT,
     ROUNDS,
@@ -223,7 +226,7 @@ def expect_second_stage(
         stage = _choose(stage, expectation.whitened(matrix, rounds_needed(strengths), sizes))
     bent = stage.present.is_incomplete and groups.contrast > _LEAST_CONTRAST  # by filled cells
     bent = bent or design.counting is not None  # the first stage's line is that of all rows
-    bent = bent or study.cluster is not None  # it squares no clusters
+    bent = bent or study.needs_second_stage
     return stage if bent or _pays(stage, expectation.one_stage(sizes, first)) else None
 
 
@@ -456,9 +459,10 @@ def _kept_for_meat(study: Study, rows: LinkedRows, spending: Spending) -> float:
     """Share of the budget for the variance that intervals need; 0 where the residuals' size has to do, which public values decide."""
     if not study.intervals:
         return 0.0
+    paid = GOODNESS if study.goodness else 0.0
     if _squared_together(study, rows, spending) is not None:
-        return TOTALS_SIZES + TOTALS_MEAT
-    return MEAT if _route(rows, spending) is not SCALE_ALONE else 0.0
+        return paid + TOTALS_SIZES + TOTALS_MEAT
+    return paid + (MEAT if _route(rows, spending) is not SCALE_ALONE else 0.0)
 
 
 def _squared_together(study: Study, rows: LinkedRows, spending: Spending) -> str | None:
@@ -554,8 +558,11 @@ def fit_residuals(
         variance = replace(_residual_variance(study, groups, wide, spending, private, residuals), basis=sums.basis)
     wrong = residuals.wrong_share(groups.accuracy)
     errors = split_errors(wide.design, groups, estimate, sums, variance, wrong)
+    goodness = _release_goodness(study, stage, spending, estimate, sums, residuals) if study.goodness else None
     present = (rows.count * stage.present.drawn, rows.count * stage.present.noise) if study.where else None
-    return build_release(study, wide.design, rows.count, spending, estimate, errors, sums=sums, counted=present)
+    return build_release(
+        study, wide.design, rows.count, spending, estimate, errors, sums=sums, counted=present, goodness=goodness
+    )
 
 
 def _began_far(stage: SecondStage, before: Estimate, after: Estimate) -> bool:
@@ -757,3 +764,36 @@ def _residual_variance(
         link_dependence(study.linkage, route, rows.blocks),
         repeated=repeated_rows(study.linkage, study.unit, route),
     )
+
+
+def _release_goodness(
+    study: Study, stage: SecondStage, spending: Spending, estimate: Estimate, sums: ReleasedSums, residuals: Residuals
+) -> Goodness:
+    """Squares of residuals around the coefficients and around the mean, for R² and the residual standard deviation."""
+    rows, groups, first = stage.rows, stage.groups, int(stage.rows.design.intercept)
+    counted = stage.present.is_incomplete or study.counts_unevenly
+    weight = groups.contrast * groups.total / (1.0 if counted else groups.present)
+    means = sums.matrix[0, 1:] / sums.matrix[0, 0] if first else np.zeros(estimate.beta.size)
+    level = np.zeros_like(estimate.beta)
+    level[:first] = estimate.beta[:first] + means @ estimate.beta[first:]
+    explained = max(stage.explained, float((estimate.beta[first:] ** 2) @ stage.geometry.sizes**2))
+    unit = squared_residuals_sensitivity(1.0, rows.exposure) / spending.share(0.4 * GOODNESS)
+    clip = choose_square_clip(unit, weight, study.errors)
+    right, whole = residuals.deviation**2, residuals.deviation**2 + explained
+    repeated = float(study.unit.rows)
+
+    def draw(beta: Floats, variance: float, wrong: float) -> SumOfSquares:
+        private = rows.squared_residuals(beta, clip * math.sqrt(variance))
+        total, noise, squares, squares_noise = release_squared_residuals(private, spending)
+        normal = normal_spread(groups.squares, groups.contrast, groups.accuracy, variance, wrong, private.limit)
+        spread = spread_of_squares(total, squares, squares_noise, groups.present * rows.count, normal)
+        return SumOfSquares(total, noise, repeated * spread)
+
+    error, around_mean = draw(estimate.beta, right, right + 2.0 * explained), draw(level, whole, whole)
+    found = max(0.0, error.total / weight)
+    moments = np.diag(np.concatenate([np.ones(first), stage.geometry.sizes**2]))
+    moments[:first, first:], moments[first:, :first] = means[None, :] * first, means[:, None] * first
+    off = float(np.trace(estimate.covariance @ moments)) + estimate.beta.size * found / rows.count
+    shared = repeated * min(error.variance / repeated, 2.0 * groups.squares * (groups.contrast * found) ** 2)
+    blurred = stage.present.noise / stage.present.complete if counted else 0.0
+    return Goodness(error, around_mean, shared, weight, blurred, weight * max(0.0, off))

@@ -194,8 +194,8 @@ def test_assumptions_name_method_and_theorem() -> None:
     said = {name: plan_one(**settings).assumptions for name, settings in METHODS.items()}
     assert len(set(said.values())) == len(METHODS)
     for name, words in {
-        "tight ssp": "SSP, tightly calibrated",
-        "tight ngd": "NGD, tightly calibrated",
+        "tight ssp": "are for noisy sums",
+        "tight ngd": "are for noisy gradient descent",
         "paper ssp": "Theorem 4.7",
         "paper ngd": "Theorem 4.6",
     }.items():

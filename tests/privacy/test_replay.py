@@ -79,6 +79,8 @@ PATHS = {
     "second stage, whitened, a condition and weights": {"where": "not g == 'c' or w < 0", "weights": "x"},
     "second stage, clusters": {"cluster": "g"},
     "second stage, whitened, clusters and weights": {"cluster": "g", "weights": "x"},
+    "second stage, goodness": {"goodness": True},
+    "second stage, whitened, goodness and weights": {"goodness": True, "weights": "x"},
     "second stage, declared ranges": {"typical": {"x": (2.0, 4.0)}, "ranges": "declared"},
     "ngd": {"method": "ngd", "intervals": False},
     "ngd with intervals": {"method": "ngd"},
@@ -135,7 +137,7 @@ def check(
     monkeypatch: pytest.MonkeyPatch, pair: Pair, formula: str, path: str, seed: int, engine: Any = in_memory
 ) -> float:
     options = {"epsilon": EPSILON, **PATHS[path]}
-    if {"weights", "where", "cluster"} & options.keys() and not can_be_unlinked(pair):
+    if {"weights", "where", "cluster", "goodness"} & options.keys() and not can_be_unlinked(pair):
         return 0.0  # refused
 
     def run(data, linkage):
@@ -219,7 +221,7 @@ def check_pairs(monkeypatch: pytest.MonkeyPatch, kind: str, path: str, first: in
 
 def in_turn(cells: list[tuple[str, str]]) -> list[Any]:
     """All cells, but of what rows count every third by default: their releases are tried one by one in `test_right_residuals.py`."""
-    counted = [cell for cell in cells if {"weights", "where", "cluster"} & PATHS[cell[1]].keys()]
+    counted = [cell for cell in cells if {"weights", "where", "cluster", "goodness"} & PATHS[cell[1]].keys()]
     late = {cell for k, cell in enumerate(counted) if k % 3}
     return [pytest.param(*cell, marks=pytest.mark.slow) if cell in late else cell for cell in cells]
 

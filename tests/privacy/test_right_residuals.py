@@ -32,8 +32,9 @@ from dplinked.privacy.quantities.right_residuals import (
     right_residuals_sensitivity,
     weight_change,
 )
+from dplinked.privacy.quantities.squared_residuals import release_squared_residuals
 from dplinked.privacy.quantities.whitened_gram import release_whitened_gram
-from dplinked.privacy.spending import MEAT, TOTALS_MEAT, TOTALS_SIZES, Spending
+from dplinked.privacy.spending import GOODNESS, MEAT, TOTALS_MEAT, TOTALS_SIZES, Spending
 from dplinked.study.counting import Counting, declare_counting
 from dplinked.study.design import build_design
 from dplinked.sums import files as file_engine
@@ -349,6 +350,11 @@ def release_sizes(rows: LinkedRows, clip: ResidualClip, meat: MeatClip | None) -
     return release_contribution_sizes(private, Spending(1.0 / math.sqrt(TOTALS_SIZES)))
 
 
+def release_fit(rows: LinkedRows, clip: ResidualClip, meat: MeatClip | None) -> Any:
+    private = rows.squared_residuals(clip.beta, clip.limit)
+    return release_squared_residuals(private, Spending(1.0 / math.sqrt(GOODNESS / 2.0)))
+
+
 def release_slopes(rows: LinkedRows, clip: ResidualClip, meat: MeatClip | None) -> Any:
     return release_curvature(rows.own_gram(), Spending(1.0), intervals=True, share=1.0).matrix
 
@@ -397,6 +403,7 @@ RELEASES = {
     "block squares": release_squares,
     "cluster squares": release_squares,
     "cluster sizes": release_sizes,
+    "squared residuals": release_fit,
     "slopes": release_slopes,
     "first sums": release_first,
     "whitened equation": release_whitened,
@@ -460,7 +467,16 @@ def test_no_neighbour_moves_a_release_further(monkeypatch: pytest.MonkeyPatch, w
 
 
 MISSING_RELEASES = (
-    *("equation", "row squares", "block squares", "cluster squares", "cluster sizes", "slopes", "size"),
+    *(
+        "equation",
+        "row squares",
+        "block squares",
+        "cluster squares",
+        "cluster sizes",
+        "slopes",
+        "size",
+        "squared residuals",
+    ),
     *("whitened equation", "whitened squares", "whitened slopes"),
 )
 
@@ -595,6 +611,7 @@ def store(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mo
         "equation",
         "whitened equation",
         "cluster squares",
+        "squared residuals",
         *(
             pytest.param(what, marks=pytest.mark.slow)
             for what in ("row squares", "cluster sizes", "slopes", "whitened slopes")
@@ -725,6 +742,22 @@ def test_squares_come_near_the_bound(monkeypatch: pytest.MonkeyPatch, gamma: flo
     """The search reaches .45 of the bound at γ = .5, and .71 at .9."""
     clip = ResidualClip(np.zeros(1), 0.5, 0.0, 4.0)
     assert check(monkeypatch, "row squares", squared_pair(gamma), clip, "y ~ 0 + x", norm=0.5) > 0.4
+
+
+@pytest.mark.parametrize(("gamma", "least"), [(None, 0.99), (0.5, 0.88), (0.9, 0.88)])
+def test_squared_residuals_reach_the_bound(monkeypatch: pytest.MonkeyPatch, gamma: float | None, least: float) -> None:
+    """Row 0's own square goes from nothing to all, and those with its partners from all to nothing; and so does the response on row m, as its own and as a partner's."""
+    m = 40
+    x, y, b = np.r_[np.full(m, 1.0), -1.0, np.full(m - 1, 1.0)], np.full(2 * m, -1.0), np.repeat([0, 1], m)
+    y[0] = 1.0
+    other = {"x": x.copy(), "y": y.copy(), "b": b}
+    other["x"][0] = -1.0
+    if gamma is not None:
+        other["y"][m] = 1.0
+    linkage: Any = dpl.Exact() if gamma is None else dpl.ELE(gamma, block="b", other=gamma)
+    pair = Pair({"x": x, "y": y, "b": b}, other, linkage, linkage, dpl.PrivacyUnit())
+    clip = ResidualClip(np.array([1.0]), 0.5, 0.0, 4.0)
+    assert check(monkeypatch, "squared residuals", pair, clip, "y ~ 0 + x") > least
 
 
 def clustered_pair(what: str) -> Pair:

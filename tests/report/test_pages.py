@@ -24,6 +24,7 @@ import scipy.sparse as sp
 
 import dplinked as dpl
 from dplinked.privacy.calibration import privacy_mu
+from dplinked.release.answer import answer
 from dplinked.release.promise import budget_before, format_delta
 from dplinked.report import plots
 from dplinked.report.drawing import PALETTE, WIDTH, label_room, legend_lines, text_inches
@@ -655,8 +656,11 @@ _LAYOUT = """() => {
     for (let k = 1; k < boxes.length; k++)
       if (boxes[k].getBoundingClientRect().top < boxes[k - 1].getBoundingClientRect().bottom - 1) say('overlaps', boxes[k]);
   }
+  for (const box of document.querySelectorAll('.scroll'))
+    if (room < 600 && box.scrollWidth > box.clientWidth + 1) say('cut off', box);
   for (const drawing of document.querySelectorAll('svg')) {
     const edge = drawing.getBoundingClientRect();
+    if (!edge.width) continue;  // drawn for another width
     const texts = [...drawing.querySelectorAll('text')].map(node => [node, node.getBoundingClientRect()]);
     for (const [k, [node, box]] of texts.entries()) {
       if (box.left < edge.left - 2 || box.right > edge.right + 2 || box.bottom > edge.bottom + 2 || box.top < edge.top - 2)
@@ -739,3 +743,95 @@ def contrast(first: str, second: str) -> float:
 
     low, high = sorted((light(first), light(second)))
     return (high + 0.05) / (low + 0.05)
+
+
+# --- the answer first --------------------------------------------------------------------------------
+
+
+def test_pages_lead_with_the_answer(pages: dict[str, str]) -> None:
+    """The first thing under the title is a sentence, then the picture, then the table."""
+    for name, page in pages.items():
+        body = page.split("</h1>")[1]
+        assert body.lstrip().startswith('<p class="lead">'), name
+        if "<figure>" in body:
+            assert body.index("<figure>") < body.index("<table"), name
+
+
+@pytest.mark.parametrize(
+    ("coef", "interval", "said"),
+    [
+        (0.58, (0.54, 0.63), "Each further unit of income goes with 0.58 more consumption, 95 % interval 0.54 to 0.63."),
+        (-0.58, (-0.63, -0.54), "Each further unit of income goes with 0.58 less consumption, 95 % interval 0.54 to 0.63."),
+        (0.02, (-0.03, 0.07), "Whether consumption is higher or lower with each further unit of income cannot be told: the 95 % interval of the difference goes from -0.03 to 0.07."),
+        (0.2, (0.54, 0.63), "Each further unit of income goes with 0.54 to 0.63 more consumption (95 % interval)."),
+        (0.2, (-math.inf, math.inf), "This budget does not tell how consumption changes with income: privacy noise is too strong."),
+    ],
+)  # fmt: skip
+def test_slopes_in_words(
+    releases: dict[str, dpl.Release],
+    monkeypatch: pytest.MonkeyPatch,
+    coef: float,
+    interval: tuple[float, float],
+    said: str,
+) -> None:
+    rows = [CoefficientRow("income", coef, 0.02, interval, {}, 0.5)]
+    monkeypatch.setattr("dplinked.release.answer.coefficient_rows", lambda _: rows)
+    assert answer(releases["submodel"])[0] == said
+
+
+def test_units_and_levels_in_words(releases: dict[str, dpl.Release], monkeypatch: pytest.MonkeyPatch) -> None:
+    release = releases["ele"]
+    rows = [
+        CoefficientRow("income", 0.58, 0.02, (0.54, 0.63), {}, 0.001),
+        CoefficientRow("C(region)[south]", -900.0, 90.0, (-1100.0, -700.0), {}, 0.001),
+    ]
+    monkeypatch.setattr("dplinked.release.answer.coefficient_rows", lambda _: rows)
+    declared = dataclasses.replace(release.declared, units={"income": "euros", "consumption": "euros"})
+    assert answer(dataclasses.replace(release, declared=declared)) == [
+        "1,000 euros more of income go with 580 euros more of consumption, 95 % interval 540 to 630.",
+        "Where region is south, consumption is 900 euros lower than where it is north, 95 % interval 700 to 1,100.",
+        "All of this holds with the other columns staying the same.",
+    ]
+    rows[0] = CoefficientRow("income", 0.00002, 0.000001, (0.000018, 0.000022), {}, 0.001)
+    rows[1] = CoefficientRow("C(region)[south]", 0.8, 0.1, (0.6, 1.0), {}, 0.001)
+    for family, outcome in (
+        ("logistic", "the odds of consumption are"),
+        ("poisson", "the expected number of consumption is"),
+    ):
+        own = dataclasses.replace(declared, family=family)
+        assert answer(dataclasses.replace(release, declared=own))[:2] == [
+            f"With 1,000 euros more of income, {outcome} 1.020 times as high, 95 % interval 1.018 to 1.022.",
+            f"Where region is south, {outcome} 2.2 times as high as where it is north, 95 % interval 1.8 to 2.7.",
+        ]
+
+
+def test_a_column_in_several_terms_is_not_said_to_change_alone(releases: dict[str, dpl.Release]) -> None:
+    rows = linked_households(4_000, 1)
+    declared = {key: value for key, value in DECLARED.items() if key != "typical"}
+    release = dpl.fit(rows, "consumption ~ income * C(region)", **declared, epsilon=1.0, linkage=dpl.Exact())
+    assert answer(release)[0].startswith("The coefficient of income is ")
+    assert not [sentence for sentence in answer(release) if "Each further unit" in sentence]
+
+
+def test_units_are_declared_shown_and_free(tmp_path: Path) -> None:
+    """They stand in the release, reach JSON and back, and changing them pays nothing again."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    path = tmp_path / "rows.parquet"
+    pq.write_table(pa.table(linked_households(2_000, 1)), path)
+    dpl.Ledger.create(tmp_path / "b.db", "p", epsilon=3.0, delta=1e-6).register(path, linkage=dpl.Exact())
+    options: dict[str, Any] = {**DECLARED, "epsilon": 1.0, "linkage": dpl.Exact(), "ledger": tmp_path / "b.db"}
+    release = dpl.fit(path, FORMULA, **options, units={"income": "euros"})
+    assert dpl.Release.from_json(release.to_json()) == release
+    with pytest.warns(UserWarning, match="seen this request"):
+        again = dpl.fit(path, FORMULA, **options, units={"income": "crowns"})
+    assert again.coef == release.coef
+    assert again.declared.units == {"income": "crowns"}
+    for units, fault in (
+        ({"incme": "euros"}, "Did you mean 'income'"),
+        ({"income": ""}, "short text"),
+        ({"income": 3}, "short text"),
+    ):
+        with pytest.raises(dpl.StudyError, match=fault):
+            dpl.fit(path, FORMULA, **options, units=units)

@@ -20,10 +20,33 @@ from dplinked.linker.rules import UNLINKED
 from dplinked.linker.subgroups import LevelQuality, say_difference
 from dplinked.report import charts
 from dplinked.report.document import Chart, Part, Table
+from dplinked.report.numbers import format_percent
 
 _STEP = 0.02  # an error in the accuracy that is easily made
 _ALL = "overall"
+_INTERVALS = {"audit": "95 % interval", "simulation": "spread"}  # that of probabilities is no confidence interval
 _NOT_SHOWN = "Links were drawn in secret and checked. What was found stands in no report: it tells of who was drawn, and whether to release it must not depend on it."
+
+
+def describe_answer(linked: LinkageFacts) -> list[str]:
+    """How good the links are, in a few sentences."""
+    n, without = linked.rows[0], int((linked.links.right < 0).sum())
+    kept = f" {without:,} of {n:,} rows found no partner." if without else f" All {n:,} rows found a partner."
+    if not linked.estimates:
+        said = _NOT_SHOWN if linked.secret else "Nothing tells yet how good these links are: no links were checked."
+        return [said + kept]
+    best = linked.estimates[0]
+    value, low, high = best.overall
+    bounded = math.isfinite(low) and math.isfinite(high)
+    known = f" (95 % interval {format_percent(low)} to {format_percent(high)})" if bounded else ""
+    if best.checked is not None:
+        rests = f"as {int(best.checked.sum()):,} checked links tell."
+    else:
+        rests = (
+            f"as the method {best.method} estimates. Nobody has checked links yet, and no method sees its own mistakes."
+        )
+    doubt = " The estimate is doubtful: have links checked." if best.doubtful and best.checked is None else ""
+    return [f"About {format_percent(value)} of the rows have the right partner{known}, {rests}{doubt}{kept}"]
 
 
 def describe_accuracy(linked: LinkageFacts) -> list[Part]:
@@ -48,7 +71,9 @@ def describe_accuracy(linked: LinkageFacts) -> list[Part]:
     header = ["group"]
     for one in found:
         header += (
-            [one.method] + ["95 % interval"] * _has_interval(one) + ["checked", "correct"] * (one.checked is not None)
+            [one.method]
+            + [_INTERVALS.get(one.method, "interval")] * _has_interval(one)
+            + ["checked", "correct"] * (one.checked is not None)
         )
     parts: list[Part] = [Chart(lambda: charts.accuracy_chart(names, series))]
     parts.append(Table(tuple(header), rows, "Accuracy per group"))

@@ -14,11 +14,17 @@ from dplinked.linker.describe_links import (
     describe_passes,
     describe_scores,
 )
-from dplinked.linker.describe_quality import describe_accuracy, describe_error, describe_resemblance, describe_subgroups
+from dplinked.linker.describe_quality import (
+    describe_accuracy,
+    describe_answer,
+    describe_error,
+    describe_resemblance,
+    describe_subgroups,
+)
 from dplinked.linker.facts import LinkageFacts
 from dplinked.linker.leftovers import BYTES_PER_PAIR
 from dplinked.linker.rules import MEMORY
-from dplinked.report.document import Document, Section, Steps
+from dplinked.report.document import Document, Lead, Section, Steps
 
 WARNING = "FOR THE STEWARD ONLY, NOT FOR PUBLICATION: everything below is read from the two files without noise."
 _TITLE = "How good are the links?"
@@ -27,12 +33,13 @@ _TITLE = "How good are the links?"
 def quality_document(linked: LinkageFacts) -> Document:
     """The quality report."""
     sections = [
+        Section("", [Lead(describe_answer(linked))]),
+        Section("Accuracy per group", describe_accuracy(linked)),
         Section("What was linked", describe_files(linked)),
         *([Section("What was compared", describe_passes(linked))] if linked.links.passes else []),
         Section("Links per group", describe_groups(linked)),
         Section("Scores", describe_scores(linked)),
         *([] if linked.examples is None else [Section("Why records were linked", describe_examples(*linked.examples))]),
-        Section("Accuracy per group", describe_accuracy(linked)),
     ]
     if linked.estimates:
         sections.append(Section("What an accuracy that is wrong by .02 does", describe_error(linked)))

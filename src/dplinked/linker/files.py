@@ -10,10 +10,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dplinked.data.files import read_file
 from dplinked.errors import StudyError, raise_alone
 from dplinked.linkage import ELE
-from dplinked.linker.audit import SECRET, answer_column
+from dplinked.linker.audit import SECRET, answer_column, read_audit
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -119,6 +118,6 @@ def _has_answers(path: Path) -> bool:
     """Whether a file is an audit that a reviewer has begun to fill in."""
     if not path.is_file():
         return False
-    table = read_file(path, None)[0]
+    table = read_audit(path)
     answered = answer_column(table.column_names)
     return answered is not None and table.column(answered).null_count < table.num_rows

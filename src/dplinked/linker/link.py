@@ -23,6 +23,7 @@ from dplinked.linker.evidence import Evidence
 from dplinked.linker.fields import MOST_NAMES, Comparer, Field, make_comparers, read_fields
 from dplinked.linker.joined import id_column
 from dplinked.linker.linked import Linked
+from dplinked.linker.matches import find_matches, find_matches_of_rows
 from dplinked.linker.model import LinkageModel, load_model
 from dplinked.linker.passes import BlockingPass
 from dplinked.linker.rules import LATE, MEMORY, NO_KEY, Links, link_by_rules
@@ -181,7 +182,7 @@ def link(
     else:
         made = _link_pairs(a, b, _read_pairs(pairs, a, b, ids, many), listed, threshold, seed, many)
     if method != "pairs":
-        _check_found(made, least=1 if settings is not None else None)
+        _check_found(made, overlap, least=1 if settings is not None else None)
     read = tuple(comparer.readable() for comparer in comparers)
     return Linked(
         a, b, made, chosen, method, ids, (paths[0] or a, paths[1] or b), states, tuple(listed), overlap=overlap, duplicates=duplicates,
@@ -268,20 +269,37 @@ def _link_splink(
     )
 
 
-def _check_found(links: Links, *, least: int | None) -> None:
-    """Refuse a linkage that found too few candidates to be true. That is read from the files, like the report: it is for the steward, who links them."""
+def _check_found(links: Links, overlap: float | None, *, least: int | None) -> None:
+    """Refuse a linkage that found too few candidates to be true. That is read from the files, like the report: it is for the steward, who links them.
+
+    A declared overlap stands for what evidence says of it, and a small one for few candidates too.
+    """
     candidates = links.candidates
     smaller = min(candidates.left_count, candidates.right_count)
-    if smaller < _FEW:
+    if smaller < _FEW or (overlap is not None and overlap * _FEW < 1.0):
         return
-    alike = candidates.evidence > 1.0
-    found = min(np.unique(side[alike]).size for side in (candidates.left, candidates.right))
-    if found < (smaller / _FEW if least is None else least):
+    enough = smaller / _FEW if least is None else least
+    few = _records_with(candidates, 1.0) < enough
+    if not few and least is None and overlap is None and _records_with(candidates, _likely(candidates)) < enough:
+        find = find_matches if links.carriers == 1 else find_matches_of_rows
+        few = find(candidates).overlap * _FEW < 1.0
+    if few:
         raise StudyError(
             "Hardly any records of the two files look like the same person, so the links would be random. Check that the fields hold the same things in both files, written "
-            "the same way: their names (dpl.Field(…, right=…)), their kinds (kind=…), the block columns. If really so few people are in both files, say how to find them: "
-            "method='splink' with settings=…, or links made elsewhere (pairs=…)."
+            "the same way, and tell people apart: their names (dpl.Field(…, right=…)), their kinds (kind=…), the block columns. If really so few people are in both files, declare how many, overlap=…; or say "
+            "how to find them: method='splink' with settings=…, or links made elsewhere (pairs=…)."
         )
+
+
+def _likely(candidates: Candidates) -> float:
+    """The evidence that makes a pair as likely a match as not, if everybody were in both files."""
+    return float(max(candidates.left_count, candidates.right_count))
+
+
+def _records_with(candidates: Candidates, least: float) -> int:
+    """How many records have a candidate with more evidence than `least`, in the file that has fewer of them."""
+    alike = candidates.evidence > least
+    return min(np.unique(side[alike]).size for side in (candidates.left, candidates.right))
 
 
 def _link_pairs(

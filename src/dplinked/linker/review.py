@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dplinked.data.arrow import column_texts, to_arrow
+from dplinked.data.arrow import column_texts
 from dplinked.errors import StudyError
 from dplinked.ledger.key import audit_key
 from dplinked.linker.audit import (
@@ -22,6 +22,7 @@ from dplinked.linker.audit import (
     draw_audit,
     estimate_from_audit,
     read_answers,
+    read_audit,
     read_chances,
     sampling_rate,
     seed_key,
@@ -74,7 +75,7 @@ def draw_list(linked: Linked, size: int, seed: int, *, key: str | Path | bytes |
 
 def read_list(linked: Linked, answers: Any, key: str | Path | bytes | None, size: int | None) -> AccuracyEstimate:
     """The accuracies that a checked list tells."""
-    table = to_arrow(answers, "audit")
+    table = read_audit(answers)
     answered = answer_column(table.column_names)
     missing = {"left_id", "right_id", answered or ANSWER} - set(table.column_names)
     if answered is None or missing:

@@ -18,8 +18,8 @@ from dplinked.study.study import Study
 _UNSAID = 0.01  # share of the way that a descent may leave without a word
 
 _FIGURES = {
-    ("ssp", "tight"): "Figures are for SSP, tightly calibrated: the noise that would be drawn, and what it does to coefficients to first order.",
-    ("ngd", "tight"): "Figures are for NGD, tightly calibrated: the noise that would be drawn in gradients and curvature, and what it does to "
+    ("ssp", "tight"): "Figures are for noisy sums: the noise that would be drawn, and what it does to coefficients to first order.",
+    ("ngd", "tight"): "Figures are for noisy gradient descent: the noise that would be drawn in gradients and curvature, and what it does to "
     "coefficients to first order.",
     ("ssp", "paper"): "Figures are for Algorithm 2 of [LPK24] as published: noise by Theorem 4.1, standard errors by Theorem 4.7, to first order, all "
     "slopes taken as positive. Rows and responses are taken to lie within c and R.",

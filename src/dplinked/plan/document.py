@@ -8,7 +8,8 @@ from dplinked.plan.expectations import Expectations, PlannedError
 from dplinked.privacy.calibration import round_up
 from dplinked.report import plots
 from dplinked.report.charts import Series, interval_chart
-from dplinked.report.document import Bullets, Chart, Column, Details, Document, Facts, Notes, Part, Section, Table
+from dplinked.report.document import Bullets, Chart, Column, Details, Document, Facts, Lead, Notes, Part, Section, Table
+from dplinked.report.drawing import WIDE, WIDTH
 from dplinked.report.numbers import format_number, format_percent, in_powers
 from dplinked.report.words import list_names
 from dplinked.study.family import RATIOS
@@ -18,6 +19,7 @@ _PANELS = 4  # coefficients that are drawn; tables have all of them
 _BARS = 12
 _PARTS = ("sampling", "linkage", "privacy", "± 95 %")
 _ROWS = 48  # of a table that is shown without being asked for
+_FIRST = "epsilon"  # what the picture at the top of a page is drawn over
 _AXES = {
     "epsilon": ("Against the budget", "ε (more is less private)"),
     "rows": ("Against the number of rows", "rows"),
@@ -39,11 +41,15 @@ def report_document(plan: Expectations) -> Document:
     )
     facts = [("Model", plan.formula), ("Compared with", _point_text(plan)), ("Assumed", plan.assumptions)]
     sections = [
-        Section("", [start, Facts(facts, "The plan in short"), *plan.limits]),
+        Section("", [Lead(_answer(plan)), *plan.limits, *_picture(plan, _FIRST, *_AXES[_FIRST])]),
         Section("What to expect", _expected(plan)),
+        Section("The plan in short", [Facts(facts, "The plan in short"), start]),
         *([Section("What a wanted precision needs", _wanted(plan))] if plan.needed else []),
         Section("What would help most", _levers(plan)),
-        *(Section(title, _curve(plan, quantity, title, axis)) for quantity, (title, axis) in _AXES.items()),
+        *(
+            Section(title, _curve(plan, quantity, title, axis, drawn=quantity != _FIRST))
+            for quantity, (title, axis) in _AXES.items()
+        ),
     ]
     return Document(TITLE, sections, subject=plan.formula)
 
@@ -52,6 +58,7 @@ def notebook_document(plan: Expectations) -> Document:
     """The plan's tables, for a cell of a notebook."""
     title, axis = _AXES["epsilon"]
     parts: list[Part] = [
+        Lead(_answer(plan)),
         _error_table(plan),
         *plan.limits,
         *(_wanted(plan) if plan.needed else []),
@@ -78,6 +85,26 @@ def lines_document(plan: Expectations) -> Document:
     return Document(
         f"Expected standard errors at delta = {plan.delta:g} (no data touched)", [Section("", [table, notes])]
     )
+
+
+def _answer(plan: Expectations) -> list[str]:
+    """What to expect of each slope at the plan's own point, and what would help most."""
+    found = plan.slopes_at_point
+    said = []
+    for row in found[:_PANELS]:
+        if plan.family in RATIOS and row.name != "Intercept":
+            said.append(
+                f"the {RATIOS[plan.family]} of {row.name} up to a factor of {format_number(row.ratio(), 10.0 * (row.ratio() - 1.0))}"
+            )
+        else:
+            said.append(
+                f"the coefficient of {row.name} to ± {format_number(row.half_width(), 10.0 * row.half_width())}"
+            )
+    more = [f"{len(found) - _PANELS} others as the table says"] if len(found) > _PANELS else []
+    return [
+        f"With {_point_text(plan)}, a release is expected to tell {list_names([*said, *more])} (95 % intervals).",
+        *_best_levers(plan),
+    ]
 
 
 # --- expected errors ---------------------------------------------------------------------------------
@@ -212,39 +239,45 @@ def _change(factor: float) -> str:
 # --- curves ------------------------------------------------------------------------------------------
 
 
-def _curve(plan: Expectations, quantity: str, title: str, axis: str) -> list[Part]:
+def _curve(plan: Expectations, quantity: str, title: str, axis: str, *, drawn: bool = True) -> list[Part]:
+    """What a quantity does: in words, drawn unless that was done before, and as a table."""
     curves = [curve for curve in plan.curves if curve.quantity == quantity]
     if not curves:
         return ["No share of wrong links is declared for this linkage, so there is nothing to vary."]
-    slopes = [curve for curve in curves if curve.name != "Intercept"] or curves
-    wanted = [name for name, _, _ in plan.needed]
-    drawn = sorted(slopes, key=lambda curve: curve.name not in wanted)[:_PANELS]
-    own = {"epsilon": plan.point.epsilon, "rows": float(plan.point.count), "accuracy": plan.point.accuracy}[quantity]
-    lines = [plots.Line(curve.name, curve.values, curve.half_width, curve.floor, (own, curve.now)) for curve in drawn]
-
-    def draw() -> str:
-        labels = ("half-width", "without privacy noise")
-        return plots.curve_chart(
-            lines, title=f"Half-width: {title.lower()}", axis=axis, log=quantity != "accuracy", labels=labels
-        )
-
     shown = [*range(0, len(curves[0].values), 4)]
     header = ["name", *(_place(quantity, curves[0].values[k]) for k in shown)]
     rows = [
         [curve.name, *(format_number(curve.half_width[k], 10.0 * curve.half_width[k]) for k in shown)]
         for curve in curves
     ]
+    table = Table(header, rows, label=f"Half-width, in numbers: {title.lower()}")
+    pictures = _picture(plan, quantity, title, axis) if drawn else []
+    return [_MEANING[quantity], *pictures, Details("As a table", [table])]
+
+
+def _picture(plan: Expectations, quantity: str, title: str, axis: str) -> list[Part]:
+    """Half-widths over a quantity, drawn for some of the slopes."""
+    curves = [curve for curve in plan.curves if curve.quantity == quantity]
+    if not curves:
+        return []
+    slopes = [curve for curve in curves if curve.name != "Intercept"] or curves
+    wanted = [name for name, _, _ in plan.needed]
+    drawn = sorted(slopes, key=lambda curve: curve.name not in wanted)[:_PANELS]
+    own = {"epsilon": plan.point.epsilon, "rows": float(plan.point.count), "accuracy": plan.point.accuracy}[quantity]
+    lines = [plots.Line(curve.name, curve.values, curve.half_width, curve.floor, (own, curve.now)) for curve in drawn]
+
+    def draw(more: str = "", width: float = WIDTH) -> str:
+        labels, log = ("half-width", "without privacy noise"), quantity != "accuracy"
+        named = f"Half-width: {title.lower()}{more}"
+        return plots.curve_chart(lines, title=named, axis=axis, log=log, labels=labels, width=width)
+
     fixed = {
         "epsilon": f"{plan.point.count:,} rows",
         "rows": f"ε = {plan.point.epsilon:g}",
         "accuracy": f"ε = {plan.point.epsilon:g} and {plan.point.count:,} rows",
     }[quantity]
     caption = f"Half-width of 95 % intervals at {fixed}; the dot is the plan's own point. {_only([c.name for c in drawn], [c.name for c in slopes])}"
-    return [
-        _MEANING[quantity],
-        Chart(draw, caption.strip()),
-        Details("As a table", [Table(header, rows, label=f"Half-width, in numbers: {title.lower()}")]),
-    ]
+    return [Chart(draw, caption.strip(), wide=lambda: draw(", drawn wide", WIDE))]
 
 
 def _place(quantity: str, value: float) -> str:

@@ -36,6 +36,7 @@ from dplinked.privacy.quantities.right_residuals import right_residuals_sensitiv
 from dplinked.privacy.spending import (
     CLIPPING,
     CURVATURE,
+    GOODNESS,
     GRAM,
     MEAT,
     RANGES,
@@ -127,7 +128,7 @@ def tight_sums(setting: Setting, guess: Guess, count: int, epsilon: float) -> Ex
     if study.needs_second_stage:
         if two is None:
             raise StudyError(
-                f"At epsilon = {epsilon:g} with {count:,} rows a release would refuse weights, conditions and clusters, for want of a second stage. Plan with more of either."
+                f"At epsilon = {epsilon:g} with {count:,} rows a release would refuse weights, conditions, clusters and goodness, for want of a second stage. Plan with more of either."
             )
         return _repeated(setting, count, mu, two)
     return _repeated(setting, count, mu, one if two is None or _mean_error(one) <= _mean_error(two) else two)
@@ -186,6 +187,7 @@ def _second_stage(
     total, squares = count * guess.subgroup * sized.mean, count * guess.subgroup * sized.square
     wide = widen_instrument(first, sizes, choose_width(half, squares))
     left = share + (VARIANCE - MEAT if study.intervals else 0.0) - begin - 2.0 * CLIPPING - GRAM[0]
+    left -= GOODNESS if study.goodness else 0.0
     left -= WEIGHTS / setting.outcomes if study.weights is not None else 0.0
     left += (GRAM[0] + begin * _SHARED) * (1.0 - 1.0 / setting.outcomes)  # what outcomes share is paid for once
     together = study.cluster is not None or (study.unit.rows > 1 and study.intervals)

@@ -95,6 +95,7 @@ def plan(
     where: str | None = None,
     by: str | None = None,
     cluster: str | None = None,
+    goodness: bool = False,
     r_squared: float = 0.5,
     response_mean: float | None = None,
     subgroup: float = 0.1,
@@ -145,6 +146,7 @@ def plan(
         where=where,
         by=by,
         cluster=cluster,
+        goodness=goodness,
     )
     counts: Any = [count] if isinstance(count, Integral) else count
     return plan_study(study, counts, epsilons, r_squared, half_width, response_mean, subgroup)

@@ -16,6 +16,7 @@ RESIDUAL_SCALE = 0.03  # the size of residuals
 MEAT = 0.05  # the variance of the estimating equation
 TOTALS_SIZES = 0.015  # how long totals of persons or clusters are
 TOTALS_MEAT = 0.08  # their squares, in the place of those of rows
+GOODNESS = 0.03  # squares of residuals around the line and around the mean, where they are asked for
 VARIANCE = RESIDUAL_SCALE + MEAT  # all that intervals need
 CURVATURE = 0.2  # H beside a gradient descent, which finishes it
 WEIGHTS = 0.015  # how large weights are

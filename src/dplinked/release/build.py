@@ -9,6 +9,7 @@ from importlib import metadata
 import numpy as np
 
 from dplinked.estimate.coefficients import Estimate
+from dplinked.estimate.goodness import Goodness
 from dplinked.estimate.variance import ErrorParts
 from dplinked.privacy.quantities.descent import ReleasedDescent
 from dplinked.privacy.quantities.instrument import ReleasedSums
@@ -33,6 +34,7 @@ def build_release(
     squares: float | None = None,
     shrunken: Estimate | None = None,
     counted: tuple[float, float] | None = None,
+    goodness: Goodness | None = None,
 ) -> Release:
     """Put a release together; what it spent is read off its spending."""
     matrix, offset = design.scaling.to_user()
@@ -67,7 +69,16 @@ def build_release(
             study.where,
             study.cluster,
         ),
-        released=Released(sums, descent, errors.released, spending.parts, squares, _largest(design), counted),
+        released=Released(
+            sums,
+            descent,
+            errors.released,
+            spending.parts,
+            squares,
+            _largest(design),
+            counted,
+            None if goodness is None else goodness.scaled(design.response.scale**2),
+        ),
         scaling=design.scaling,
         versions=dict(_versions()),
         shrunken={} if shrunken is None else dict(zip(names, (matrix @ shrunken.beta + offset).tolist(), strict=True)),

@@ -61,6 +61,21 @@ def coefficients_csv(result: Result) -> str:
     return file.getvalue()
 
 
+def goodness_csv(result: Result) -> str:
+    """R², the residual standard deviation and the joint test of all slopes, with all digits."""
+    test = result.f_test()
+    rows = [
+        ["r_squared", *(result.r_squared or ("", "", ""))],
+        ["residual_sd", *(result.residual_sd or ("", "", ""))],
+        ["f_statistic", test.statistic / test.degrees, "", ""],
+        ["f_degrees", test.degrees, "", ""],
+        ["f_p_value", test.p_value, "", ""],
+    ]
+    file = io.StringIO()
+    csv.writer(file, lineterminator="\n").writerows([["name", "value", "low", "high"], *rows])
+    return file.getvalue()
+
+
 @dataclass(frozen=True)
 class RatioColumns:
     """Columns of odds ratios or rate ratios, and of their intervals, for tables of coefficients; none for lines."""

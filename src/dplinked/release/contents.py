@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import ClassVar
 
+from dplinked.estimate.goodness import Goodness
 from dplinked.estimate.variance import ReleasedVariance
 from dplinked.linkage import PrivacyUnit
 from dplinked.privacy.noise_plan import Part
@@ -45,6 +46,7 @@ class Declared(ReadableByKey):
     where: str | None = None
     cluster: str | None = None
     compared: dict[str, str] = field(default_factory=dict)
+    units: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,6 +69,8 @@ class Released(Record):
         The count that larger ones were clipped to, as it was found.
     counted
         Noisy number of complete rows for which the declared condition holds, and the standard deviation of its noise.
+    goodness
+        Squares of residuals, if they were paid for.
     """
 
     sums: ReleasedSums | None
@@ -76,6 +80,7 @@ class Released(Record):
     squares: float | None = None
     largest: int | None = None
     counted: tuple[float, float] | None = None
+    goodness: Goodness | None = None
 
     OLD_KEYS: ClassVar[Mapping[str, str]] = {
         "meat": "variance",

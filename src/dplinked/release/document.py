@@ -10,12 +10,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from dplinked.privacy.calibration import round_up
+from dplinked.release.answer import answer
 from dplinked.release.coefficients import (
     PARTS,
     TEST,
     coefficient_rows,
     coefficients_csv,
     coefficients_latex,
+    goodness_csv,
     ratio_columns,
 )
 from dplinked.release.family import FAMILIES
@@ -25,6 +27,7 @@ from dplinked.release.notes import (
     say_accuracy,
     say_counted,
     say_descent,
+    say_goodness,
     say_hidden,
     say_line,
     say_linking_fields,
@@ -46,8 +49,20 @@ from dplinked.release.promise import (
 )
 from dplinked.release.result import Result
 from dplinked.report import plots
-from dplinked.report.document import Bullets, Chart, Code, Details, Document, Download, Facts, Part, Section, Table
-from dplinked.report.drawing import short_label
+from dplinked.report.document import (
+    Bullets,
+    Chart,
+    Code,
+    Details,
+    Document,
+    Download,
+    Facts,
+    Lead,
+    Part,
+    Section,
+    Table,
+)
+from dplinked.report.drawing import WIDE, WIDTH, short_label
 from dplinked.report.numbers import format_number
 from dplinked.report.plots import CoefficientRow
 from dplinked.report.words import list_names
@@ -85,8 +100,9 @@ def report_document(result: Result) -> Document:
     return Document(
         FAMILIES[result.family].title,
         [
-            Section("", [start, Facts(describe_facts(result), "The release in short")]),
+            Section("", describe_answer(result, rows)),
             Section("Coefficients", describe_coefficients(result, rows)),
+            Section("The release in short", [Facts(describe_facts(result), "The release in short"), start]),
             Section("What the standard errors are made of", describe_errors(result, rows)),
             Section("What is promised, to whom, and under which conditions", describe_privacy(result)),
             Section("How the rows were linked, as declared", describe_linkage(result)),
@@ -104,7 +120,9 @@ def notebook_document(result: Result) -> Document:
     rows = coefficient_rows(result)
     facts = f"{result.count:,} linked rows; {linkage_in_short(result.linkage)}; {promise_in_short(result.privacy)}."
     parts: list[Part] = [
+        Lead(answer(result)),
         facts,
+        *_ratio_table(result, rows),
         _coefficient_table(result, rows),
         *_coefficient_notes(result, rows),
         Details("Chart", [_coefficient_chart(result, rows)]),
@@ -137,10 +155,19 @@ def describe_facts(result: Result) -> list[tuple[str, str]]:
 # --- coefficients ------------------------------------------------------------------------------------
 
 
+def describe_answer(result: Result, rows: Sequence[CoefficientRow]) -> list[Part]:
+    """What was found, in sentences and as a chart."""
+    return [Lead(answer(result)), *([_coefficient_chart(result, rows)] if rows else [])]
+
+
 def describe_coefficients(result: Result, rows: Sequence[CoefficientRow]) -> list[Part]:
-    """Coefficients as a chart and a table, and what has to be said beside them."""
-    chart = [_coefficient_chart(result, rows)] if rows else []
-    return [_reading(result, rows), *chart, _coefficient_table(result, rows), *_coefficient_notes(result, rows)]
+    """Coefficients as tables, and what has to be said beside them."""
+    return [
+        *_ratio_table(result, rows),
+        _coefficient_table(result, rows),
+        _reading(result, rows),
+        *_coefficient_notes(result, rows),
+    ]
 
 
 def _reading(result: Result, rows: Sequence[CoefficientRow]) -> str:
@@ -163,13 +190,19 @@ def _reading(result: Result, rows: Sequence[CoefficientRow]) -> str:
 
 def _coefficient_chart(result: Result, rows: Sequence[CoefficientRow]) -> Chart:
     family = FAMILIES[result.family]
-    drawn = [row for row in rows if not (family.ratio and row.name == "Intercept")] or rows
+    drawn = [row for row in rows if row.name != "Intercept"] or rows
     what = f"{family.ratio.capitalize()}s" if family.ratio else "Coefficients"
     title = f"{what} with 95 % intervals" if result.has_intervals else f"{what} with privacy noise alone"
     axis, ratios = family.axis.format(response=short_label(result.scaling.response.name)), bool(family.ratio)
+
+    def draw(title: str, width: float) -> str:
+        unsure = hidden_names(result)
+        return plots.coefficient_chart(drawn, title=title, axis=axis, unsure=unsure, ratios=ratios, width=width)
+
     return Chart(
-        lambda: plots.coefficient_chart(drawn, title=title, axis=axis, unsure=hidden_names(result), ratios=ratios),
+        lambda: draw(title, WIDTH),
         _coefficient_caption(result, drawn, family.ratio),
+        wide=lambda: draw(f"{title}, drawn wide", WIDE),
     )
 
 
@@ -191,8 +224,6 @@ def _coefficient_table(result: Result, rows: Sequence[CoefficientRow]) -> Table:
     header = ["name", "coefficient", "standard error" if result.has_intervals else "noise s.e."]
     header += ["z", "95 % interval", "p-value"] if result.has_intervals else []
     header += ["shrunken"] if result.shrunken else []
-    ratios = ratio_columns(result)
-    header += ratios.header
     cells = [
         [
             row.name,
@@ -202,11 +233,20 @@ def _coefficient_table(result: Result, rows: Sequence[CoefficientRow]) -> Table:
             *([row.show_interval()] if result.has_intervals else []),
             *row.show_test()[1:],
             *([format_number(result.shrunken[row.name])] if result.shrunken else []),
-            *ratios.cells(row),
         ]
         for row in rows
     ]
     return Table(header, cells, label="Coefficients")
+
+
+def _ratio_table(result: Result, rows: Sequence[CoefficientRow]) -> list[Part]:
+    """Odds ratios or rate ratios, with the p-values of their coefficients."""
+    ratios = ratio_columns(result)
+    cells = [[row.name, *ratios.cells(row), *row.show_test()[1:]] for row in rows if row.name in ratios.ratios]
+    if not cells:
+        return []
+    header = ["name", ratios.header[0], *(["95 % interval", "p-value"] if result.has_intervals else [])]
+    return [Table(header, cells, label=f"{ratios.header[0].capitalize()}s")]
 
 
 def _coefficient_notes(result: Result, rows: Sequence[CoefficientRow]) -> list[str]:
@@ -224,6 +264,7 @@ def _coefficient_notes(result: Result, rows: Sequence[CoefficientRow]) -> list[s
         *([TEST] if result.has_intervals else []),
         *notes,
         *say_counted(result),
+        *say_goodness(result),
         *say_accuracy(result),
         *say_linking_fields(result),
         said,
@@ -339,6 +380,11 @@ def _exports(result: Result) -> list[Part]:
         for name, file, kind, text in (
             ("CSV, all digits", "coefficients.csv", "text/csv", coefficients_csv(result)),
             ("LaTeX, with booktabs", "coefficients.tex", "application/x-tex", coefficients_latex(result)),
+            *(
+                [("CSV of how well the line fits", "goodness.csv", "text/csv", goodness_csv(result))]
+                if result.r_squared
+                else []
+            ),
         )
     ]
 

@@ -52,8 +52,21 @@ def glance_frame(result: Result) -> Any:
             "mu": [result.privacy.mu],
             "method": [result.method],
             "linkage": [result.linkage.model],
+            **_goodness_columns(result),
         }
     )
+
+
+def _goodness_columns(result: Result) -> dict[str, list[float]]:
+    """The joint test of all slopes, and how well the line fits if that was paid for; in the words of broom's ``glance``, each beside its interval."""
+    columns: dict[str, list[float]] = {}
+    if result.has_intervals and any(name != "Intercept" for name in result.coef):
+        test = result.f_test()
+        columns |= {"statistic": [test.statistic / test.degrees], "p_value": [test.p_value], "df": [test.degrees]}
+    for name, found in (("r_squared", result.r_squared), ("sigma", result.residual_sd)):
+        if found is not None:
+            columns |= {name: [found[0]], f"{name}_low": [found[1]], f"{name}_high": [found[2]]}
+    return columns
 
 
 def covariance_frame(result: Result) -> Any:

@@ -163,6 +163,19 @@ def say_counted(result: Result) -> list[str]:
     return said
 
 
+def say_goodness(result: Result) -> list[str]:
+    """How well the line fits, if that was paid for, and the joint test of all slopes."""
+    if result.residual_sd is None or result.r_squared is None:
+        return []
+    (deviation, *ends), (share, low, high) = result.residual_sd, result.r_squared
+    said = f"Residual standard deviation {deviation:.4g}, 95 % interval {ends[0]:.4g} to {ends[1]:.4g}; R² {share:.3f}, {low:.3f} to {high:.3f}, of right links."
+    if all(name == "Intercept" for name in result.coef):
+        return [said]
+    test = result.f_test()
+    p_value = f"p = {test.p_value:.2g}" if test.p_value >= 1e-4 else "p < 0.0001"
+    return [f"{said} All slopes zero: F({test.degrees}, ∞) = {test.statistic / test.degrees:.4g}, {p_value}."]
+
+
 def say_missing(result: Result) -> list[str]:
     """What became of missing cells, the same whether there are any or not. Releases of earlier versions and the paper's algorithms fill them."""
     if result.calibration != "tight" or result.declared.missing == "":

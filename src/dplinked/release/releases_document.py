@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dplinked.release.coefficients import coefficient_rows
 from dplinked.release.document import (
+    describe_answer,
     describe_citation,
     describe_coefficients,
     describe_errors,
@@ -73,12 +74,10 @@ def report_document(releases: Releases) -> Document:
     return Document(
         _TITLE,
         [
-            Section("", [_START, Facts(facts, "The release in short"), _together(releases)]),
-            *(
-                Section(_heading(releases, name), describe_coefficients(found, coefficient_rows(found)))
-                for name, found in releases.items()
-            ),
+            Section("", [_together(releases)]),
+            *(Section(_heading(releases, name), _describe_result(found)) for name, found in releases.items()),
             *_comparison(releases),
+            Section("The release in short", [Facts(facts, "The release in short"), _START]),
             Section(
                 "What the standard errors are made of",
                 [
@@ -99,6 +98,12 @@ def report_document(releases: Releases) -> Document:
         ],
         subject=_subject(releases),
     )
+
+
+def _describe_result(one: Release) -> list[Part]:
+    """What one result says, the answer first."""
+    rows = coefficient_rows(one)
+    return [*describe_answer(one, rows), *describe_coefficients(one, rows)]
 
 
 def _any(releases: Releases) -> Release:

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from dplinked.errors import StudyError, plain_faults, plain_number, shown
 from dplinked.estimate.coefficients import solve_sums
+from dplinked.estimate.goodness import Goodness
 from dplinked.estimate.hypotheses import TestResult
 from dplinked.ledger.events import LedgerEntry
 from dplinked.linkage.declared import DeclaredLinkage
@@ -153,6 +154,33 @@ class Result:
     def test(self, hypothesis: str | Sequence[str]) -> TestResult:
         """Test linear hypotheses jointly, like ``"income = 0.5"`` or ``"income = 0.5, C(region)[south] = 0"``."""
         return self._inference.test(hypothesis)
+
+    @plain_faults
+    def f_test(self) -> TestResult:
+        """Test that all slopes are zero: the joint test of a regression's table. ``statistic / degrees`` is F, whose second degrees of freedom are taken as infinite."""
+        slopes = [name for name in self.coef if name != "Intercept"]
+        if not slopes:
+            raise StudyError("The model has no slopes to test.")
+        return self.test([f"{name} = 0" for name in slopes])
+
+    @property
+    def residual_sd(self) -> tuple[float, float, float] | None:
+        """Standard deviation of the errors around the line, those of right links, and the ends of its 95 % interval. None unless ``goodness=True`` paid for it, and of a submodel."""
+        goodness = self._goodness
+        return None if goodness is None else goodness.residual_sd(LEVEL)
+
+    @property
+    def r_squared(self) -> tuple[float, float, float] | None:
+        """Share of the response's variance that the line explains (R²), were all links right, and the ends of its 95 % interval; without an intercept, of the response's mean square.
+
+        None unless ``goodness=True`` paid for it, and of a submodel.
+        """
+        goodness = self._goodness
+        return None if goodness is None else goodness.r_squared(LEVEL)
+
+    @property
+    def _goodness(self) -> Goodness | None:
+        return None if self.dropped else self.released.goodness
 
     @plain_faults
     def in_region(self, coef: Mapping[str, float], level: float = 0.95) -> bool:

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 
 from dplinked.linkage.declared import DeclaredLinkage
 from dplinked.privacy.calibration import round_down, round_up
+from dplinked.release.answer import answer
 from dplinked.release.coefficients import PARTS, TEST, coefficient_rows
 from dplinked.release.family import FAMILIES
 from dplinked.release.notes import (
@@ -17,6 +18,7 @@ from dplinked.release.notes import (
     say_accuracy,
     say_counted,
     say_descent,
+    say_goodness,
     say_hidden,
     say_line,
     say_linking_fields,
@@ -36,7 +38,7 @@ from dplinked.release.promise import (
     say_further,
 )
 from dplinked.release.result import Result
-from dplinked.report.document import Column, Document, Facts, Notes, Part, Section, Table
+from dplinked.report.document import Column, Document, Facts, Lead, Notes, Part, Section, Table
 from dplinked.report.numbers import format_percent
 
 _NAME = 24  # columns of the text for a coefficient's name, if no name is longer
@@ -71,10 +73,11 @@ def markdown_document(result: Result) -> Document:
             Section(
                 "",
                 [
-                    Facts(describe_release(result)[1:], "The release in short"),
+                    Lead(answer(result)),
                     whole_table(result),
                     *ratios,
                     Notes(say_notes(result)),
+                    Facts(describe_release(result)[1:], "The release in short"),
                 ],
             ),
             Section("Privacy", [Notes(describe_statement(result))]),
@@ -226,6 +229,7 @@ def say_notes(result: Result) -> list[str]:
         *say_descent(result),
         *(say_unbounded([name]) for name in unbounded_names(coefficient_rows(result))),
         *say_counted(result),
+        *say_goodness(result),
         *say_accuracy(result),
         *say_linking_fields(result),
         *(say_route(result) or [NOISE_ALONE]),

@@ -65,6 +65,13 @@ class Notes:
 
 
 @dataclass(frozen=True)
+class Lead:
+    """What a document says first, and pages in larger letters: a sentence each."""
+
+    items: Sequence[str]
+
+
+@dataclass(frozen=True)
 class Bullets:
     """A list."""
 
@@ -93,11 +100,14 @@ class Chart:
     ----------
     draw
         Returns an SVG element; raises ImportError where there is no plotting library.
+    wide
+        Returns the same drawing for a page that is wide, if it is to fill the page there.
     """
 
     draw: Callable[[], str]
     caption: str = ""
     lines: Sequence[str] = ()
+    wide: Callable[[], str] | None = None
 
 
 @dataclass(frozen=True)
@@ -125,7 +135,7 @@ class Details:
     parts: Sequence[Part]
 
 
-Part = str | Table | Facts | Notes | Bullets | Steps | Heading | Chart | Code | Download | Details
+Part = str | Table | Facts | Notes | Lead | Bullets | Steps | Heading | Chart | Code | Download | Details
 """A piece of a section; a plain text is a paragraph."""
 
 

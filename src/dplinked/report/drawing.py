@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 PALETTE = ("#1a7fc1", "#d55e00", "#009e73", "#c56f9f")
 INK = "#010203"  # stands for the page's own text colour
 WIDTH = 5.2  # inches; as wide as a phone can show with letters of readable size
+WIDE = 9.6  # inches; as wide as a page is
 _FONT = 11.0
 SIDE = 0.14  # inches between what is drawn and the edge
 _LABEL = 12.0  # ems of a name that fit beside a chart
@@ -46,18 +47,18 @@ def drawing() -> Iterator[None]:
             yield
 
 
-def new_figure(height: float) -> Figure:
-    """A figure as wide as all of them, so many inches high."""
+def new_figure(height: float, width: float = WIDTH) -> Figure:
+    """A figure so many inches high, as wide as all of them unless another width is given."""
     from matplotlib.figure import Figure
 
-    return Figure(figsize=(WIDTH, height))
+    return Figure(figsize=(width, height))
 
 
 def new_axes(figure: Figure, *, left: float, top: float, height: float) -> Axes:
     """Axes placed in inches from the figure's left and upper edges, as wide as there is room."""
-    whole = figure.get_figheight()
-    width = WIDTH - left - 0.3
-    return figure.add_axes((left / WIDTH, 1.0 - (top + height) / whole, width / WIDTH, height / whole))
+    wide, whole = figure.get_figwidth(), figure.get_figheight()
+    width = wide - left - 0.3
+    return figure.add_axes((left / wide, 1.0 - (top + height) / whole, width / wide, height / whole))
 
 
 def label_room(names: Sequence[str]) -> float:
@@ -105,7 +106,7 @@ def draw_legend(figure: Figure, handles: list[Any], labels: Sequence[str]) -> No
     # Matplotlib takes labels for hidden that begin with an underscore, so they are written afterwards.
     plain = [f"series {k}" for k in range(len(handles))]
     legend = figure.legend(
-        handles, plain, loc="upper left", bbox_to_anchor=(SIDE / WIDTH, 1.0), frameon=False,
+        handles, plain, loc="upper left", bbox_to_anchor=(SIDE / figure.get_figwidth(), 1.0), frameon=False,
         ncols=math.ceil(len(handles) / legend_lines(labels)), borderaxespad=0.2, handletextpad=0.4, columnspacing=1.2,
     )  # fmt: skip
     for text, label in zip(legend.get_texts(), labels, strict=True):

@@ -14,6 +14,7 @@ from dplinked.report.document import (
     Download,
     Facts,
     Heading,
+    Lead,
     Notes,
     Part,
     Section,
@@ -50,6 +51,8 @@ def _parts(parts: Sequence[Part]) -> list[str]:
 def _part(part: Part) -> Iterator[str]:
     if isinstance(part, str):
         yield page.paragraph(part)
+    elif isinstance(part, Lead):
+        yield from map(page.lead, part.items)
     elif isinstance(part, Notes):
         yield from map(page.paragraph, part.items)
     elif isinstance(part, Facts):
@@ -57,7 +60,7 @@ def _part(part: Part) -> Iterator[str]:
     elif isinstance(part, Table):
         yield page.table(part.header, part.rows, label=part.label)
     elif isinstance(part, Chart):
-        yield page.chart(part.draw, part.caption)
+        yield page.chart(part.draw, part.caption, part.wide)
     elif isinstance(part, Bullets):
         yield page.unordered_list(part.items)
     elif isinstance(part, Steps):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from dplinked.report.document import Bullets, Code, Document, Facts, Heading, Notes, Part, Steps, Table
+from dplinked.report.document import Bullets, Code, Document, Facts, Heading, Lead, Notes, Part, Steps, Table
 from dplinked.report.words import clean
 
 
@@ -25,7 +25,7 @@ def write_markdown(document: Document) -> str:
 def _blocks(part: Part) -> Iterator[str]:
     if isinstance(part, str):
         yield _escape(part)
-    elif isinstance(part, Notes):
+    elif isinstance(part, (Notes, Lead)):
         yield from map(_escape, part.items)
     elif isinstance(part, Facts):
         yield "\n".join(f"- {_escape(label)}: {_escape(value)}" for label, value in part.rows)

@@ -46,14 +46,25 @@ details { margin: .75rem 0; }
 summary { cursor: pointer; font-weight: 600; padding: .25rem 0; }
 summary:focus-visible, a:focus-visible { outline: 2px solid var(--link); outline-offset: 2px; }
 li { margin: .25rem 0; }
-.lead { font-size: 1.0625rem; }
+.lead { font-size: 1.2rem; line-height: 1.45; max-width: 50rem; }
 figure { margin: 1rem 0; }
+.wide { display: none; }
+@media screen and (min-width: 62rem) { .wide { display: block; } .narrow { display: none; } }
 figcaption { max-width: 46rem; margin-top: .25rem; font-size: .9375rem; color: var(--faint); overflow-wrap: anywhere; }
 figure svg { display: block; max-width: 100%; height: auto; overflow: visible; }
-@media screen and (max-width: 32rem) {
-  table { font-size: .875rem; }
+@media screen and (max-width: 40rem) {
+  table { font-size: .9375rem; width: 100%; }
   th, td { padding: .3rem .4rem; }
+  td, td.number { white-space: normal; overflow-wrap: anywhere; }
   tbody th { min-width: 6.5rem; }
+  pre { white-space: pre-wrap; overflow-wrap: anywhere; width: auto; }
+  .cards, .cards tbody, .cards tr, .cards tbody th { display: block; max-width: none; }
+  .cards thead { position: absolute; width: 1px; height: 1px; overflow: hidden; clip-path: inset(50%); }
+  .cards tr { padding: .35rem 0; border-bottom: 1px solid var(--line); }
+  .cards tbody th { font-weight: 600; border: 0; padding: .1rem .25rem; }
+  .cards td { display: flex; justify-content: space-between; gap: 1rem; text-align: right; border: 0; padding: .1rem .25rem; }
+  .cards td::before { content: attr(data-label); color: var(--faint); text-align: left; }
+  .cards td:empty { display: none; }
 }
 @media print {
   @page { margin: 15mm; }
@@ -81,6 +92,7 @@ _CELL_STYLE = """
 .dplinked table .number { text-align: right; white-space: nowrap; }
 .dplinked figure { margin: .5rem 0; }
 .dplinked figure svg { display: block; max-width: 100%; height: auto; overflow: visible; }
+.dplinked .wide { display: none; }
 .dplinked summary { cursor: pointer; font-weight: 600; }
 """.strip()
 
@@ -126,22 +138,34 @@ def table(header: Sequence[str], rows: Sequence[Sequence[str]], *, label: str = 
         What a screen reader calls the table.
     """
     lines = [f'<div class="scroll" role="region" tabindex="0" aria-label="{to_html(label or "table")}">']
-    lines[0] += "<table>" if header else '<table class="facts">'
+    cards = len(header) > 2  # on a phone, each row stands for itself; the roles keep the table one for screen readers
+    kind, line, head, name_of, cell_of = (
+        (' class="cards" role="table"', ' role="row"', ' role="columnheader"', ' role="rowheader"', ' role="cell"')
+        if cards
+        else ("" if header else ' class="facts"', "", "", "", "")
+    )
+    lines[0] += f"<table{kind}>"
     if header:
         numeric = [all(is_number(row[k]) for row in rows) for k in range(len(header))]
-        cells = [_cell("th", name, k > 0 and numeric[k], ' scope="col"') for k, name in enumerate(header)]
-        lines.append(f"<thead><tr>{''.join(cells)}</tr></thead>")
+        cells = [_cell("th", name, k > 0 and numeric[k], f' scope="col"{head}') for k, name in enumerate(header)]
+        lines.append(f"<thead><tr{line}>{''.join(cells)}</tr></thead>")
+    labels = [f'{cell_of} data-label="{to_html(name)}"' if cards else "" for name in header] or [""] * 99
     lines.append("<tbody>")
     for row in rows:
-        cells = [_cell("th", row[0], False, ' scope="row"')]
-        cells += [_cell("td", cell, bool(header) and is_number(cell)) for cell in row[1:]]
-        lines.append(f"<tr>{''.join(cells)}</tr>")
+        cells = [_cell("th", row[0], False, f' scope="row"{name_of}')]
+        cells += [_cell("td", cell, bool(header) and is_number(cell), labels[k]) for k, cell in enumerate(row[1:], 1)]
+        lines.append(f"<tr{line}>{''.join(cells)}</tr>")
     return "\n".join([*lines, "</tbody></table></div>"])
 
 
 def paragraph(text: str) -> str:
     """A paragraph of text."""
     return f"<p>{to_html(text)}</p>"
+
+
+def lead(text: str) -> str:
+    """A paragraph that stands first, in larger letters."""
+    return f'<p class="lead">{to_html(text)}</p>'
 
 
 def ordered_list(items: Sequence[str]) -> str:
@@ -160,9 +184,11 @@ def figure(svg: str, caption: str = "") -> str:
     return f"<figure>{svg}{under}</figure>"
 
 
-def chart(draw: Callable[[], str], caption: str = "") -> str:
-    """A drawing and a text under it, or a sentence where there is no plotting library."""
+def chart(draw: Callable[[], str], caption: str = "", wide: Callable[[], str] | None = None) -> str:
+    """A drawing and a text under it, or a sentence where there is no plotting library. `wide` is the drawing that a wide page shows instead."""
     try:
+        if wide is not None:
+            return figure(f'<div class="narrow">{draw()}</div><div class="wide">{wide()}</div>', caption)
         return figure(draw(), caption)
     except ImportError:
         return paragraph("A chart would stand here: pip install matplotlib.")

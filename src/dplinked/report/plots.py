@@ -93,7 +93,13 @@ class Line:
 
 
 def coefficient_chart(
-    rows: Sequence[CoefficientRow], *, title: str, axis: str, unsure: Iterable[str] = (), ratios: bool = False
+    rows: Sequence[CoefficientRow],
+    *,
+    title: str,
+    axis: str,
+    unsure: Iterable[str] = (),
+    ratios: bool = False,
+    width: float = WIDTH,
 ) -> str:
     """One row per coefficient, with its interval; without one, what privacy noise alone may do, dashed. With `ratios`, the axis tells their exponentials.
 
@@ -104,7 +110,7 @@ def coefficient_chart(
     heights = [max(len(group), 1) * 1.2 * HEIGHT["bar"] for group in groups]
     left = label_room([row.name for row in rows])
     with drawing():
-        figure = new_figure(SIDE + sum(heights) + _TICKS * len(groups) + 0.25)
+        figure = new_figure(SIDE + sum(heights) + _TICKS * len(groups) + 0.25, width)
         top = SIDE
         for k, (group, height) in enumerate(zip(groups, heights, strict=True)):
             axes = new_axes(figure, left=left, top=top, height=height)
@@ -114,7 +120,7 @@ def coefficient_chart(
                 _draw_interval(axes, place, row, row.name in open_markers)
             name_rows(axes, [row.name for row in group])
             axes.axvline(0.0, color=INK, alpha=0.6, linewidth=0.9)
-            _few_ticks(axes, WIDTH - left - 0.3, ratios=ratios)
+            _few_ticks(axes, width - left - 0.3, ratios=ratios)
             draw_grid(axes, "x")
             if k + 1 == len(groups):
                 axes.set_xlabel(axis, parse_math=False)
@@ -188,13 +194,15 @@ def share_chart(names: Sequence[str], parts: Mapping[str, Sequence[float]], *, t
         return to_svg(figure, title)
 
 
-def curve_chart(lines: Sequence[Line], *, title: str, axis: str, log: bool, labels: tuple[str, str]) -> str:
+def curve_chart(
+    lines: Sequence[Line], *, title: str, axis: str, log: bool, labels: tuple[str, str], width: float = WIDTH
+) -> str:
     """One panel per coefficient over the same quantity; half-widths on a logarithmic scale."""
     from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
     step = _PANEL + HEIGHT["head"]
     with drawing():
-        figure = new_figure(HEIGHT["head"] + step * len(lines) + HEIGHT["foot"])
+        figure = new_figure(HEIGHT["head"] + step * len(lines) + HEIGHT["foot"], width)
         handles: list[Any] = []
         for k, line in enumerate(lines):
             axes = new_axes(figure, left=0.85, top=HEIGHT["head"] + k * step + 0.3, height=_PANEL)

@@ -5,7 +5,20 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Sequence
 
-from dplinked.report.document import Bullets, Chart, Code, Document, Facts, Heading, Notes, Part, Section, Steps, Table
+from dplinked.report.document import (
+    Bullets,
+    Chart,
+    Code,
+    Document,
+    Facts,
+    Heading,
+    Lead,
+    Notes,
+    Part,
+    Section,
+    Steps,
+    Table,
+)
 from dplinked.report.words import clean, columns, is_number, shorten
 
 WIDTH = 96
@@ -33,7 +46,7 @@ def write_lines(document: Document) -> str:
     for part in (part for section in document.sections for part in section.parts):
         if isinstance(part, Table):
             lines += _table_lines(part)
-        elif isinstance(part, (Notes, Bullets, Steps)):
+        elif isinstance(part, (Notes, Lead, Bullets, Steps)):
             lines += map(clean, part.items)
         elif isinstance(part, str):
             lines.append(clean(part))
@@ -49,7 +62,7 @@ def _section_lines(section: Section) -> list[str]:
 def _part_lines(part: Part) -> list[str]:
     if isinstance(part, str):
         return _wrap(part)
-    if isinstance(part, Notes):
+    if isinstance(part, (Notes, Lead)):
         return [line for note in part.items for line in textwrap.wrap(clean(note), WIDTH)]
     if isinstance(part, Chart):
         return list(part.lines)

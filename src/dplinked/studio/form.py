@@ -81,6 +81,9 @@ def form(draft: Draft, fields: Fields) -> TagList:
                 id("cluster"), "Column of clusters, if rows were drawn together", _text(get("model", "cluster")),
                 update_on="blur", spellcheck="false",
             ),
+            ui.input_checkbox(
+                id("goodness"), "R² and the residual standard deviation, for 3 % of the budget", bool(get("model", "goodness"))
+            ),
             class_="model",
         ),
         group(
@@ -193,6 +196,8 @@ def form_changes(draft: Draft, fields: Fields) -> Changes:
     }
     if get("moves") or draft.get("unit", "moves_block") is not None:
         changes["unit", "moves_block"] = bool(get("moves"))
+    if fields.has("goodness") and (get("goodness") or draft.get("model", "goodness") is not None):
+        changes["model", "goodness"] = bool(get("goodness"))
     if get("model") == "exact":
         return {**changes, **{("linkage", key): None for key in draft.keys("linkage")}, ("linkage", "model"): "exact"}
     if draft.get("linkage", "model") == "matching":

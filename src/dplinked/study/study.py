@@ -38,6 +38,7 @@ _RANGES_IN_LEDGERS = {
     "private": "private",
 }  # where nothing is said, as 0.1.0 wrote it
 _SMALLEST, _LARGEST = 1e-30, 1e30
+_LONGEST_UNIT = 40  # letters
 
 
 @dataclass(frozen=True, repr=False)
@@ -74,12 +75,14 @@ class Study(PlainlyShown):
     where: str | None = None
     by: str | None = None
     cluster: str | None = None
+    goodness: bool = False
+    units: Mapping[str, str] = field(default_factory=dict, repr=False)
 
     @plain_faults
     def __post_init__(self) -> None:
         self._check_types()
         check_budget(self.epsilon, self.delta)
-        for name in ("large_epsilon", "intervals"):
+        for name in ("large_epsilon", "intervals", "goodness"):
             if type(getattr(self, name)).__name__ not in ("bool", "bool_"):  # NumPy's too
                 raise StudyError(f"{name} must be true or false, not {shown(getattr(self, name))}.")
         for name in ("epsilon", "delta"):  # NumPy's numbers would not go into the release's JSON
@@ -129,7 +132,7 @@ class Study(PlainlyShown):
                 f"formula must be a text like 'consumption ~ income', not {shown(self.formula)}. The data comes first, then the formula: "
                 "dpl.fit(data, formula, …)."
             )
-        for name in ("bounds", "levels", "typical", "fill"):
+        for name in ("bounds", "levels", "typical", "fill", "units"):
             if not isinstance(getattr(self, name), Mapping):
                 raise StudyError(
                     f"{name} must be a mapping from columns' names, like {name}={{'income': …}}, not {shown(getattr(self, name))}."
@@ -213,7 +216,7 @@ class Study(PlainlyShown):
         """The studies whose results are released together: one of each outcome, or of each level of `by`; none if there is a single result."""
         if self.by is not None:
             conditions = split_levels(self.by, self.where, self.formula, self.levels, self.bounds)
-            return {level: replace(self, by=None, where=where) for level, where in conditions.items()}
+            return {level: replace(self, by=None, where=where, units={}) for level, where in conditions.items()}
         outcomes = split_outcomes(self.formula)
         levels = [name for name in self.levels if name not in self.bounds]
         used = {name: set(parse_formula(text, levels).response.variables) for name, text in outcomes.items()}
@@ -222,7 +225,7 @@ class Study(PlainlyShown):
             others = set().union(*used.values()) - used[name]
             typical = {key: value for key, value in self.typical.items() if key not in others}
             fill = {key: value for key, value in self.fill.items() if key not in others}
-            found[name] = replace(self, formula=formula, typical=typical, fill=fill)
+            found[name] = replace(self, formula=formula, typical=typical, fill=fill, units={})
         return found
 
     def _check_several(self) -> None:
@@ -243,7 +246,7 @@ class Study(PlainlyShown):
     @property
     def needs_second_stage(self) -> bool:
         """Whether something is asked for that a second stage alone can do."""
-        return self.counts_unevenly or self.cluster is not None
+        return self.counts_unevenly or self.cluster is not None or self.goodness
 
     def _check_counting(self) -> None:
         """Refuse what weights and conditions cannot be combined with: they count in the second stage of a line."""
@@ -258,15 +261,16 @@ class Study(PlainlyShown):
             raise StudyError(f"{what} and ridge do not go together: leave out ridge.")
 
     def _check_cluster(self) -> None:
-        """Refuse clusters where their contributions are not squared: that is done in the second stage of a line, for intervals."""
-        if self.cluster is None:
+        """Refuse clusters, and measures of fit, where nothing is squared for them: that is done in the second stage of a line, with intervals."""
+        asked = [name for name in ("cluster", "goodness") if getattr(self, name)]
+        if not asked:
             return
         if not self._drops_from_lines or self.ridge is not None:
             raise StudyError(
-                "cluster belongs to method='ssp' with calibration='tight', family='linear' and missing='drop', without ridge: leave these out."
+                f"{asked[0]} belongs to method='ssp' with calibration='tight', family='linear' and missing='drop', without ridge: leave these out."
             )
         if not self.intervals:
-            raise StudyError("cluster says how intervals are made: leave it out, or leave out intervals=False.")
+            raise StudyError(f"{asked[0]} belongs to intervals: leave it out, or leave out intervals=False.")
 
     def _check_family(self) -> None:
         """Refuse what is for lines alone."""
@@ -322,6 +326,7 @@ class Study(PlainlyShown):
         if self.drops_missing:
             design = design.fill_middles(self.fill)
         _check_variables(design, self.linkage, self.unit)
+        _check_units(self.units, design)
         design = replace(design, cluster=self._checked_cluster(design) or self.unit.id)
         if self.descent is not None:
             self.descent.first_iterate((design.unscaled() if self.calibration == "paper" else design).scaling)
@@ -346,7 +351,9 @@ class Study(PlainlyShown):
                 raise StudyError(
                     f"{setting} names something that is not a numeric column here.{suggest(unknown[0], bounds)}"
                 )
-        return replace(designs[0], bounds=bounds, levels=levels), self.linkage.exposure(self.unit)
+        whole = replace(designs[0], bounds=bounds, levels=levels)
+        _check_units(self.units, whole)
+        return whole, self.linkage.exposure(self.unit)
 
     def _checked_cluster(self, design: Design) -> str | None:
         """The column of clusters; refused if it is the response's, a result of linking, or one that says whose rows are whose."""
@@ -366,7 +373,7 @@ class Study(PlainlyShown):
 
     def request(self, fingerprints: Sequence[str]) -> dict[str, Any]:
         """All that decides what a release answers, to tell one request from another."""
-        skipped = ("data", "ledger", "population", "ledger_key", "linkage")
+        skipped = ("data", "ledger", "population", "ledger_key", "linkage", "units")
         settings = {name: getattr(self, name) for name in self.__dataclass_fields__ if name not in skipped}
         settings["ranges"] = _RANGES_IN_LEDGERS[self.ranges]
         unsaid = {
@@ -378,6 +385,7 @@ class Study(PlainlyShown):
             "where": None,
             "by": None,
             "cluster": None,
+            "goodness": False,
         }  # as before there was a choice
         for name, value in unsaid.items():
             if settings[name] == value:
@@ -520,6 +528,19 @@ def _check_variables(design: Design, linkage: Linkage, unit: PrivacyUnit) -> Non
             "unit does not cover. Leave it out of the formula, use another block column, or protect the block as well: "
             "PrivacyUnit(moves_block=True), without linkage_change."
         )
+
+
+def _check_units(units: Mapping[str, str], design: Design) -> None:
+    """Refuse units of columns that the model does not have, and what is no short text."""
+    for name, unit in units.items():
+        if name not in design.bounds:
+            raise StudyError(
+                f"[units] names {shown(name)}, which is no numeric column of the formula.{suggest(str(name), design.bounds)}"
+            )
+        if not (isinstance(unit, str) and 0 < len(unit.strip()) <= _LONGEST_UNIT and unit.isprintable()):
+            raise StudyError(
+                f"The unit of {name!r} must be a short text in the plural, like 'euros' or 'years', not {shown(unit)}."
+            )
 
 
 def _warn_of_positions(init: Callable[..., None]) -> Callable[..., None]:

@@ -24,6 +24,7 @@ from dplinked.sums.types import (
     PrivateMeat,
     PrivateResiduals,
     PrivateSizes,
+    PrivateSquares,
     PrivateSums,
     ResidualClip,
     Whitening,
@@ -162,6 +163,17 @@ class ContributionSizes(Private):
     norms: Floats
     route: str
     largest: float
+    rows: int
+    exposure: LinkageExposure
+
+
+@dataclass(frozen=True, repr=False)
+class SquaredResiduals(Private):
+    """``Σ B_i`` and ``Σ B_i²``, B_i what row i contributes of squared residuals of right links, each clipped to `limit`; `rows` is the number of rows, public."""
+
+    total: float
+    squares: float
+    limit: float
     rows: int
     exposure: LinkageExposure
 
@@ -306,6 +318,9 @@ class Pass(Protocol):
         Along the clip's curve t_i is its mean at the line, and ψ_i multiplies by s_i. If the clip has a level that outcomes are taken `around`, that takes the place of t_i, and
         t_i that of a response which is missing and dropped.
         """
+
+    def squared_residuals(self, clip: ResidualClip) -> PrivateSquares:
+        """``Σ B_i`` and ``Σ B_i²`` of a clip that is `squared`: ``B_i = (1-o)ψ² - (1-γ) mean ψ²`` times what row i counts."""
 
     def contribution_sizes(self, clip: ResidualClip, meat: MeatClip, norms: Floats) -> PrivateSizes:
         """``Σ_c min(‖T_c‖²/K², 1)`` over the totals T_c that `meat` squares, times its weights, for each norm K."""
@@ -453,6 +468,11 @@ class LinkedRows:
         assert clip.curve is None, "totals of contributions are those of lines"
         found = self.engine.contribution_sizes(clip, meat, norms)
         return ContributionSizes(found.sizes, norms, meat.route, self._largest(clip, meat), self.count, self.exposure)
+
+    def squared_residuals(self, beta: Floats, clip: float) -> SquaredResiduals:
+        """Squares of right links' residuals around a line, residuals clipped to ±`clip`."""
+        found = self.engine.squared_residuals(ResidualClip(beta, clip, 0.0, clip, squared=True))
+        return SquaredResiduals(found.total, found.squares, clip**2, self.count, self.exposure)
 
     def _check_clip(self, clip: ResidualClip) -> None:
         """Nothing goes on with clips that do not bound the equation's terms."""

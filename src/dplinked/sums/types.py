@@ -72,6 +72,14 @@ class PrivateResiduals(Private):
 
 
 @dataclass(frozen=True, repr=False)
+class PrivateSquares(Private):
+    """Sum of clipped squares of right links' residuals, and the sum of squares of what rows contribute to it."""
+
+    total: float
+    squares: float
+
+
+@dataclass(frozen=True, repr=False)
 class PrivateSizes(Private):
     """``Σ_c min(‖T_c‖²/K², 1)`` over totals T_c of contributions, for each of several norms K."""
 
@@ -171,6 +179,8 @@ class ResidualClip:
         Whether the logarithm of the exposure is added to the line, if there is an exposure.
     around
         Along a curve, a public number that outcomes are taken around, in the place of the curve's means. A missing outcome that is dropped then counts as the mean, not as nothing.
+    squared
+        Whether it is squares of residuals that are clipped, to `limit`², whatever the instruments.
     """
 
     beta: Floats
@@ -181,6 +191,7 @@ class ResidualClip:
     curve: Curve | None = None
     exposed: bool = True
     around: float | None = None
+    squared: bool = False
 
     def fit(self, line: Floats) -> Floats:
         """Fitted values of rows (k), from their values on the line."""
@@ -190,6 +201,8 @@ class ResidualClip:
         self, responses: Floats, fitted: Floats, widths: Floats, answered: NDArray[np.bool_] | Floats | float
     ) -> Floats:
         """What counts of residuals (k): ψ of them, or along a curve their part that the shortened instruments leave. `answered` is 0 where a response is missing."""
+        if self.squared:
+            return np.asarray(np.minimum((responses - fitted) ** 2, widths * widths) * answered, np.float64)
         if self.curve is None:
             return clip_residuals(responses - fitted, widths) * answered
         mean = fitted if self.around is None else np.full_like(fitted, self.around)
@@ -200,6 +213,8 @@ class ResidualClip:
 
         From instruments without the intercept's (d×k), or from whitened ones (p×k), and from what rows count (k).
         """
+        if self.squared:
+            return np.full(instruments.shape[1], self.limit)
         norms = counted * np.sqrt(self.intercept_weight**2 + np.einsum("ij,ij->j", instruments, instruments))
         return np.asarray(self.limit / np.maximum(norms * (1.0 + 1e-12), self.limit / self.widest), np.float64)
 

@@ -35,6 +35,7 @@ from dplinked.sums.types import (
     PrivateMeat,
     PrivateResiduals,
     PrivateSizes,
+    PrivateSquares,
     PrivateSums,
     ResidualClip,
     Whitening,
@@ -132,6 +133,13 @@ def _sum_rows(data: PreparedRows, clip: ResidualClip, meat: MeatClip | None) -> 
 def _row_terms(data: PreparedRows, clip: ResidualClip, circle: Circle | None, strip: Strip) -> Floats:
     """``(1, h_i)`` times what it is multiplied by, of each row of a strip (p×k)."""
     h, fitted, widths = _row_clips(data, clip, strip.x, strip.known)
+    return h * _brackets(data, clip, circle, strip, fitted, widths)
+
+
+def _brackets(
+    data: PreparedRows, clip: ResidualClip, circle: Circle | None, strip: Strip, fitted: Floats, widths: Floats
+) -> Floats:
+    """What the instruments of each row of a strip are multiplied by (k): what counts of its residuals, times what the row counts."""
     z = strip.z if circle is None else circle.rounded(strip.z)
     brackets = clip.meet(z, fitted, widths, strip.answered)
     if data.blocks is not None and circle is not None:
@@ -139,7 +147,25 @@ def _row_terms(data: PreparedRows, clip: ResidualClip, circle: Circle | None, st
         brackets = (1.0 - o) * brackets - (1.0 - (strip.take(data.blocks.a) + o)) * met
     if data.blocks is not None and data.blocks.weights is not None:
         brackets *= strip.take(data.blocks.weights)
-    return h * (brackets * strip.known)
+    return np.asarray(brackets * strip.known, np.float64)
+
+
+def squared_residuals(data: PreparedRows, clip: ResidualClip) -> PrivateSquares:
+    """``Σ B_i`` and ``Σ B_i²``, B_i the bracket of squared residuals of row i."""
+    if data.matching is not None:
+        C, (x, z), (known, answered) = _unlinking(data), data.whole(), data.whole_present()
+        strips = [_matched_brackets(data, clip, C, x, z, known, answered, rows) for rows in cut_strips(z.size)]
+        total, squares = merge([[found.sum(), (found * found).sum()] for found in strips])
+        return PrivateSquares(float(total), float(squares))
+    circle = make_circle(data) if data.has_partners else None
+
+    def work(strip: Strip) -> tuple[Sums, None]:
+        _, fitted, widths = _row_clips(data, clip, strip.x, strip.known)
+        found = _brackets(data, clip, circle, strip, fitted, widths)
+        return [np.add.reduce(found)[None], np.add.reduce(found * found)[None]], None
+
+    (total, squares), _ = sum_strips(data, work, 0, _TITLE, None if circle is None else circle.order)
+    return PrivateSquares(float(total[0]), float(squares[0]))
 
 
 def _row_clips(
@@ -210,11 +236,8 @@ def _matched(data: PreparedRows, clip: ResidualClip, meat: MeatClip | None) -> t
     codes = None if data.clusters is None else data.cluster_codes()
 
     def work(rows: slice) -> Sums:
-        h, fitted, widths = _row_clips(data, clip, x[:, rows], known[rows])
-        pairs = C[rows]
-        row = np.repeat(np.arange(fitted.size), np.diff(pairs.indptr))
-        met = clip.meet(z[pairs.indices], fitted[row], widths[row], answered[pairs.indices])
-        terms = h * (np.bincount(row, pairs.data * met, fitted.size) * known[rows])
+        h = _row_clips(data, clip, x[:, rows], known[rows])[0]
+        terms = h * _matched_brackets(data, clip, C, x, z, known, answered, rows)
         sums = [np.add.reduce(terms, axis=1), _square_rows(terms, meat)]
         if codes is not None and data.clusters is not None:
             sums.append(np.stack([np.bincount(codes[rows], term, data.clusters.count) for term in terms]))
@@ -222,6 +245,24 @@ def _matched(data: PreparedRows, clip: ResidualClip, meat: MeatClip | None) -> t
 
     vector, squares, *totals = merge([work(rows) for rows in cut_strips(z.size)])
     return [vector, squares], Totals(totals)
+
+
+def _matched_brackets(
+    data: PreparedRows,
+    clip: ResidualClip,
+    C: Any,
+    x: Floats,
+    z: Floats,
+    known: Floats,
+    answered: Floats,
+    rows: slice,
+) -> Floats:
+    """The brackets of some rows under an explicit Q."""
+    _, fitted, widths = _row_clips(data, clip, x[:, rows], known[rows])
+    pairs = C[rows]
+    row = np.repeat(np.arange(fitted.size), np.diff(pairs.indptr))
+    met = clip.meet(z[pairs.indices], fitted[row], widths[row], answered[pairs.indices])
+    return np.asarray(np.bincount(row, pairs.data * met, fitted.size) * known[rows], np.float64)
 
 
 def _unlinking(data: PreparedRows) -> Any:

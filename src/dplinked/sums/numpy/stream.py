@@ -52,6 +52,10 @@ class StreamRows(Source):
         """Refused: it would take another pass."""
         raise StudyError(_NEEDS_MORE)
 
+    def holds_texts(self, name: str) -> bool:
+        """Refused: it would take another pass."""
+        raise StudyError(_NEEDS_MORE)
+
     def content(self) -> Iterator[bytes]:
         """Refused: what comes once cannot be known again."""
         raise StudyError(NOT_KNOWN)
@@ -147,7 +151,7 @@ class StreamPass:
 
     residual_counts = row_meat = block_meat = column_counts
     with_weights = own_rows = whitened_squares = right_residuals = curve_sums = without_missing = column_counts
-    contribution_sizes = column_counts
+    contribution_sizes = squared_residuals = column_counts
 
 
 def resolve_data(data: Any) -> Any:

@@ -27,6 +27,7 @@ from dplinked.sums.types import (
     PrivateMeat,
     PrivateResiduals,
     PrivateSizes,
+    PrivateSquares,
     PrivateSums,
     ResidualClip,
     Whitening,
@@ -81,6 +82,10 @@ class Tables(Source):
         missing, below, above = outside.tolist()
         middle = tuple(np.quantile(inside, [0.15, 0.85]).tolist()) if inside.size else None
         return CellFacts(missing, below, above, middle, ends if missing < self.count else None)
+
+    def holds_texts(self, name: str) -> bool:
+        """Whether a column may hold texts, by its type."""
+        return self.rows.holds_texts(name)
 
     def count_keys(self, name: str) -> Mapping[str | None, int]:
         """Rows per key."""
@@ -166,6 +171,10 @@ class TablePass:
     def contribution_sizes(self, clip: ResidualClip, meat: MeatClip, norms: Floats) -> PrivateSizes:
         """How long the totals are that `meat` squares."""
         return right_residuals.contribution_sizes(self.data, clip, meat, norms)
+
+    def squared_residuals(self, clip: ResidualClip) -> PrivateSquares:
+        """Sum of clipped squares of right links' residuals, and the squares of what rows contribute to it."""
+        return right_residuals.squared_residuals(self.data, clip)
 
     def curve_sums(self, clip: ResidualClip, level: float) -> PrivateSums:
         """The outcome's expected equation along a curve, and its slope, of rows by themselves."""

@@ -26,7 +26,15 @@ from dplinked.sums.sql.curve import follow_curve
 from dplinked.sums.sql.dialect import SqlEngine, with_columns
 from dplinked.sums.sql.exact_sums import ExactSums, Scaled, exact_total, log2_ceiling, shorten
 from dplinked.sums.sql.pairs import LARGEST_ROW, PairTable
-from dplinked.sums.types import MeatClip, PrivateMeat, PrivateResiduals, PrivateSizes, ResidualClip, Whitening
+from dplinked.sums.types import (
+    MeatClip,
+    PrivateMeat,
+    PrivateResiduals,
+    PrivateSizes,
+    PrivateSquares,
+    ResidualClip,
+    Whitening,
+)
 
 Floats = NDArray[np.float64]
 
@@ -69,6 +77,16 @@ def contribution_sizes(
     for norm in norms.tolist():
         sums.add(Scaled(f"least({double(math.ldexp(1.0 / norm, top) ** 2)} * square, {one})"))
     return PrivateSizes(sums.fetch(query, count, "m", "sum").take(norms.size))
+
+
+def squared_residuals(columns: DesignColumns, link_table: LinkTable, count: int, clip: ResidualClip) -> PrivateSquares:
+    """``Σ B_i`` and ``Σ B_i²``, B_i the bracket of squared residuals of row i."""
+    query, (term,) = _row_terms(columns, link_table, count, clip)
+    sums = ExactSums(columns.engine, count)
+    sums.add(term)
+    sums.add(term, term)
+    total, squares = sums.fetch(query, count, term.sql).take(2).tolist()
+    return PrivateSquares(total, squares)
 
 
 def _find_terms(
@@ -114,6 +132,7 @@ def _row_terms(
         case PairTable():
             # What a row counts comes later, and rows that count little are clipped as far out as any.
             reach = columns.widest(clip) if columns.design.counting is None else clip.widest
+            reach = clip.limit**2 / 2.0**unit if clip.squared else reach
             widest, most = math.ldexp(largest * reach, -unit), LARGEST_ROW
             query = _meet_pairs(columns, link_table, clip, _clipped_rows(columns, rows, clip), widest)
         case OneBlock(o=0.0):
@@ -128,6 +147,10 @@ def _row_terms(
     weight = link_table.weight if isinstance(link_table, OneBlock) else 1.0  # brackets have that of a table's blocks
     whitened = None if clip.whitening is None else _whitened(clip.whitening)
     bracket = "u" + "".join(f" * {known.sql}" for known in columns.known)
+    if clip.squared:
+        log = log2_ceiling(most * clip.limit**2)
+        listed = f"{columns.engine.double(math.ldexp(weight, 2 * unit - log))} * {bracket} as t0"
+        return f"select {', '.join(columns.keys_listed)}, {listed} from ({query}) brackets", [Scaled("t0", log)]
     terms, listed = columns.terms(clip, bracket, most * largest, unit=unit, weight=weight, instruments=whitened)
     return f"select {', '.join(columns.keys_listed)}, {listed} from ({query}) brackets", terms
 
@@ -138,6 +161,9 @@ def _clipped_rows(columns: DesignColumns, cells: str, clip: ResidualClip) -> str
     These are in units of z. Along a curve t is its mean, and w is what the instruments are multiplied by.
     """
     double, rows, unit, whitened = columns.engine.double, columns.add_instruments(cells), columns.z.log, None
+    if clip.squared:
+        ends = f"{columns.line(clip.beta, unit)[0]} as t", f"{double(math.ldexp(clip.limit, -unit))} as w"
+        return with_columns(cells, *ends)
     if clip.whitening is not None:
         rows, whitened = _whiten(columns, rows, clip.whitening), _whitened(clip.whitening)
     if clip.curve is not None:
@@ -189,6 +215,9 @@ def whitened_squares(columns: DesignColumns, link_table: LinkTable, count: int, 
 def _clipped(columns: DesignColumns, clip: ResidualClip, response: str) -> str:
     """ψ, the clipped residual of a row with a response, or along a curve the part of it that counts; if the response is missing and dropped, 0, or what the curve's mean would count."""
     gap = f" when {columns.is_missing(response)} then {columns.engine.double(0.0)}" if columns.dropped else ""
+    if clip.squared:
+        square = f"least(({response} - t) * ({response} - t), w * w)"
+        return f"case{gap} when {response} is null then null else {square} end"
     if clip.curve is not None:
         level = "t" if clip.around is None else columns.engine.double(math.ldexp(clip.around, -columns.z.log))
         gap = gap if clip.around is None or not gap else f" when {columns.is_missing(response)} then w * (t - {level})"
@@ -261,7 +290,9 @@ def _meet_pairs(columns: DesignColumns, table: PairTable, clip: ResidualClip, ro
     """Rows with their brackets under an explicit matrix, ``Σ_l C_il ψ_i(z_l)``; no ψ is larger than `widest`."""
     engine, log = columns.engine, log2_ceiling(widest)
     term = f"{engine.double(math.ldexp(1.0 / LARGEST_ROW, -log))} * c * ({_clipped(columns, clip, 'y')})"
-    ends = ", ".join(f"cells.{name}" for name in ("t", "w", *(("low", "high") if clip.curve is None else ())))
+    ends = ", ".join(
+        f"cells.{name}" for name in ("t", "w", *(() if clip.squared or clip.curve is not None else ("low", "high")))
+    )
     pairs = (
         f"select p.i, p.c, {ends}, partners.z as y from {table.unlink(engine).name} p "
         f"join ({rows}) cells on p.i = cells.k join ({columns.rows(table.key)}) partners on p.j = partners.k"
