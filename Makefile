@@ -139,6 +139,7 @@ bench-outcomes: $(READY)
 # Coverage of intervals with survey weights and in subgroups.
 bench-surveys: $(READY)
 	$(BIN)/python benchmarks/surveys.py --out benchmarks/results
+	$(BIN)/python benchmarks/several.py --out benchmarks/results
 
 # What declaring symmetric errors does.
 bench-symmetric: $(READY)

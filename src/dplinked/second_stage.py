@@ -726,10 +726,11 @@ def plan_meat_clip(
 ) -> MeatClip | None:
     """Whose contributions to the equation are squared, and how far they are cut; None where the residuals' size has to do."""
     weights, size = residuals.meat_weights(rows.design.intercept), residuals.counted * residuals.spread(groups.accuracy)
-    together = _squared_together(study, rows, spending)
+    together, least = _squared_together(study, rows, spending), rows.least_norm(clip, weights)
     if together is not None:
         longest = math.sqrt(rows.count) if together == "cluster" else float(rows.exposure.persons)
-        norms = ladder(math.sqrt(weights.size) * size, longest)
+        unit = max(math.sqrt(weights.size) * size, least / 4.0)
+        norms = ladder(unit, longest)
         private = rows.contribution_sizes(clip, MeatClip(together, weights, float(norms[-1])), norms)
         norm = choose_total_norm(weights.size, *release_contribution_sizes(private, spending), private, spending)
         if norm is None and together == "cluster":
@@ -737,7 +738,9 @@ def plan_meat_clip(
         if norm is not None:
             return MeatClip(together, weights, norm)
     route = _route(rows, spending)
-    return None if route is SCALE_ALONE else MeatClip(route.name, weights, wider * route.clip * size)
+    norm = wider * route.clip * size
+    norm = norm if route.name == "block" else max(norm, least)
+    return None if route is SCALE_ALONE else MeatClip(route.name, weights, norm)
 
 
 def _residual_variance(

@@ -24,7 +24,7 @@ from dplinked.linker.fields import MOST_NAMES, Comparer, Field, make_comparers, 
 from dplinked.linker.joined import id_column
 from dplinked.linker.linked import Linked
 from dplinked.linker.matches import find_matches, find_matches_of_rows
-from dplinked.linker.model import LinkageModel, load_model
+from dplinked.linker.model import ASSIGNMENTS, LinkageModel, load_model
 from dplinked.linker.passes import BlockingPass
 from dplinked.linker.rules import LATE, MEMORY, NO_KEY, Links, link_by_rules
 from dplinked.linker.scored import Scored, link_scored
@@ -35,7 +35,6 @@ if TYPE_CHECKING:
 
 METHODS = ("rules", "splink", "pairs")
 ALL, OTHER = "(all)", "(other)"  # names of groups that are not blocks of the files
-_ASSIGNMENTS = ("optimal", "greedy")
 _THRESHOLD_SHARE = 0.6  # the default threshold as a share of the largest possible score; with 6 fields, 4 must agree
 _FEW = 20  # fewer than one record in twenty with a candidate is too few to be true
 _RARE = 500  # a block key that fewer than one row in 500 has is taken for a typing error
@@ -125,9 +124,8 @@ def link(
         )
     if not isinstance(method, str) or method not in METHODS:
         raise StudyError(f"method must be one of {list(METHODS)}, not {shown(method)}.{suggest(method, METHODS)}")
-    if not isinstance(assignment, str) or assignment not in _ASSIGNMENTS:
-        raise StudyError(f"assignment must be one of {list(_ASSIGNMENTS)}, not {shown(assignment)}.")
-    many = check_kind(links, carriers, assignment)
+    if not isinstance(assignment, str) or assignment not in ASSIGNMENTS:
+        raise StudyError(f"assignment must be one of {list(ASSIGNMENTS)}, not {shown(assignment)}.")
     kept = None if model is None else load_model(model)
     if kept is not None:
         if any(given is not None for given in (fields, threshold, settings, pairs)) or method not in (
@@ -140,6 +138,7 @@ def link(
         method, fields, threshold, assignment = kept.method, list(kept.fields), kept.threshold, kept.assignment
         block = kept.blocks if block is None else block
         settings = kept.settings if kept.own else None
+    many = check_kind(links, carriers, assignment)
     if (pairs is not None) != (method == "pairs"):
         raise StudyError("Links made elsewhere come with method='pairs' and pairs=…, both.")
     if isinstance(seed, bool) or not isinstance(seed, int) or seed < 0:

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dplinked.data.arrow import column_texts
-from dplinked.errors import StudyError
+from dplinked.errors import StudyError, shown
 from dplinked.ledger.key import audit_key
 from dplinked.linker.audit import (
     ANSWER,
@@ -44,6 +44,8 @@ def draw_list(linked: Linked, size: int, seed: int, *, key: str | Path | bytes |
     """Draw links for a person to check, both records side by side."""
     import pyarrow as pa
 
+    if isinstance(size, bool) or not isinstance(size, int):
+        raise StudyError(f"size must be a whole number of links to check, not {shown(size)}.")
     if key is not None and seed:
         raise StudyError("A sample is drawn by a public seed or by a secret key, not by both. Leave out seed=….")
     if key is not None and by is not None:

@@ -36,6 +36,7 @@ NEARER = 0.02  # the slope of a curve's equation at each step that is not the la
 CURVE_SLOPE = (0.05, 0.3)  # the slope at the last step: least and most
 
 _ROUNDING = 1e-9  # room for the last digits of sums of squares
+_ROOM = 1.0 - 1e-6  # of μ, for draws of levels
 _ROUNDING_OF_DRAWS = 1e-3  # room for what rounding adds to sensitivities; it only makes noise larger
 
 
@@ -80,12 +81,12 @@ class Spending:
 
         Every purse must draw the same parts for the same costs in the same order; :meth:`note` refuses anything else. Then the draws of all levels at one place are one draw of values
         that move together by no more than one level's sensitivity says, which the sensitivities under an exposure with levels have proofs of. A level's draws depend on its own and on what was
-        released before the levels parted, so the order in which levels are worked on does not matter.
+        released before the levels parted, so the order in which levels are worked on does not matter. A millionth of μ is left as room for the grid, on which each level's draw is rounded by itself.
         """
         schedule: list[NoisePlan] = []
-        purses = [self._child(self.mu) for _ in range(number)]
+        purses = [self._child(self.mu * _ROOM) for _ in range(number)]
         for one in purses:
-            one._planned, one._schedule = self._planned, schedule
+            one._planned, one._schedule = self._planned * _ROOM**2, schedule
         return purses
 
     def _child(self, mu: float) -> Spending:
