@@ -279,14 +279,14 @@ def test_a_plain_file_is_ready(tmp_path: Path) -> None:
 
 
 TEXTS = {
-    "thousands": (lambda v, k: f"{v + 1000:,.2f}", "with commas between thousands", {"thousands": ","}),
-    "decimal commas": (lambda v, k: f"{v:.2f}".replace(".", ","), "with decimal commas", {"decimal": ","}),
-    "both": (lambda v, k: f"{v + 1000:,.2f}".translate({44: 46, 46: 44}), "with points between thousands", {"decimal": ",", "thousands": "."}),
-    "euros": (lambda v, k: f"€ {v:.2f}", "with a sign of a currency", {}),
-    "dollars": (lambda v, k: f"${v:,.2f}", "with a sign of a currency", {}),
-    "percent": (lambda v, k: f"{v:.1f} %", "with a percent sign", {}),
-    "dates": (lambda v, k: f"{k % 28 + 1}.{k % 12 + 1}.19{k % 90 + 10}", "that are dates", {}),
-    "words": (lambda v, k: "low" if v < 250 else "high", "that are words", {}),
+    "thousands": (lambda v, k: f"{v + 1000:,.2f}", "commas between thousands in 1,000 rows", {"thousands": ","}),
+    "decimal commas": (lambda v, k: f"{v:.2f}".replace(".", ","), "decimal commas in 1,000 rows", {"decimal": ","}),
+    "both": (lambda v, k: f"{v + 1000:,.2f}".translate({44: 46, 46: 44}), "points between thousands in 1,000 rows", {"decimal": ",", "thousands": "."}),
+    "euros": (lambda v, k: f"€ {v:.2f}", "a sign of a currency in 1,000 rows", {}),
+    "dollars": (lambda v, k: f"${v:,.2f}", "a sign of a currency in 1,000 rows", {}),
+    "percent": (lambda v, k: f"{v:.1f} %", "a percent sign in 1,000 rows", {}),
+    "dates": (lambda v, k: f"{k % 28 + 1}.{k % 12 + 1}.19{k % 90 + 10}", "dates in 1,000 rows", {}),
+    "words": (lambda v, k: "low" if v < 250 else "high", "words in 1,000 rows", {}),
 }  # fmt: skip
 
 
@@ -307,15 +307,15 @@ def test_texts_where_numbers_are_declared_make_data_unusable(tmp_path: Path, kin
     ("write", "declared", "verdict", "said"),
     [
         (lambda v, k: "" if k % 10 == 0 else f"{v}", {}, "look again", "x: 10.00 % of the cells are empty"),
-        (lambda v, k: "NA" if k % 50 == 0 else f"{v}", {}, "ready", "20 cells that stand for a missing value"),
-        (lambda v, k: "n/a" if k % 10 == 0 else f"{v}", {}, "look again", "100 cells that stand for a missing value"),
-        (lambda v, k: "SICK" if k == 5 else f"{v}", {}, "look again", "1 cells that are words (like 'SICK')"),
+        (lambda v, k: "NA" if k % 50 == 0 else f"{v}", {}, "ready", "a word for a missing value in 20 rows"),
+        (lambda v, k: "n/a" if k % 10 == 0 else f"{v}", {}, "look again", "a word for a missing value in 100 rows"),
+        (lambda v, k: "SICK" if k == 5 else f"{v}", {}, "look again", "words in 1 row (like 'SICK')"),
         (None, {"bounds": {"x": (0, 450), "y": (0, 1100)}}, "look again", "x: 10.00 % above 450"),
         (None, {"bounds": {"x": (0, 100), "y": (0, 1100)}}, "not usable", "x: 80.00 % above 100"),
         (None, {"bounds": {"x": (0, 10**6), "y": (0, 1100)}}, "look again", "Are both in the same unit?"),
         (lambda v, k: "7", {}, "look again", "all cells are 7"),
         (None, {"levels": {"g": ["A", "b"]}}, "not usable", "'a' (500 rows; Did you mean 'A'?)"),
-        (None, {"levels": {"g": ["a", "b", "c"]}}, "look again", "no row has the level 'c'"),
+        (None, {"levels": {"g": ["a", "b", "c"]}}, "look again", "declared, but on no row: 'c'"),
         (None, {"linkage": dpl.ELE({"block 0": 0.9}, block="k")}, "not usable", "800 rows have a null key or one without accuracy"),
         (None, {"linkage": dpl.ELE({"block 0": 0.9}, block="k", other=0.8)}, "look again", "They form the one other block"),
         (None, {"formula": "y ~ X", "bounds": {"X": (0, 1), "y": (0, 1)}, "levels": {}}, "not usable", "Did you mean 'x'? It has the columns 'x', 'y', 'g', 'k'."),
@@ -348,4 +348,4 @@ def test_engines_see_the_same_texts(tmp_path: Path) -> None:
     seen_in(tmp_path, lambda v, k: "n/a" if k % 10 == 0 else f"{v}")
     (tmp_path / "more.csv").write_text("x,y,g,k\n?,1,a,block 0\n", encoding="utf-8")
     check = check_study(Study(**DECLARED), str(tmp_path / "*.csv"))
-    assert any("101 cells that stand for a missing value" in one.text for one in check.findings), check.summary()
+    assert any("a word for a missing value in 101 rows" in one.text for one in check.findings), check.summary()

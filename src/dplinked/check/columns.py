@@ -73,7 +73,9 @@ def judge_numbers(
             )
         )
     if seen.texts.rows:
-        text = f"{name} is declared as numbers and holds texts ({lost}): {'; '.join(seen.texts.sentences)}."
+        text = (
+            f"{name} is declared as numbers and holds texts, which count as missing: {'; '.join(seen.texts.sentences)}."
+        )
         told = {key: mark for key, mark in seen.texts.options.items() if key not in advice}
         only_missing = seen.texts.rows == seen.texts.for_missing
         found.append(
@@ -135,7 +137,9 @@ def judge_levels(seen: LevelsSeen, study: Study, design: Design, count: int) -> 
         ]
         more = f" and {len(undeclared) - _SHOWN} more" if len(undeclared) > _SHOWN else ""
         share = sum(undeclared.values()) / count
-        text = f"{name}: {sum(undeclared.values()):,} rows have a level that is not declared and count as {reference!r}: {', '.join(listed)}{more}."
+        modelled = any(name == used for column in (*design.columns, design.response) for used, _ in column.cell)
+        counted = f"count as {reference!r}" if modelled else "fulfil no condition"
+        text = f"{name}: {sum(undeclared.values()):,} rows have a level that is not declared and {counted}: {', '.join(listed)}{more}."
         found.append(graded(share, text, much=UNDECLARED))
     if nulls:
         counted = f"count as {reference!r}"
@@ -144,12 +148,8 @@ def judge_levels(seen: LevelsSeen, study: Study, design: Design, count: int) -> 
         if study.drops_missing and design.curve is not None and name in design.response_variables:
             text += f" If that means {reference!r}, declare missing='fill'."
         found.append(graded(nulls / count, text, much=MISSING))
-    if absent := [level for level, number in seen.declared.items() if not number]:
-        found.append(
-            look(
-                f"{name}: no row has the level {list_names([repr(level) for level in absent])}, though it is declared."
-            )
-        )
+    if absent := [repr(level) for level, number in seen.declared.items() if not number]:
+        found.append(look(f"{name}: declared, but on no row: {list_names(absent)}."))
     return found
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,7 +23,8 @@ from dplinked.check.document import describe_check
 from dplinked.check.findings import Finding, fault, look, note, verdict_of
 from dplinked.data.files import find_files
 from dplinked.data.format import PLAIN
-from dplinked.data.look import Look, in_words, look_at_data
+from dplinked.data.keys import number
+from dplinked.data.look import as_toml, in_words, look_at_data
 from dplinked.data.sources import is_path
 from dplinked.errors import DplinkedError, list_columns, plain_faults, shown, suggest
 from dplinked.fitting import check_ids, key_columns
@@ -110,12 +113,13 @@ def check_study(study: Study, data: Any) -> Check:
     looks = look_at_data(data) if is_path(data) else []
     declared = _declared_format(data)
     advice = next((told for one in looks if (told := one.advice(declared))), {})
-    findings = _judge_files(looks, advice)
+    findings = _judge_files(advice)
     try:
         rows = _open(study, data)
     except DplinkedError as problem:
-        text = str(problem).removesuffix(" The steward's 'check' shows the details.")
-        return Check(study.formula, None, (), (), (fault(text), *findings), advice)
+        text = re.sub(r" The steward's 'check' (shows|lists) .*", "", str(problem))
+        sheets = [f" There are {list_names([repr(name) for name in one.sheets])}." for one in looks if one.sheets]
+        return Check(study.formula, None, (), (), (fault(text + "".join(sheets)), *findings), advice)
     if study.parts:
         return _check_parts(study, rows, findings, advice)
     design, _ = study.prepare()
@@ -172,6 +176,8 @@ def _open(study: Study, data: Any) -> Source:
     ):  # a release does not list the columns of text files, whose first line may be a row
         if name not in rows.columns:
             known = suggest(name, rows.columns) + list_columns(rows.columns)
+            if any(math.isfinite(number(column)) for column in rows.columns):
+                known += " Some of these are numbers: is there a line with the columns' names?"
             raise DplinkedError(f"Column {shown(name)} is not in the data.{known}")
     study.check_count(rows.count)
     rows.require(design.variables, numeric=list(design.bounds))
@@ -199,17 +205,13 @@ def _is_text(data: Any) -> bool:
         return False
 
 
-def _judge_files(looks: list[Look], advice: Mapping[str, Any]) -> list[Finding]:
+def _judge_files(advice: Mapping[str, Any]) -> list[Finding]:
     """Say how files seem to be written, where the study says otherwise."""
     found = []
     if advice:
         wrong = fault if "separator" in advice else look
-        found.append(
-            wrong(f"The file seems to be written with {in_words(advice)}: write the lines above into the study file.")
-        )
-    for one in looks:
-        if one.sheets:
-            found.append(note(f"{one.path.name} has the sheets {list_names([repr(name) for name in one.sheets])}."))
+        written = as_toml(advice).replace("\n", ", ")
+        found.append(wrong(f"The file seems to be written with {in_words(advice)}. Write into [data]: {written}."))
     return found
 
 

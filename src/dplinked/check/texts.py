@@ -23,12 +23,12 @@ _PATTERNS = {
     "missing": r"(?i:n/?a|#n/a|nan|null|none|nil|missing|unknown|not available|k\.? ?a\.?|-+|\.+|\?+|)",
 }
 _PLAIN = ": write plain numbers"
-_WORDS = {  # what the texts are like, and what to do
-    "currency": ("with a sign of a currency", _PLAIN),
-    "percent": ("with a percent sign", _PLAIN),
-    "date": ("that are dates", ", which are no numbers: compute an age, a year or a number of days first"),
-    "missing": ("that stand for a missing value", ", and count as one"),
-    "word": ("that are words", ""),
+_WORDS = {  # what the texts have, and what to do
+    "currency": ("a sign of a currency", _PLAIN),
+    "percent": ("a percent sign", _PLAIN),
+    "date": ("dates", ", which are no numbers: compute an age, a year or a number of days first"),
+    "missing": ("a word for a missing value", ""),
+    "word": ("words", ""),
 }
 _SHOWN = 3
 
@@ -60,21 +60,22 @@ def explain_texts(counts: Mapping[str, int]) -> Texts:
     kinds = {text: _kind(text) for text in counts}
     if any(kind == "decimal ," for kind in kinds.values()):  # then 1,234 is a decimal number, too
         kinds = {text: "decimal ," if kind == "thousands ," else kind for text, kind in kinds.items()}
-    rows = Counter[str]()
+    found = Counter[str]()
     for text, kind in kinds.items():
-        rows[kind] += counts[text]
+        found[kind] += counts[text]
     sentences: list[str] = []
     options: dict[str, Any] = {}
-    for kind, number in rows.most_common():
+    for kind, number in found.most_common():
         examples = [repr(text) for text in sorted(kinds, key=lambda text: -counts[text]) if kinds[text] == kind]
         reason, remedy = _reason(kind)
-        sentences.append(f"{number:,} cells {reason} (like {list_names(examples[:_SHOWN])}){remedy}")
+        rows = f"{number:,} row{'' if number == 1 else 's'}"
+        sentences.append(f"{reason} in {rows} (like {list_names(examples[:_SHOWN])}){remedy}")
         if kind.startswith(("decimal", "thousands")):
             name, mark = kind.split(" ", 1)
             options.setdefault(name, mark)
     if options.get("thousands") == options.get("decimal", "."):
         options.setdefault("decimal", ",")
-    return Texts(rows.total(), rows["missing"], tuple(sentences), options)
+    return Texts(found.total(), found["missing"], tuple(sentences), options)
 
 
 def _kind(text: str) -> str:
@@ -84,8 +85,8 @@ def _kind(text: str) -> str:
 
 
 def _reason(kind: str) -> tuple[str, str]:
-    """What texts of a kind are like, and what to do about them where that is not to be declared."""
+    """What texts of a kind have, and what to do about them where that is not to be declared."""
     name, _, mark = kind.partition(" ")
     if name == "thousands":
-        return f"with {THOUSANDS[mark]} between thousands", ""
-    return ("with decimal commas", "") if name == "decimal" else _WORDS[kind]
+        return f"{THOUSANDS[mark]} between thousands", ""
+    return ("decimal commas", "") if name == "decimal" else _WORDS[kind]
