@@ -718,6 +718,9 @@ def test_an_empty_line_of_a_file_with_one_column_is_a_row(tmp_path: Path) -> Non
 
 
 def test_odd_settings_and_columns_are_refused_early(linked) -> None:
+    for size in (2.5, True, "many"):
+        with pytest.raises(dpl.StudyError, match="size must be a whole number"):
+            linked.audit_sample(size)
     a, b = tables()
     for options, fault in [({"seed": -1}, "seed must"), ({"id": 5}, "or two")]:
         with pytest.raises(dpl.StudyError, match=fault):
@@ -775,7 +778,7 @@ def test_which_file_regressors_may_come_from(linked, formula, linkage, unit, fau
     study = dpl.Study(formula=formula, levels=BOTH["levels"], linkage=linkage, unit=unit, intervals=False, **MODEL)
     with nullcontext() if fault is None else pytest.raises(dpl.StudyError, match=fault):
         dpl.fit_study(study, linked.rows)
-    faults = [finding.text for finding in check_study(study, linked.rows) if finding.fault]
+    faults = [finding.text for finding in check_study(study, linked.rows).findings if finding.fault]
     assert bool(faults) == (fault is not None)
 
 

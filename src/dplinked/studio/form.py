@@ -82,6 +82,9 @@ def form(draft: Draft, fields: Fields) -> TagList:
                 placeholder="age >= 65 and region == 'north'", update_on="blur", spellcheck="false",
             ),
             ui.input_text(
+                id("by"), "The same in every level of this column", _text(get("model", "by")), update_on="blur", spellcheck="false",
+            ),
+            ui.input_text(
                 id("cluster"), "Column of clusters, if rows were drawn together", _text(get("model", "cluster")),
                 update_on="blur", spellcheck="false",
             ),
@@ -191,6 +194,7 @@ def form_changes(draft: Draft, fields: Fields) -> Changes:
         ("model", "missing"): _chosen(draft, fields, "missing", "drop"),
         ("model", "weights"): counted_of(draft, fields, "weights"),
         ("model", "where"): counted_of(draft, fields, "where"),
+        ("model", "by"): counted_of(draft, fields, "by"),
         ("model", "cluster"): counted_of(draft, fields, "cluster"),
         ("privacy", "epsilon"): get("epsilon"),
         ("privacy", "delta"): get("delta"),
@@ -243,7 +247,7 @@ def exposure_of(draft: Draft, fields: Fields) -> Any:
 
 
 def counted_of(draft: Draft, fields: Fields, name: str) -> Any:
-    """The weights, the condition or the clusters that the form says."""
+    """The weights, the condition, the column of levels or the clusters that the form says."""
     return fields.get(name) if fields.has(name) else draft.get("model", name)
 
 

@@ -12,6 +12,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from decimal import Decimal
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +33,7 @@ from dplinked.data.keys import key_text
 from dplinked.data.table import Rows
 from dplinked.study.design import build_design
 from dplinked.sums.engine import open_source
-from dplinked.sums.sql import dialect, duckdb, duckdb_engine, duckdb_files
+from dplinked.sums.sql import blocks, dialect, duckdb, duckdb_engine, duckdb_files
 from dplinked.sums.sql import exact_sums as exact
 from dplinked.sums.types import ResidualClip
 from engine_sums import every_sum
@@ -412,14 +413,47 @@ def test_literals_are_read_as_they_are(engine: Open) -> None:
     assert list(found) == texts
 
 
-def test_sums_are_the_same_in_any_order(engine: Open) -> None:
-    """To the last digit: whole numbers are added."""
+def assert_any_order(open_rows: Open) -> None:
+    """Sums of shuffled rows are the same to the last digit, and those of memory but for rounding."""
     table = make_table(13)
     shuffled = table.take(pa.array(np.random.default_rng(13).permutation(N)))
     linkage = dpl.ELE(0.8, block="k")
-    one, other = (all_sums(engine(data), "y ~ x + log(w)", linkage) for data in (table, shuffled))
+    one, other = (all_sums(open_rows(data), "y ~ x + log(w)", linkage) for data in (table, shuffled))
     for name, values in one.items():
         np.testing.assert_array_equal(other[name], values, err_msg=name)
+    assert_equal_sums(all_sums(open_source(table), "y ~ x + log(w)", linkage), one)
+
+
+def test_sums_are_the_same_in_any_order(engine: Open) -> None:
+    """Whole numbers are added."""
+    assert_any_order(engine)
+
+
+@pytest.mark.parametrize(("most", "grid"), [(100, 0), (0, 6)])
+def test_larger_blocks_and_more_columns_do_not_mind_the_order(
+    most: int, grid: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Totals of blocks on two grids, and products of rows that their blocks are joined with."""
+    monkeypatch.setattr(blocks, "MOST_TOTALS", most)
+    monkeypatch.setattr(exact, "_ONE_TOTAL", grid)
+    connection = ddb.connect()
+    assert_any_order(lambda table: open_source(connection.from_arrow(table)))
+
+
+@pytest.mark.parametrize("log", [0, 1, 5, 6, 7, 12])
+def test_totals_of_blocks_are_exact(log: int) -> None:
+    """Terms are rounded to steps of a grid, whose sum is that of fractions; a second grid has the rest of terms of large blocks."""
+    engine = duckdb_engine.DuckDBEngine(duckdb_engine.connect(2))
+    terms = [*np.random.default_rng(log).uniform(-1.0, 1.0, 2**log - 1).tolist(), 1.0]
+    engine.keep_table("terms", pa.table({"v": terms}), "*")
+    ((found,),) = engine.run(f"select {exact.block_total(engine, 'v', log)} from terms")
+    step, total = Fraction(2) ** -min(51, 52 - log), sum(map(Fraction, terms))
+    if log <= 6:
+        assert Fraction(found) == sum(round(Fraction(term) / step) for term in terms) * step
+        assert abs(Fraction(found) - total) <= (len(terms) + 80) * len(terms) * Fraction(2) ** -53
+    else:
+        assert found == float(sum(round(Fraction(term) / step**2) for term in terms) * step**2)
+        assert found == float(total)
 
 
 def test_many_rows_are_summed_on_a_second_grid(engine: Open, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,7 +11,6 @@ import numpy as np
 
 from dplinked.errors import ReleaseError
 from dplinked.linkage import ELE, Exact, Linkage, Matching, PrivacyUnit
-from dplinked.study.design import Design
 from dplinked.sums.blocks import (
     DEPENDENCE,
     LEAST_PRODUCT,
@@ -26,9 +25,11 @@ from dplinked.sums.blocks import (
 from dplinked.sums.partners import enough_partners
 from dplinked.sums.sql.columns import DesignColumns
 from dplinked.sums.sql.dialect import Kept, SqlColumn, SqlEngine, plain_text
-from dplinked.sums.sql.exact_sums import CHANGED, ExactSums, Scaled, exact_total, log2_ceiling
+from dplinked.sums.sql.exact_sums import CHANGED, ExactSums, Scaled, block_total, log2_ceiling
 from dplinked.sums.sql.pairs import PairTable, keep_matching
 from dplinked.sums.types import BlockFacts
+
+MOST_TOTALS = 100  # of a block in one statement: beyond, Spark no longer compiles it
 
 
 class Circles:
@@ -83,8 +84,7 @@ class OneBlock:
 class BlockTable:
     """Blocks of a key column, in a table that the engine keeps.
 
-    The table has one row per block: its key k, its place g, its number of rows m, its weights a and o, what its instruments are multiplied by,
-    v, and totals of the columns of `design`. Another design's totals take a pass of their own.
+    The table has one row per block: its key k, its place g, its number of rows m, its weights a and o, and what its instruments are multiplied by, v.
 
     With a single accuracy, each key is a block, null included. With an accuracy table, each of its keys is a block, and g is its place
     in that table; all other rows are one block, for which k is null and g is -1.
@@ -93,8 +93,6 @@ class BlockTable:
     ----------
     keys
         Those of an accuracy table, by place; None without one.
-    totals
-        Names of the totals, each after a comma.
     fixed
         Whether every row keeps its block between neighbours, so that sizes are public.
     partners
@@ -109,10 +107,8 @@ class BlockTable:
     key: str
     same: str
     keys: tuple[str, ...] | None
-    totals: str
     blocks: int
     largest: int
-    design: Design
     fixed: bool
     partners: int
     weighed: bool = False
@@ -163,6 +159,14 @@ class BlockTable:
             f"join {self.kept.name} b on t.{key} {same} b.{key}"
         )
 
+    def total_whole(self, rows: str, totals: str) -> str:
+        """As :meth:`total`, without blocks that have not as many rows as were counted in them."""
+        return f"select * from ({self.total(rows, f', count(*) as c{totals}')}) whole where c = m"
+
+    def holds(self, totals: int, numbers: int) -> bool:
+        """Whether so many totals of all blocks are no more than all the `numbers` that rows have, and few enough for one statement."""
+        return totals <= MOST_TOTALS and totals * self.blocks <= numbers
+
     def weigh(self, engine: SqlEngine, weights: Mapping[str | None, float]) -> BlockTable:
         """The same blocks, with weights by key of the accuracy table. Without such a table they have no names."""
         check_weights(weights)
@@ -186,7 +190,7 @@ class BlockTable:
     def _replace_columns(self, engine: SqlEngine, columns: str, source: str) -> BlockTable:
         """The same blocks with other columns a, o and v."""
         kept = Kept(engine, "blocks")
-        engine.hold(kept.name, f"select b.k, b.g, b.m, {columns}{self.totals} from {source}")
+        engine.hold(kept.name, f"select b.k, b.g, b.m, {columns} from {source}")
         return replace(self, kept=kept, weighed=True, circles=Circles())
 
 
@@ -203,8 +207,7 @@ def find_link_table(
         return keep_matching(columns, count, linkage), None
     if linkage.block is None:
         return _one_block(count, linkage, unit)
-    kept, totals = _keep_blocks(columns, count, linkage)
-    return _check_blocks(columns, kept, totals, count, linkage, unit)
+    return _check_blocks(columns, _keep_blocks(columns, linkage), count, linkage, unit)
 
 
 def _one_block(count: int, linkage: ELE, unit: PrivacyUnit) -> tuple[OneBlock, BlockFacts]:
@@ -224,34 +227,32 @@ def total_columns(engine: SqlEngine, most: int, *groups: Sequence[Scaled]) -> tu
     """Totals of columns over blocks of at most `most` rows, each column once; returns their text, and the totals s0, s1, … of each group."""
     log = log2_ceiling(max(1, most))
     names = {column.sql: f"s{i}" for i, column in enumerate(dict.fromkeys(itertools.chain(*groups)))}
-    text = "".join(f", {exact_total(engine, sql, log)} as {name}" for sql, name in names.items())
+    text = "".join(f", {block_total(engine, sql, log)} as {name}" for sql, name in names.items())
     return text, [[Scaled(names[column.sql], column.log) for column in group] for group in groups]
 
 
-def _keep_blocks(columns: DesignColumns, count: int, linkage: ELE) -> tuple[Kept, str]:
-    """Keep m, a, o, v and totals of each block, and name the totals. Accuracies are joined from a table, never written into a statement."""
+def _keep_blocks(columns: DesignColumns, linkage: ELE) -> Kept:
+    """Keep m, a, o and v of each block. Accuracies are joined from a table, never written into a statement."""
     engine, table = columns.engine, isinstance(linkage.accuracy, Mapping)
     assert linkage.block is not None
     accuracies = _keep_accuracies(engine, columns.stored[linkage.block], linkage)
-    rows, name = columns.rows(linkage.block, instruments=True), accuracies.name
-    totals, listed = total_columns(engine, count, columns.h, columns.x)
-    also = "".join(f", {sql}" for sql in dict.fromkeys(total.sql for total in itertools.chain(*listed)))
+    rows, name = columns.keys(linkage.block), accuracies.name
     if table:
         placed = f"select cells.*, y.k as key, coalesce(y.g, -1) as g from ({rows}) cells left join {name} y on cells.k = y.k"
-        counted = f"select key as k, g, count(*) as m{totals} from ({placed}) placed group by key, g"
+        counted = f"select key as k, g, count(*) as m from ({placed}) placed group by key, g"
         found = f"select c.*, y.y from ({counted}) c join {name} y on c.g = y.g"
     else:
-        counted = f"select k, 0 as g, count(*) as m{totals} from ({rows}) cells group by k"
+        counted = f"select k, 0 as g, count(*) as m from ({rows}) cells group by k"
         other, own = (f"(select y from {name} where g = {g})" for g in (-1, -2))
         found = f"select c.*, case when k is null then {other} else {own} end as y from ({counted}) c"
     one = engine.double(1.0)
     raised = f"greatest(y, {one} / m)" if linkage.source == "estimated" else "y"
-    found = f"select k, g, m, case when m = 1 then {one} else {raised} end as y{also} from ({found}) c"
+    found = f"select k, g, m, case when m = 1 then {one} else {raised} end as y from ({found}) c"
     o = f"case when m > 1 then ({one} - y) / greatest(m - 1, 1) else {engine.double(0.0)} end"
     kept = Kept(engine, "blocks")
-    weighed = f"select k, g, m, y - o as a, o, {one} as v{also} from (select c.*, {o} as o from ({found}) c) c"
+    weighed = f"select k, g, m, y - o as a, o, {one} as v from (select c.*, {o} as o from ({found}) c) c"
     engine.hold(kept.name, weighed)
-    return kept, also
+    return kept
 
 
 def _keep_accuracies(engine: SqlEngine, column: SqlColumn, linkage: ELE) -> Kept:
@@ -278,7 +279,7 @@ def _keep_accuracies(engine: SqlEngine, column: SqlColumn, linkage: ELE) -> Kept
 
 
 def _check_blocks(
-    columns: DesignColumns, kept: Kept, totals: str, count: int, linkage: ELE, unit: PrivacyUnit
+    columns: DesignColumns, kept: Kept, count: int, linkage: ELE, unit: PrivacyUnit
 ) -> tuple[BlockTable, BlockFacts]:
     """Check the blocks that are kept, and find the facts about them."""
     engine, double = columns.engine, columns.engine.double
@@ -305,10 +306,8 @@ def _check_blocks(
         linkage.block,
         engine.same,
         keys,
-        totals,
         int(blocks),
         int(largest or 0),
-        columns.design,
         unit.fixes_blocks,
         _partners(linkage, unit),
     )

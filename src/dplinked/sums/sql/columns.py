@@ -195,8 +195,8 @@ class DesignColumns:
         """``clip(x / half_width, -1, 1)`` of a regressor that is divided by ``2^log``. Cases are faster than least and greatest."""
         assert self.design.half_widths is not None
         double, half, x = self.engine.double, math.ldexp(self.design.half_widths[place], -log), f"x{place}"
-        inside = f"case when {x} > {double(-half)} then {x} / {double(half)} else {double(-1.0)} end"
-        return f"case when {x} < {double(half)} then {inside} else {double(1.0)} end"
+        ends = f"when {x} > {double(half)} then {double(1.0)} when {x} < {double(-half)} then {double(-1.0)}"
+        return f"case {ends} else {x} / {double(half)} end"
 
     def _clipped(self, key: str | None) -> str:
         """Query of clipped numbers, level codes and the key."""

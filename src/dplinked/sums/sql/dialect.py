@@ -131,6 +131,10 @@ class SqlEngine(ABC):
         """A number rounded to the nearest 64-bit whole number, ties to even."""
 
     @abstractmethod
+    def rounded(self, value: str) -> str:
+        """A number of at most 2^51 rounded to the nearest whole one, ties to even, as a double."""
+
+    @abstractmethod
     def matches(self, value: str, pattern: str) -> str:
         """Whether a whole text matches a regular expression."""
 

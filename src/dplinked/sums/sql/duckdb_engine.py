@@ -111,6 +111,11 @@ class DuckDBEngine(SqlEngine):
         """A cast, which rounds to the nearest whole number, ties to even."""
         return f"cast({value} as {self.bigint_type})"
 
+    def rounded(self, value: str) -> str:
+        """Beside a number of this size doubles have no digits behind the point. DuckDB's `round_even` takes several times as long."""
+        size = self.double(1.5 * 2.0**52)
+        return f"(({value} + {size}) - {size})"
+
     def matches(self, value: str, pattern: str) -> str:
         """Whether a whole text matches a regular expression."""
         return f"regexp_full_match({value}, {self.text(pattern)})"

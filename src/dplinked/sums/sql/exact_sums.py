@@ -9,6 +9,14 @@ steps q of a grid, and whole numbers are added. With n terms of ``Σ|v| ≤ n·V
 power of two is exact, and each term is a function of one row (or block) alone: a person changes a sum by what the
 terms change and one step per changed term, whatever the number of rows. Above 2^26 rows what rounding leaves,
 |v - rint(v/q)·q| ≤ q/2, is summed in the same way on a grid finer by 2^(61 - ⌈log2 n⌉).
+
+*Totals of blocks.* Engines add doubles by group much faster than whole numbers, whose sums they keep in 128 bits. So there numbers of steps stay doubles, on a
+grid on which doubles are exact: with at most m rows a block, terms of at most 1, and
+
+    q = 2^(⌈log2 m⌉ - 52) ≤ 4m·2⁻⁵³,    Σ|rint(v/q)| ≤ 2^52 + m/2 < 2^53,
+
+every partial sum is a whole number that a double holds, and the total is the same in any order. It is off by at most m·q/2. Up to m = 64 that is no more than ``m + 80`` roundings
+of the sum of m, which is what step 5 of :func:`dplinked.sums.rounding.rounding_bound` allows. In larger blocks what rounding leaves is summed on a grid finer by 2^(52 - ⌈log2 m⌉).
 """
 
 from __future__ import annotations
@@ -28,6 +36,7 @@ Floats = NDArray[np.float64]
 
 CHANGED = "The release failed: the rows changed while they were read, or an id or key is there twice."
 _ONE_GRID = 26  # log2 of the number of rows up to which one grid is fine enough
+_ONE_TOTAL = 6  # the same of a block's rows, where numbers of steps are doubles
 
 
 def log2_ceiling(value: float) -> int:
@@ -55,6 +64,17 @@ def exact_total(engine: SqlEngine, term: str, log_count: int) -> str:
     )
 
 
+def block_total(engine: SqlEngine, term: str, log_count: int) -> str:
+    """Exact sum over a block of at most ``2^log_count`` rows of terms that are at most 1, as a double; see the module's text."""
+    bits = min(51, 52 - log_count)
+    scale, unit = (engine.double(math.ldexp(1.0, power)) for power in (bits, -bits))
+    high = engine.rounded(f"{scale} * {term}")
+    if log_count <= _ONE_TOTAL:
+        return f"sum({high}) * {unit}"
+    rest = engine.rounded(f"{scale} * ({scale} * {term} - {high})")
+    return f"(sum({high}) + sum({rest}) * {unit}) * {unit}"
+
+
 @dataclass(frozen=True)
 class Scaled:
     """A column of a statement whose absolute values are at most 1. It stands for ``2^log`` times itself."""
@@ -80,7 +100,7 @@ class ExactSums:
         self, left: Sequence[Scaled], right: Sequence[Scaled], *weights: Scaled, symmetric: bool = False, room: int = 0
     ) -> None:
         """Add all products of two lists; if `symmetric`, those of one triangle."""
-        for i, j in _places(len(left), len(right), symmetric):
+        for i, j in matrix_places(len(left), len(right), symmetric):
             self.add(*weights, left[i], right[j], room=room)
 
     def selected(self) -> str:
@@ -115,7 +135,7 @@ class Reader:
 
     def matrix(self, left: int, right: int, *, symmetric: bool = False) -> Floats:
         """The next matrix."""
-        places = _places(left, right, symmetric)
+        places = matrix_places(left, right, symmetric)
         matrix = np.zeros((left, right))
         for (i, j), entry in zip(places, self.take(len(places)), strict=True):
             matrix[i, j] = entry
@@ -124,7 +144,7 @@ class Reader:
         return matrix
 
 
-def _places(left: int, right: int, symmetric: bool) -> list[tuple[int, int]]:
+def matrix_places(left: int, right: int, symmetric: bool) -> list[tuple[int, int]]:
     """Entries of a matrix row by row; those of the upper triangle if it is symmetric."""
     return [(i, j) for i in range(left) for j in range(i if symmetric else 0, right)]
 

@@ -24,7 +24,7 @@ from dplinked.sums.sql.blocks import BlockTable, LinkTable, OneBlock, total_colu
 from dplinked.sums.sql.columns import DesignColumns
 from dplinked.sums.sql.curve import curve_sums
 from dplinked.sums.sql.dialect import SqlEngine
-from dplinked.sums.sql.exact_sums import ExactSums, Reader, Scaled, log2_ceiling, shorten
+from dplinked.sums.sql.exact_sums import ExactSums, Scaled, log2_ceiling, matrix_places, shorten
 from dplinked.sums.sql.pairs import PairTable
 from dplinked.sums.sql.right_residuals import (
     contribution_sizes,
@@ -127,79 +127,95 @@ class SqlPass:
         """``h'QX`` and ``h'z`` with the design's instruments h; the intercept comes first."""
         if self.columns.dropped:
             return self._known_sums()
-        columns, link_table, d = self.columns, self.link_table, len(self.design.columns)
-        rows, h, x, z = columns.rows(link_table.key, instruments=True), columns.h, columns.x, columns.z
-        symmetric = self.design.half_widths is None and not isinstance(link_table, PairTable)
-        contrast, weight = list[Scaled](), list[Scaled]()
+        columns, table, d = self.columns, self.link_table, len(self.design.columns)
+        symmetric = self.design.half_widths is None and not isinstance(table, PairTable)
+        rows, h, x, z = columns.rows(table.key, instruments=True), columns.h, columns.x, columns.z
+        if isinstance(table, BlockTable) and table.linked:
+            return self._linked_sums(table, rows, symmetric)
+        source, weight, joined = rows, list[Scaled](), "*"
+        if isinstance(table, BlockTable):
+            source, weight, joined = table.join_columns(rows, "v"), [Scaled("v")], "v"
+        elif isinstance(table, PairTable):
+            source, x = table.join_matches(self.engine, rows, x)
         sums = ExactSums(self.engine, self.count)
-        by_block = isinstance(link_table, BlockTable) and link_table.linked
-        if isinstance(link_table, BlockTable):
-            contrast, weight = [Scaled("a")] if by_block else [], link_table.weight
-            source = link_table.join_columns(rows, *(column.sql for column in (*contrast, *weight)))
-        elif isinstance(link_table, PairTable):
-            source, x = link_table.join_matches(self.engine, rows, x)
-        else:
-            source = rows
-        sums.add_matrix(h, x, *contrast, *weight, symmetric=symmetric)
-        for column in h:
-            sums.add(column, z, *weight)
-        sums.add(z, *weight)
-        if not by_block:
-            for column in (*h, *x):
-                sums.add(column, *weight)
-            if weight:
-                sums.add(*weight)
-        joined = [column.sql for column in (*contrast, *weight)]
-        found = sums.fetch(source, self.count, joined[0] if joined else "*")
-        core, b, (sum_z,) = found.matrix(d, d, symmetric=symmetric), found.take(d), found.take(1)
-        if isinstance(link_table, BlockTable) and by_block:
-            found = self._block_sums(link_table, rows, symmetric)
-            core = core + found.matrix(d, d, symmetric=symmetric)
-        sum_h, sum_x, total = found.take(d), found.take(d), float(self.count)
-        if isinstance(link_table, OneBlock):
-            core = link_table.a * core + link_table.o * np.outer(sum_h, sum_x)
-            core, b, sum_h, sum_x = (link_table.weight * each for each in (core, b, sum_h, sum_x))
-            sum_z, total = link_table.weight * sum_z, link_table.weight * total
-        elif weight:
-            (total,) = found.take(1)
+        sums.add_matrix(h, x, *weight, symmetric=symmetric)
+        for column in (*(_product(one, z) for one in h), *h, *x, z, *([_one(self.engine)] if weight else [])):
+            sums.add(column, *weight)
+        found = sums.fetch(source, self.count, joined)
+        core, b, sum_h, sum_x = found.matrix(d, d, symmetric=symmetric), *(found.take(d) for _ in range(3))
+        (sum_z,), total = found.take(1), float(found.take(1)[0]) if weight else float(self.count)
+        if isinstance(table, OneBlock):
+            core = table.a * core + table.o * np.outer(sum_h, sum_x)
+            core, b, sum_h, sum_x = (table.weight * each for each in (core, b, sum_h, sum_x))
+            sum_z, total = table.weight * sum_z, table.weight * total
         core = symmetrise(core) if symmetric else core
-        return add_border(self.design, self.count, core, b, sum_h, sum_x, float(sum_z), float(total))
+        return add_border(self.design, self.count, core, b, sum_h, sum_x, float(sum_z), total)
+
+    def _linked_sums(self, table: BlockTable, rows: str, symmetric: bool) -> PrivateSums:
+        """The sums of blocks with links between their rows, ``Σ a h x' + o s_h s_x'``.
+
+        All rows of a block have the same a. So products are totalled by block too, where that is not too many numbers, and one statement does. Elsewhere a comes to
+        the rows by a join.
+        """
+        (h, x, z), d = (self.columns.h, self.columns.x, self.columns.z), len(self.design.columns)
+        places, crossed = matrix_places(d, d, symmetric), [_product(one, z) for one in h]
+        products = [_product(h[i], x[j]) for i, j in places]
+        sums, weight = ExactSums(self.engine, self.count), table.weight
+        at_once = table.holds(len({*products, *crossed, *h, *x}) + 1, (d + 2) * self.count)
+        added = [products, crossed, [z]] if at_once else []
+        totals, (s_h, s_x, *grouped) = total_columns(self.engine, table.largest, h, x, *added)
+        if at_once:
+            for (i, j), total in zip(places, grouped[0], strict=True):  # at most m + 2m, since o ≤ 1/(m-1)
+                both = f"(a * {total.sql} + o * {s_h[i].sql} * {s_x[j].sql})"
+                sums.add(Scaled(both, total.log), *weight, room=2)
+            rest = [*grouped[1], *grouped[2]]
+        else:
+            sums.add_matrix(s_h, s_x, Scaled("o"), *weight, symmetric=symmetric, room=1)
+            rest = []
+        for column in (*rest, *s_h, *s_x, Scaled("m")):
+            sums.add(column, *weight)  # at most m
+        found = sums.fetch(table.total_whole(rows, totals), table.blocks)
+        core = found.matrix(d, d, symmetric=symmetric)
+        if not at_once:
+            by_row = ExactSums(self.engine, self.count)
+            by_row.add_matrix(h, x, Scaled("a"), *weight, symmetric=symmetric)
+            for column in (*crossed, z):
+                by_row.add(column, *weight)
+            joined = table.join_columns(rows, "a", *(column.sql for column in weight))
+            other = by_row.fetch(joined, self.count, "a")
+            core = core + other.matrix(d, d, symmetric=symmetric)
+        b, (sum_z,) = (found if at_once else other).take(d), (found if at_once else other).take(1)
+        sum_h, sum_x, (total_weight,) = found.take(d), found.take(d), found.take(1)
+        core = symmetrise(core) if symmetric else core
+        return add_border(self.design, self.count, core, b, sum_h, sum_x, float(sum_z), float(total_weight))
 
     def _known_sums(self) -> PrivateSums:
         """``h'X`` of rows by themselves, without those that have a missing regressor; responses do not enter."""
-        columns, table, d = self.columns, self.link_table, len(self.design.columns)
+        columns, table, d, (known,) = self.columns, self.link_table, len(self.design.columns), self.columns.known
         assert not isinstance(table, PairTable), "under links every row's regressors are needed"
-        source, weight, joined = columns.rows(table.key, instruments=True), columns.known, "*"
-        if isinstance(table, BlockTable):
-            source, weight, joined = table.join_columns(source, "v"), [*weight, *table.weight], "v"
+        source, weight, joined, count = columns.rows(table.key, instruments=True), list[Scaled](), "*", self.count
         h, x, symmetric = columns.h, columns.x, self.design.half_widths is None
-        sums = ExactSums(self.engine, self.count)
-        sums.add_matrix(h, x, *weight, symmetric=symmetric)
-        for column in (*h, *x):
-            sums.add(column, *weight)
-        sums.add(*weight)
         one, zero = self.engine.double(1.0), self.engine.double(0.0)
-        sums.add(Scaled(f"(case when {columns.is_missing('z')} then {zero} else {one} end)"), *weight)
-        found = sums.fetch(source, self.count, joined)
+        answered = Scaled(f"(case when {columns.is_missing('z')} then {zero} else {one} end)")
+        terms = [_product(h[i], x[j]) for i, j in matrix_places(d, d, symmetric)]
+        terms = [known, *(_product(known, each) for each in (answered, *h, *x, *terms))]
+        if isinstance(table, BlockTable):
+            weight = table.weight
+            if table.holds(len(set(terms)), (d + 2) * self.count):
+                totals, (terms,) = total_columns(self.engine, table.largest, terms)
+                source, count = table.total_whole(source, totals), table.blocks
+            else:
+                source, joined = table.join_columns(source, "v"), "v"
+        sums = ExactSums(self.engine, self.count)
+        for term in terms:
+            sums.add(term, *weight)
+        found = sums.fetch(source, count, joined)
         scale = table.weight if isinstance(table, OneBlock) else 1.0
-        core, sum_h, sum_x = found.matrix(d, d, symmetric=symmetric), found.take(d), found.take(d)
-        core, sum_h, sum_x, rows = (scale * each for each in (core, sum_h, sum_x, found.take(2)))
-        known, complete = rows.tolist()
-        result = add_border(self.design, self.count, core, np.zeros(d), sum_h, sum_x, 0.0, known)
-        return replace(result, known=known, complete=complete)
-
-    def _block_sums(self, link_table: BlockTable, rows: str, symmetric: bool) -> Reader:
-        """``Σ o s_h s_x'`` over blocks, ``Σh`` and ``Σx``, from the totals that are kept or, for another design, from new ones.
-
-        All of them are weighed if the blocks are, and then ``Σm`` comes last.
-        """
-        totals, (h, x) = total_columns(self.engine, link_table.largest, self.columns.h, self.columns.x)
-        source = link_table.kept.name if link_table.design == self.design else link_table.total(rows, totals)
-        sums, weight = ExactSums(self.engine, self.count), link_table.weight
-        sums.add_matrix(h, x, Scaled("o"), *weight, symmetric=symmetric, room=1)  # at most 2m, since o ≤ 1/(m-1)
-        for column in (*h, *x, *([Scaled("m")] if weight else [])):
-            sums.add(column, *weight)  # at most m
-        return sums.fetch(source, link_table.blocks)
+        weights, complete = (scale * found.take(2)).tolist()
+        sum_h, sum_x, core = found.take(d), found.take(d), found.matrix(d, d, symmetric=symmetric)
+        core, sum_h, sum_x = (scale * each for each in (core, sum_h, sum_x))
+        result = add_border(self.design, self.count, core, np.zeros(d), sum_h, sum_x, 0.0, weights)
+        return replace(result, known=weights, complete=complete)
 
     # --- the paper's W -------------------------------------------------------------------------------
 
@@ -209,7 +225,7 @@ class SqlPass:
         limit = math.ldexp(response_bound, -columns.z.log)
         small = min(0, log2_ceiling(limit))
         z = f"{engine.clip('z', -limit, limit)} * {engine.double(math.ldexp(1.0, -small))} as z"
-        regressors = [*([self._one] if self.design.intercept else []), *columns.x]
+        regressors = [*columns.ones, *columns.x]
         rows, x = shorten(engine, columns.rows(link_table.key), regressors, row_norm, f"k, {z}")
         y, p = Scaled("z", columns.z.log + small), len(x)
         source, squared, single = rows, list[Scaled](), list[Scaled]()
@@ -239,10 +255,6 @@ class SqlPass:
             added = blocks.fetch(link_table.total(rows, totals), link_table.blocks)
             gram, cross = gram + added.matrix(p, p, symmetric=True), cross + added.take(p)
         return PrivateSums(gram, cross, self.count, float(squares))
-
-    @property
-    def _one(self) -> Scaled:
-        return Scaled(self.engine.double(1.0))
 
     # --- counting ------------------------------------------------------------------------------------
 
@@ -364,6 +376,15 @@ class SqlPass:
         level = float(predictor.beta[:first].sum() + (1.0 - accuracy) * (slopes @ predictor.mean))
         fitted, reach = self.columns.fitted(predictor.beta, [0] * slopes.size)
         return f"z - {double(level)} - {double(accuracy)} * {fitted}", self.design.response.peak + abs(level) + reach
+
+
+def _product(left: Scaled, right: Scaled) -> Scaled:
+    """The product of two columns."""
+    return Scaled(f"{left.sql} * {right.sql}", left.log + right.log)
+
+
+def _one(engine: SqlEngine) -> Scaled:
+    return Scaled(engine.double(1.0))
 
 
 def _count_below(engine: SqlEngine, value: str, edges: Floats) -> str:

@@ -98,6 +98,10 @@ class SparkEngine(SqlEngine):
         """A cast of the rounded number, ties to even, because the cast alone cuts off."""
         return f"cast(rint({value}) as {self.bigint_type})"
 
+    def rounded(self, value: str) -> str:
+        """Spark's own function."""
+        return f"rint({value})"
+
     def matches(self, value: str, pattern: str) -> str:
         r"""Whether a whole text matches; ``\z``, since ``$`` would leave out a last line break."""
         whole = self.text(rf"^(?:{pattern})\z")
