@@ -545,6 +545,7 @@ def test_no_random_numbers_outside_noise_and_simulation() -> None:
             "paper",
             "simulate",
             "linker",
+            "encodings",
             "studio",
         ):
             continue
