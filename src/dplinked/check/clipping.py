@@ -14,7 +14,7 @@ from dplinked.errors import DplinkedError
 from dplinked.estimate.curve import WORTH_A_SEARCH, limit_step
 from dplinked.methods import method_of, spending_of
 from dplinked.outcomes import bin_counts, clip_beyond, searched_level, write_equation
-from dplinked.second_stage import weigh_groups
+from dplinked.second_stage import one_stage_design, weigh_groups
 from dplinked.study.design import Design
 from dplinked.study.family import MOST_COUNTS
 from dplinked.study.study import Study
@@ -58,8 +58,9 @@ class ClippingBias:
 def foresee_clipping(study: Study, rows: Source, facts: Mapping[str, CellFacts]) -> ClippingBias | None:
     """Foresee what clipping does to the coefficients of a release; None if nothing is clipped. FOR THE STEWARD.
 
-    The same rows are solved without noise within the declared bounds and within bounds as wide as the cells, corrected for wrong links and with the instrument of a release,
-    which gives cells far from the middle little weight: least squares would foresee two or three times as much. Counts are clipped where the release would clip them, too.
+    The same rows are solved without noise within the declared bounds and within bounds as wide as the cells, corrected for wrong links and with the instrument of a release.
+    Where columns may reach far beyond their middles that is x itself, as if the budget were large enough to see their tails; a small one moves the line by a third to a half of that.
+    Counts are clipped where the release would clip them, too.
     """
     clipped = [(name, end) for name, cells in facts.items() for end, n in enumerate((cells.below, cells.above)) if n]
     clipped = list(dict.fromkeys([*clipped, *_long_counts(study, facts)]))
@@ -99,7 +100,8 @@ def _widened(study: Study, facts: Mapping[str, CellFacts], bounds: Sequence[tupl
         design, _ = replace(study, bounds=wide, fill=declared.fill, typical=typical).prepare()
     except DplinkedError:
         return None
-    return method_of(study).prepare(design)
+    design = method_of(study).prepare(design)
+    return one_stage_design(design) if study.family == "linear" and study.errors != "symmetric" else design
 
 
 def _solve(study: Study, linked: LinkedRows, design: Design) -> Floats:

@@ -137,7 +137,9 @@ def judge_levels(seen: LevelsSeen, study: Study, design: Design, count: int) -> 
         ]
         more = f" and {len(undeclared) - _SHOWN} more" if len(undeclared) > _SHOWN else ""
         share = sum(undeclared.values()) / count
-        text = f"{name}: {sum(undeclared.values()):,} rows have a level that is not declared and count as {reference!r}: {', '.join(listed)}{more}."
+        modelled = any(name == used for column in (*design.columns, design.response) for used, _ in column.cell)
+        counted = f"count as {reference!r}" if modelled else "fulfil no condition"
+        text = f"{name}: {sum(undeclared.values()):,} rows have a level that is not declared and {counted}: {', '.join(listed)}{more}."
         found.append(graded(share, text, much=UNDECLARED))
     if nulls:
         counted = f"count as {reference!r}"
@@ -157,6 +159,12 @@ def place_keys(keys: Iterable[str | None], levels: Sequence[Any]) -> dict[str | 
 
     listed = list(keys)
     return dict(zip(listed, place_levels(pa.array(listed, pa.large_string()), levels).tolist(), strict=True))
+
+
+def see_clusters(rows: Source, name: str) -> Finding:
+    """How many clusters there are, and of how many rows."""
+    sizes = np.array(list(rows.count_keys(name).values()))
+    return note(f"{name}: {sizes.size:,} clusters of {sizes.min():,} to {sizes.max():,} rows.")
 
 
 def judge_blocks(rows: Source, linkage: ELE, unit: PrivacyUnit) -> list[Finding]:

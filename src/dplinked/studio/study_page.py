@@ -99,7 +99,7 @@ def serve(input: Inputs, desk: Desk) -> Room:
         formula = fields().get("formula") if fields().has("formula") else draft().get("model", "formula")
         levels = [name for name in draft().keys("levels") if name not in draft().keys("bounds")]
         chosen = family_of(draft(), fields()), exposure_of(draft(), fields())
-        chosen += tuple(counted_of(draft(), fields(), name) for name in ("weights", "where"))
+        chosen += tuple(counted_of(draft(), fields(), name) for name in ("weights", "where", "by"))
         return formula_columns(formula if isinstance(formula, str) else "", levels, *chosen)
 
     @reactive.calc
