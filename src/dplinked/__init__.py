@@ -20,8 +20,10 @@ from dplinked.study.descent import Descent
 from dplinked.study.study import Study
 
 if TYPE_CHECKING:
+    from dplinked import encodings
     from dplinked.check.study import Check, check_study
     from dplinked.linker.dedupe import dedupe
+    from dplinked.linker.encodings.encode import encode
     from dplinked.linker.fields import Field
     from dplinked.linker.link import link
     from dplinked.linker.linked import Linked
@@ -62,6 +64,8 @@ __all__ = [
     "baseline",
     "check_study",
     "dedupe",
+    "encode",
+    "encodings",
     "fit",
     "fit_study",
     "limit_rows",
@@ -85,6 +89,8 @@ _LATER = {
     "LinkedRegression": "dplinked.regression:LinkedRegression",
     "baseline": "dplinked.not_private.baseline",
     "dedupe": "dplinked.linker.dedupe:dedupe",
+    "encode": "dplinked.linker.encodings.encode:encode",
+    "encodings": "dplinked.encodings",
     "link": "dplinked.linker.link:link",
     "release_accuracy": "dplinked.linker.release_accuracy:release_accuracy",
 }

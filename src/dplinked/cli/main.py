@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from dplinked.cli import budget
+from dplinked.cli import budget, encodings
 from dplinked.cli.demo import demo
 from dplinked.cli.terminal import (
     Decimal,
@@ -65,6 +65,8 @@ def start(
 
 app.command()(demo)
 app.add_typer(budget.app, name="budget")
+for command in (encodings.encode, encodings.answer, encodings.judge, encodings.join):
+    app.command()(command)
 
 
 @app.command()
@@ -208,7 +210,12 @@ def link(
             written.append(ACCURACY)
     typer.echo(linked.summary(by or ()))
     typer.echo(f"\nWritten to {out}/: {', '.join(written)}.")
-    if audit_sample is not None:
+    if audit_sample is not None and linked.method == "encodings":
+        typer.echo(
+            f"Send {out}/audit-left.csv and {out}/audit-right.csv to the holders, who answer with 'dplinked answer'. Then: dplinked judge {out}/audit.csv LEFT RIGHT, and the same command "
+            f"with --audited {out}/audit.csv."
+        )
+    elif audit_sample is not None:
         typer.echo(
             f"Fill in the column 'correct' of {out}/audit.csv (yes or no), then run the same command with --audited {out}/audit.csv."
         )

@@ -19,6 +19,8 @@ from dplinked.data.look import tell_format
 from dplinked.errors import StudyError, plain_faults, plain_number, shown, suggest
 from dplinked.linker.assignment import Candidates
 from dplinked.linker.checks import check_fields, check_file, require_column
+from dplinked.linker.encodings.encode import PSEUDONYM, is_encoded
+from dplinked.linker.encodings.link import link_encodings
 from dplinked.linker.evidence import Evidence
 from dplinked.linker.fields import MOST_NAMES, Comparer, Field, make_comparers, read_fields
 from dplinked.linker.joined import id_column
@@ -151,6 +153,11 @@ def link(
         )
     if not isinstance(duplicates, bool):
         raise StudyError(f"duplicates must be True or False, not {shown(duplicates)}.")
+    if is_encoded(left) or is_encoded(right):
+        given = (fields, id, block, settings, pairs, model)
+        return _link_encoded(
+            left, right, any(value is not None for value in given), threshold, seed, overlap, duplicates, many
+        )
     paths = _resolve_file(left), _resolve_file(right)
     states = source_state(paths[0]), source_state(paths[1])  # taken before anything is read
     for file in (left, right):
@@ -186,6 +193,25 @@ def link(
     return Linked(
         a, b, made, chosen, method, ids, (paths[0] or a, paths[1] or b), states, tuple(listed), overlap=overlap, duplicates=duplicates,
         readable=read, engine=engine, model=_kept_model(made, method, chosen, listed, threshold, assignment, own=settings is not None, before=() if kept is None else kept.looked_at),
+    )  # fmt: skip
+
+
+def _link_encoded(
+    left: Any, right: Any, more: bool, threshold: float | None, seed: int, overlap: float | None, duplicates: bool, carriers: int
+) -> Linked:  # fmt: skip
+    """Link two files of encodings; all that is compared was decided when they were encoded."""
+    if more or not (is_encoded(left) and is_encoded(right)):
+        raise StudyError(
+            "Encoded files (.clk) are linked with each other, by what their schema says: leave out fields, id, block, settings, pairs and model."
+        )
+    a, b, links, encoded = link_encodings(
+        left, right, threshold=_least_probability(threshold), seed=seed, carriers=carriers, everyone=ALL, other=OTHER, rare=_RARE
+    )  # fmt: skip
+    _check_found(links, overlap, least=None)
+    paths = _resolve_file(left), _resolve_file(right)
+    return Linked(
+        a, b, links, (), "encodings", (PSEUDONYM, PSEUDONYM), (paths[0] or a, paths[1] or b), (source_state(paths[0]), source_state(paths[1])),
+        overlap=overlap, duplicates=duplicates, encoded=encoded,
     )  # fmt: skip
 
 
@@ -413,6 +439,8 @@ def _read_pairs(data: Any, a: pa.Table, b: pa.Table, ids: tuple[str | None, str 
     ]
     if None in found:
         raise StudyError("The pairs need both ids, in columns 'left' and 'right' (or Splink's …_l and …_r).")
+    if table.num_rows == 0:
+        raise StudyError("There are no pairs, so all links would be random. Give the pairs that were linked.")
     positions = []
     for column, file, id in zip(found, (a, b), ids, strict=True):
         place = {key: i for i, key in enumerate(id_column(file, id).to_pylist())}
