@@ -439,6 +439,8 @@ def _read_pairs(data: Any, a: pa.Table, b: pa.Table, ids: tuple[str | None, str 
     ]
     if None in found:
         raise StudyError("The pairs need both ids, in columns 'left' and 'right' (or Splink's …_l and …_r).")
+    if table.num_rows == 0:
+        raise StudyError("There are no pairs, so all links would be random. Give the pairs that were linked.")
     positions = []
     for column, file, id in zip(found, (a, b), ids, strict=True):
         place = {key: i for i, key in enumerate(id_column(file, id).to_pylist())}

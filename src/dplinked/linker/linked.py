@@ -161,11 +161,13 @@ class Linked:
 
     @cached_property
     def _tried(self) -> list[NDArray[np.float64]]:
-        """The same if all evidence were stronger or weaker, the overlap being estimated, or if many further records were namesakes'."""
+        """The same if all evidence were stronger or weaker, the overlap being estimated, if many further records were namesakes', or with the probabilities that pairs were given elsewhere."""
         factor = _MISJUDGED[self.method]
         tried = [self._found_matches(None, strength).probability for strength in (factor, 1.0 / factor)]
         if self.matches.otherwise is not None:
             tried.append(self.matches.otherwise)
+        if self.method == "pairs":  # who made them may know how many people are in both files
+            tried.append(1.0 / (1.0 + np.exp2(-self.links.candidates.score)))
         return [link_probabilities(self.links, probability) for probability in tried]
 
     def _changed(self, kept: Sequence[str], **changes: Any) -> Linked:
