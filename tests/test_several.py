@@ -188,12 +188,13 @@ def test_engines_agree(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, way: str
 
 
 @pytest.mark.slow
-def test_spark_agrees(monkeypatch: pytest.MonkeyPatch, session: Any) -> None:
+def test_spark_agrees(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, session: Any) -> None:
     quiet(monkeypatch)
-    rows = make_rows(5, n=3000)
+    rows, path = make_rows(5, n=3000), tmp_path / "rows.parquet"
+    pq.write_table(pa.table(rows), path)
     for asked in ({"formula": OUTCOMES}, {"formula": "y ~ x", "by": "g"}):
         model = {**MODEL, **asked, "linkage": dpl.Exact()}
-        here, there = dpl.fit(rows, **model), dpl.fit(session.createDataFrame(pa.table(rows).to_pandas()), **model)
+        here, there = dpl.fit(rows, **model), dpl.fit(session.read.parquet(str(path)), **model)
         for name in here:
             assert there[name].coef == pytest.approx(here[name].coef, rel=1e-6, abs=1e-8)
 
@@ -282,6 +283,15 @@ def test_files_hold_all_results(kind: str, request: pytest.FixtureRequest, tmp_p
         dpl.Releases.from_json(one.to_json())
     with pytest.raises(KeyError):
         releases["nobody"]
+
+
+def test_without_intervals_there_are_no_tests() -> None:
+    for asked in ({"formula": OUTCOMES}, {"formula": "y ~ x", "by": "g"}):
+        found = dpl.fit(make_rows(13), intervals=False, **{**MODEL, **asked})
+        assert "noise s.e." in found.summary()
+        assert "Are slopes the same" not in found.to_html()
+        with pytest.raises(StudyError, match="paid for no intervals"):
+            found.compare()
 
 
 def test_each_result_answers_for_itself(outcomes: dpl.Releases) -> None:

@@ -66,6 +66,7 @@ from dplinked.privacy.quantities.contribution_sizes import (
     choose_total_norm,
     is_hopeless,
     ladder,
+    long_ladder,
     release_contribution_sizes,
 )
 from dplinked.privacy.quantities.instrument import (
@@ -728,9 +729,11 @@ def plan_meat_clip(
     weights, size = residuals.meat_weights(rows.design.intercept), residuals.counted * residuals.spread(groups.accuracy)
     together, least = _squared_together(study, rows, spending), rows.least_norm(clip, weights)
     if together is not None:
-        longest = math.sqrt(rows.count) if together == "cluster" else float(rows.exposure.persons)
-        unit = max(math.sqrt(weights.size) * size, least / 4.0)
-        norms = ladder(unit, longest)
+        unit = max(math.sqrt(weights.size) * size, 2.0 * least)
+        if together == "cluster":
+            norms = long_ladder(unit, math.sqrt(rows.count) / 4.0)
+        else:
+            norms = ladder(unit, float(rows.exposure.persons))
         private = rows.contribution_sizes(clip, MeatClip(together, weights, float(norms[-1])), norms)
         norm = choose_total_norm(weights.size, *release_contribution_sizes(private, spending), private, spending)
         if norm is None and together == "cluster":

@@ -409,6 +409,13 @@ def test_the_form_makes_an_event_of_a_number() -> None:
     assert formula_columns("C(died) ~ age", [], "logistic") == (["age"], ["died"])
 
 
+def test_the_form_says_what_becomes_of_missing_cells() -> None:
+    text = form_text(EVENTS_STUDY, {"missing": "fill"})
+    assert dpl.Study.from_text(text, "folder").missing == "fill"
+    assert dpl.Study.from_text(form_text(text, {"missing": "drop"}), "folder").missing == "drop"
+    assert form_text(EVENTS_STUDY, {"missing": "drop"}) == EVENTS_STUDY
+
+
 def test_the_form_gives_counts_an_exposure() -> None:
     sent = {"family": "poisson", "exposure": "years", "bounds0_1": 0.5, "bounds1_1": 2.0}
     text = form_text(EVENTS_STUDY, sent)

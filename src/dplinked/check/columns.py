@@ -161,6 +161,12 @@ def place_keys(keys: Iterable[str | None], levels: Sequence[Any]) -> dict[str | 
     return dict(zip(listed, place_levels(pa.array(listed, pa.large_string()), levels).tolist(), strict=True))
 
 
+def see_clusters(rows: Source, name: str) -> Finding:
+    """How many clusters there are, and of how many rows."""
+    sizes = np.array(list(rows.count_keys(name).values()))
+    return note(f"{name}: {sizes.size:,} clusters of {sizes.min():,} to {sizes.max():,} rows.")
+
+
 def judge_blocks(rows: Source, linkage: ELE, unit: PrivacyUnit) -> list[Finding]:
     """Compare the blocks' sizes with the declared accuracies."""
     assert linkage.block is not None

@@ -16,6 +16,7 @@ from dplinked.check.columns import (
     judge_blocks,
     judge_levels,
     judge_numbers,
+    see_clusters,
     see_levels,
     see_numbers,
 )
@@ -144,6 +145,8 @@ def check_study(study: Study, data: Any) -> Check:
         findings += judge_levels(kind, study, design, rows.count)
     if isinstance(study.linkage, ELE) and study.linkage.block is not None:
         findings += judge_blocks(rows, study.linkage.complete(study.unit), study.unit)
+    if study.cluster is not None:
+        findings.append(see_clusters(rows, study.cluster))
     return Check(study.formula, rows.count, tuple(numbers), tuple(levels), tuple(findings), advice)
 
 

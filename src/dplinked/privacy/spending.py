@@ -14,7 +14,7 @@ from dplinked.privacy.noise_plan import NoisePlan, Part
 RANGES = 0.03  # of μ²: private ranges
 RESIDUAL_SCALE = 0.03  # the size of residuals
 MEAT = 0.05  # the variance of the estimating equation
-TOTALS_SIZES = 0.015  # how long totals of persons or clusters are
+TOTALS_SIZES = 0.03  # how long totals of persons or clusters are
 TOTALS_MEAT = 0.08  # their squares, in the place of those of rows
 GOODNESS = 0.03  # squares of residuals around the line and around the mean, where they are asked for
 VARIANCE = RESIDUAL_SCALE + MEAT  # all that intervals need
