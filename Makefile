@@ -8,7 +8,7 @@ FEBRL ?= .venv-febrl
 RELEASE ?= .venv-release
 PYTEST := $(BIN)/python -m pytest -n 2
 
-.PHONY: demo studio test test-slow test-all test-febrl test-pythons check format hooks docs wheel bench bench-attack bench-audits bench-coverage bench-engines bench-estimand bench-ledger bench-linking bench-missing bench-outcomes bench-peers bench-plan bench-reproduction bench-sharper bench-surveys bench-symmetric clean
+.PHONY: demo studio test test-slow test-all test-febrl test-pythons check format hooks docs wheel bench bench-attack bench-audits bench-coverage bench-encodings bench-engines bench-estimand bench-ledger bench-linking bench-missing bench-outcomes bench-peers bench-plan bench-reproduction bench-sharper bench-surveys bench-symmetric clean
 
 $(READY): pyproject.toml constraints.txt hatch_build.py src/dplinked/sums/numpy/kernel.c
 	$(PYTHON) -m venv $(VENV)
@@ -139,6 +139,7 @@ bench-outcomes: $(READY)
 # Coverage of intervals with survey weights and in subgroups.
 bench-surveys: $(READY)
 	$(BIN)/python benchmarks/surveys.py --out benchmarks/results
+	$(BIN)/python benchmarks/several.py --out benchmarks/results
 
 # What declaring symmetric errors does.
 bench-symmetric: $(READY)
@@ -171,6 +172,10 @@ bench-linking: $(READY) $(FEBRL)/.ready
 	$(BIN)/python benchmarks/linking.py candidates
 	$(BIN)/python benchmarks/linking.py million
 	$(BIN)/python benchmarks/linking.py fit
+
+# Linking on encodings beside plain linking, and a million by a million within keyed blocks.
+bench-encodings: $(FEBRL)/.ready
+	$(FEBRL)/bin/python benchmarks/encodings.py --out benchmarks/results
 
 clean:
 	rm -rf $(VENV) $(FEBRL) $(RELEASE) build dist demo site src/dplinked/sums/numpy/libkernel*

@@ -28,7 +28,7 @@ def session() -> Iterator[Any]:
 
 
 TOGETHER = {
-    "Spark": r"test_splink_on_spark\.py|test_sql_\w+\.py::(test_spark_|.*\[spark)",
+    "Spark": r"test_splink_on_spark\.py|test_several\.py::test_spark_|test_sql_\w+\.py::(test_spark_|.*\[spark)",
     "releases as pages": r"report/test_pages\.py",
     "the paper's claims": r"test_the_claims_that_fail_are_the_known_ones",
     "the site": r"test_site\.py::test_(the_site|pages_of_the_site)_",

@@ -43,7 +43,9 @@ NEEDS_HISTORY = pytest.mark.skipif(
         ["outcomes.py", "--quick"],
         ["event_peers.py", "--quick"],
         ["surveys.py", "--quick"],
+        ["several.py", "--quick"],
         ["audits.py", "--quick"],
+        ["encodings.py", "--small", "1500", "--rows", "4000"],
         ["linking.py", "accuracy", "--quick"],
         ["linking.py", "chain", "--quick"],
         ["linking.py", "quality", "--quick"],
@@ -88,6 +90,7 @@ def test_small_benchmark(command: list[str], tmp_path: Path) -> None:
         ("outcomes.py", "MISSED: normal: covers too little"),
         ("event_peers.py", "MISSED: at most 1.05 of the best untuned rival's median error: 0 of 2 cells"),
         ("surveys.py", "MISSED: informative, ε = 8: intervals hold the slopes in"),
+        ("several.py", "MISSED: 5 outcomes, ε = 4: intervals hold the slopes in"),
     ],
     ids=[
         "more-noise-than-before",
@@ -98,6 +101,7 @@ def test_small_benchmark(command: list[str], tmp_path: Path) -> None:
         "wrong-links-taken-for-right",
         "more-noise-than-rivals-of-events",
         "weights-left-out",
+        "wrong-links-of-several-outcomes-taken-for-right",
     ],
 )
 def test_small_control(benchmark: str, found: str, tmp_path: Path) -> None:

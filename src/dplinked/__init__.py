@@ -20,7 +20,10 @@ from dplinked.study.descent import Descent
 from dplinked.study.study import Study
 
 if TYPE_CHECKING:
+    from dplinked import encodings
+    from dplinked.check.study import Check, check_study
     from dplinked.linker.dedupe import dedupe
+    from dplinked.linker.encodings.encode import encode
     from dplinked.linker.fields import Field
     from dplinked.linker.link import link
     from dplinked.linker.linked import Linked
@@ -35,6 +38,7 @@ __all__ = [
     "ELE",
     "BudgetError",
     "CalibrationError",
+    "Check",
     "Descent",
     "DplinkedError",
     "Exact",
@@ -58,7 +62,10 @@ __all__ = [
     "Study",
     "StudyError",
     "baseline",
+    "check_study",
     "dedupe",
+    "encode",
+    "encodings",
     "fit",
     "fit_study",
     "limit_rows",
@@ -73,6 +80,8 @@ __all__ = [
 
 # Loaded when they are asked for: linking is not needed for a fit, and scikit-learn brings pandas along.
 _LATER = {
+    "Check": "dplinked.check.study:Check",
+    "check_study": "dplinked.check.study:check_study",
     "Field": "dplinked.linker.fields:Field",
     "Linked": "dplinked.linker.linked:Linked",
     "LinkedLogisticRegression": "dplinked.outcome_regression:LinkedLogisticRegression",
@@ -80,6 +89,8 @@ _LATER = {
     "LinkedRegression": "dplinked.regression:LinkedRegression",
     "baseline": "dplinked.not_private.baseline",
     "dedupe": "dplinked.linker.dedupe:dedupe",
+    "encode": "dplinked.linker.encodings.encode:encode",
+    "encodings": "dplinked.encodings",
     "link": "dplinked.linker.link:link",
     "release_accuracy": "dplinked.linker.release_accuracy:release_accuracy",
 }

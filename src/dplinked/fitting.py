@@ -94,7 +94,7 @@ def fit(
         Name of a column of the regressors' file with declared `levels`: the same regression in every one of them, as a :class:`Releases` by level. All of them together cost what one does.
     cluster
         Name of a column of the regressors' file that says which rows were drawn together, such as a survey's primary sampling units or schools. Intervals then hold whatever the rows of a cluster have
-        in common, for 9.5 % of the budget in the place of 5 %. Cells of the column are protected like any others.
+        in common, for 11 % of the budget in the place of 5 %. Cells of the column are protected like any others.
     goodness
         Spend 3 % of the budget on squares of residuals, for :attr:`Release.residual_sd` and :attr:`Release.r_squared`.
     unit

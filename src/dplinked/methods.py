@@ -55,6 +55,7 @@ from dplinked.second_stage import (
     expect_second_stage,
     fit_residuals,
     may_take_second_stage,
+    one_stage_design,
     prior_scale,
     weigh_groups,
 )
@@ -141,7 +142,10 @@ def fit_sums(study: Study, rows: LinkedRows, spending: Spending) -> Release:
         if stage is not None:
             return fit_residuals(study, rows, spending, start, stage)
     assert not study.needs_second_stage, "one stage counts all rows the same, and squares no clusters"
-    rest = spending.unspent(VARIANCE if study.intervals else 0.0)
+    rest, last = spending.unspent(VARIANCE if study.intervals else 0.0), rows.design
+    if start is not None and (last := one_stage_design(rows.design)) is not rows.design:
+        rows = rows.with_design(last)
+        private, start = rows.instrument_sums(), None
     sums = release_sums(private, spending, intervals=study.intervals)
     if start is not None:
         sums = pool_sums(start, sums, first / (first + rest))

@@ -36,7 +36,10 @@ from dplinked.estimate.residuals import (
     right_deviation,
     told_gram,
     widen_instrument,
+    wider_width,
 )
+from dplinked.estimate.tails import choose_norm as choose_tail_norm
+from dplinked.estimate.tails import far_columns, known_excess, widen_clip
 from dplinked.estimate.variance import (
     NoisyVariance,
     accuracy_variance,
@@ -63,6 +66,7 @@ from dplinked.privacy.quantities.contribution_sizes import (
     choose_total_norm,
     is_hopeless,
     ladder,
+    long_ladder,
     release_contribution_sizes,
 )
 from dplinked.privacy.quantities.instrument import (
@@ -82,6 +86,7 @@ from dplinked.privacy.quantities.residual_scale import (
 from dplinked.privacy.quantities.right_residuals import (
     release_residual_meat,
     release_right_residuals,
+    residual_meat_sensitivity,
     right_residuals_sensitivity,
 )
 from dplinked.privacy.quantities.squared_residuals import release_squared_residuals, squared_residuals_sensitivity
@@ -89,10 +94,12 @@ from dplinked.privacy.quantities.whitened_gram import release_whitened_gram, whi
 from dplinked.privacy.spending import (
     CLIPPING,
     FIRST_STEP,
+    FOLLOWED,
     GOODNESS,
     GRAM,
     MEAT,
     ROUNDS,
+    TAILS,
     TOTALS_MEAT,
     TOTALS_SIZES,
     VARIANCE,
@@ -119,6 +126,9 @@ _NEAR = (
 _LEAST_CONTRAST = 0.1  # mean of γ - o above which missing cells are reason enough for a second stage
 _FAR = 3.0  # errors by which the first step may lead away from the first stage's slopes
 _CALM_ENOUGH = 0.1  # spectral noise of a whitened slope, relative to it, above which it gets more of the budget
+_LARGER = 3.0  # times what its middle says: how large a column is at most taken to be
+_FURTHER = (20.0, 14.0, 10.0, 7.0)  # times its size: how far a column's instrument follows it where tails were seen
+_CALM_SLOPE = 0.25  # noise of the equation's slope, relative to it, up to which it does
 _HANGING = 0.2  # mean logarithm of what correlations multiply variances of slopes by, above which rows may be whitened
 _WORTH = 0.1  # how much smaller errors of slopes must be, relative to them, for rows to be whitened
 _TELLING = 0.25  # noise of a meat of clusters, relative to it, above which twice the noise is added, so that intervals are too long rather than too short
@@ -169,6 +179,8 @@ class SecondStage:
     near
         Whether one step does. Where hardly any residual is clipped, the equation is a line whose slope is released, and a second step from
         elsewhere would tell the same.
+    far
+        Whether columns may reach so far out that tails are looked for before the last step.
     errors
         Expected errors of the slopes (d).
     present
@@ -184,6 +196,7 @@ class SecondStage:
     gram: float
     same: bool
     near: bool
+    far: bool
     errors: Floats
     present: Present
 
@@ -227,9 +240,9 @@ def expect_by_columns(
     slope: Spending,
     least: float,
 ) -> SecondStage:
-    """Measure the residuals around the first stage's coefficients, for a second stage by columns; the equation's slope gets `least` of the purse `slope`, or more."""
+    """Measure the residuals around the first stage's coefficients, for a second stage by columns, which looks for no tails; the equation's slope gets `least` of the purse `slope`, or more."""
     expectation, wide, sizes = _measure(study, rows, groups, spending, start)
-    return expectation.by_columns(wide, sizes, slope, least)
+    return replace(expectation.by_columns(wide, sizes, slope, least), far=False)
 
 
 def _measure(
@@ -243,7 +256,7 @@ def _measure(
     noise = right_residuals_sensitivity(1.0, rows.exposure) / spending.share(0.5)
     if study.drops_missing:
         rows = rows.without_missing()
-    wide = rows.with_design(widen_instrument(design, sizes, choose_width(noise, groups.squares)))
+    wide = rows.with_design(_follow(rows, groups, spending, sizes, choose_width(noise, groups.squares)))
     deviation, present = measure_deviation(groups, wide, spending, estimate, explained)
     moments, scale = first_moments(design, start, accuracy, groups.total)
     counted = counted_sizes(design, present.complete)
@@ -251,6 +264,20 @@ def _measure(
     inverse = invert_moments(moments, scale, design.intercept, sizes)
     known = _Expectation(study, rows, groups, spending, start, estimate, explained, deviation, inverse, present)
     return known, wide, sizes
+
+
+def _follow(rows: LinkedRows, groups: Groups, spending: Spending, sizes: Floats, width: float) -> Design:
+    """The design of the second stage, whose instruments follow their columns by a width, or by a wider one if the equation's slope stays clear of its noise."""
+    further = widen_instrument(rows.design, sizes, wider_width(width))
+    calm = _is_calm(further, rows.count, groups, sizes, spending)
+    return further if calm else widen_instrument(rows.design, sizes, width)
+
+
+def _is_calm(design: Design, count: int, groups: Groups, sizes: Floats, spending: Spending) -> bool:
+    """Whether the slope of an equation with these instruments stays clear of its noise if it gets the share of one that follows tails."""
+    plan = plan_sums(design, EXACT, count, spending.share(FOLLOWED), matrix_only=True)
+    signal = groups.total * groups.contrast * sizes * instrument_sizes(design, sizes)
+    return entry_noise(plan).core <= _CALM_SLOPE * float(signal.min())
 
 
 def _hang_together(inverse: Floats, sizes: Floats) -> bool:
@@ -267,6 +294,13 @@ def _choose(by_columns: SecondStage, whitened: SecondStage) -> SecondStage:
 def _pays(stage: SecondStage, one: Floats) -> bool:
     """Whether the second stage's slopes are expected to have smaller errors than those of the first, released again for the rest of the budget (d)."""
     return bool(np.log(stage.errors).mean() < np.log(one).mean() + _AS_GOOD)
+
+
+def one_stage_design(design: Design) -> Design:
+    """The design whose sums end a release of one stage. An instrument that is aimed at middles, beyond which columns may reach far, would tell the middles' line: it follows the columns."""
+    if design.half_widths is None or not far_columns(design, np.sqrt(column_spread(design))).any():
+        return design
+    return replace(design, half_widths=None)
 
 
 @dataclass(frozen=True, eq=False)
@@ -324,17 +358,18 @@ class _Expectation:
     def _stage(self, rows: LinkedRows, geometry: Geometry, gram: float, same: bool, bent: float) -> SecondStage:
         """The stage, and in the place of errors the noise of its equation, if noise of the slope adds the variance `bent` to it."""
         study, groups, spending = self.study, self.groups, self.spending
-        share = spending.unspent(keep=_kept_for_meat(study, self.rows, spending) + CLIPPING + gram)
+        far = study.errors != "symmetric" and bool(far_columns(rows.design, geometry.sizes).any())
+        share = spending.unspent(keep=_kept_for_meat(study, self.rows, spending) + CLIPPING + gram + TAILS * far)
         residuals = expect_clip(
             study, groups, rows, spending, self.estimate, self.explained, geometry, share, self.deviation
         )
         near = _is_near(groups, residuals, float(np.trace(geometry.way(self._left))), bent)
-        near = near and not self.present.is_incomplete and rows.design.counting is None
+        near = near and not (far or self.present.is_incomplete) and rows.design.counting is None
         bent *= 1.0 if near else _AFTER_ONE_STEP
         drawn = right_residuals_sensitivity(residuals.limit, rows.exposure) / spending.share(share)
         noise = np.full(geometry.ratios.size, math.sqrt(drawn**2 + bent * (groups.contrast * residuals.kept[2]) ** 2))
         return SecondStage(
-            self.estimate, rows, groups, geometry, self.explained, residuals, gram, same, near, noise, self.present
+            self.estimate, rows, groups, geometry, self.explained, residuals, gram, same, near, far, noise, self.present
         )
 
     def _errors(self, noise: Floats, spread: float, residuals: Residuals) -> Floats:
@@ -345,14 +380,20 @@ class _Expectation:
         return np.sqrt(variance) / (groups.contrast * residuals.kept[2] * groups.total)
 
     def one_stage(self, sizes: Floats, begun: float) -> Floats:
-        """Errors of the first stage's slopes, if its sums are released again for the rest of the budget; `begun` is the share that they had."""
-        design, groups, first = self.rows.design, self.groups, int(self.rows.design.intercept)
-        again = begun / (begun + self.spending.unspent(VARIANCE if self.study.intervals else 0.0))
+        """Errors of one stage's slopes, if its sums are released for the rest of the budget: again, where they are the first stage's, for which they had the share `begun`."""
+        design, groups, first = one_stage_design(self.rows.design), self.groups, int(self.rows.design.intercept)
+        keep = VARIANCE if self.study.intervals else 0.0
+        again = begun / (begun + self.spending.unspent(keep))
         plain = design.half_widths is None
         signal = sizes**2 if plain else instrument_signal(design)
         squares = sizes**2 if plain else instrument_squares(design)
         factors = (sizes**2 / signal) ** 2
-        noise = np.diag(noise_covariance(self.start, self.estimate.beta))[first:] * again * factors
+        if design is self.rows.design:
+            noise = np.diag(noise_covariance(self.start, self.estimate.beta))[first:] * again * factors
+        else:
+            entries = entry_noise(plan_sums(design, self.rows.exposure, self.rows.count, self.spending.rest(keep)))
+            slopes = float(self.estimate.beta[first:] @ self.estimate.beta[first:])
+            noise = np.full(sizes.size, entries.response**2 + entries.core**2 * slopes)
         met = groups.squares * (self.deviation**2 + (1.0 - groups.accuracy**2) * self.explained)
         variance = self.inverse**2 @ noise + met * squares / sizes**2 * factors * np.diag(self.inverse)
         return np.sqrt(variance) / (groups.accuracy * groups.total)
@@ -391,8 +432,9 @@ def expect_clip(
     geometry: Geometry,
     share: float,
     deviation: float,
+    wider: float = 1.0,
 ) -> Residuals:
-    """Choose how far the equation clips residuals of a deviation; it will get a `share` of the budget."""
+    """Choose how far the equation clips residuals of a deviation, `wider` than otherwise if there are tails; it will get a `share` of the budget."""
     design, first = rows.design, int(rows.design.intercept)
     unit = right_residuals_sensitivity(1.0, rows.exposure) / spending.share(share)
     closest = closest_clip(deviation, geometry.way(estimate.covariance[first:, first:]))
@@ -410,6 +452,7 @@ def expect_clip(
         closest,
         most,
         counted_sizes(design),
+        wider,
     )
 
 
@@ -465,18 +508,35 @@ def fit_residuals(
     wide, groups, intercept = stage.rows, stage.groups, rows.design.intercept
     gram, geometry = released or release_slope(study, rows, spending, start, stage)
     whitening = geometry.whitening
-    rest = spending.unspent(keep=_kept_for_meat(study, wide, spending) + (0.0 if stage.near else CLIPPING))
-    residuals, estimate, steps = stage.residuals, stage.estimate, list[Step]()
+    residuals, estimate, steps, wider = stage.residuals, stage.estimate, list[Step](), 1.0
+    deviation = residuals.deviation
+    after = 0.0 if stage.near else CLIPPING + TAILS * stage.far
+    rest = spending.unspent(keep=_kept_for_meat(study, wide, spending) + after)
     parts = [rest] if stage.near else [FIRST_STEP * rest, (1.0 - FIRST_STEP) * rest]
     for place, part in enumerate(parts):
         if place:
             deviation, _ = measure_deviation(groups, wide, spending, estimate, stage.explained, stage.present)
-            residuals = expect_clip(study, groups, wide, spending, estimate, stage.explained, geometry, part, deviation)
+        if place or stage.far:
+            share = part if place else rest
+            residuals = expect_clip(
+                study, groups, wide, spending, estimate, stage.explained, geometry, share, deviation
+            )
+        if place and stage.far:
+            wider, part = look_for_tails(stage, geometry, estimate, residuals, spending, part)
+            if wider > 1.0:
+                steps.clear()
+                if (followed := follow_tails(stage, geometry, spending, part)) is not None:
+                    stage, part = followed, part - FOLLOWED
+                    (gram, geometry), wide = release_slope(study, rows, spending, start, stage), stage.rows
+                residuals = expect_clip(
+                    study, groups, wide, spending, estimate, stage.explained, geometry, part, deviation, wider
+                )
         slope, beta = derivative(gram, residuals, intercept), estimate.beta
-        weight = residuals.intercept_weight if whitening is None else 0.0
-        clip = ResidualClip(beta, residuals.limit, weight, 4.0 * wide.design.response.peak, whitening)
+        clip = clip_around(beta, residuals, wide.design, whitening)
         is_last = place + 1 == len(parts)
-        meat = plan_meat_clip(study, groups, wide, residuals, clip, spending) if is_last and study.intervals else None
+        meat = None
+        if is_last and study.intervals:
+            meat = plan_meat_clip(study, groups, wide, residuals, clip, spending, wider)
         private = wide.right_residuals(clip, meat)
         vector, scale = release_right_residuals(private, spending, spending.take(part))
         steps.append(
@@ -497,8 +557,8 @@ def fit_residuals(
     variance = None
     if study.intervals:
         variance = replace(_residual_variance(study, groups, wide, spending, private, residuals), basis=sums.basis)
-    share = residuals.wrong_share(groups.accuracy)
-    errors = split_errors(wide.design, groups, estimate, sums, variance, share)
+    wrong = residuals.wrong_share(groups.accuracy)
+    errors = split_errors(wide.design, groups, estimate, sums, variance, wrong)
     goodness = _release_goodness(study, stage, spending, estimate, sums, residuals) if study.goodness else None
     present = (rows.count * stage.present.drawn, rows.count * stage.present.noise) if study.where else None
     return build_release(
@@ -540,10 +600,9 @@ def release_slope(
             usual = groups.contrast * groups.total
             most = usual / (groups.present * groups.mean)  # what all rows have together
             gram.matrix[0, 0] = np.clip(gram.matrix[0, 0], min(most / 20.0, usual / 10.0), most)
-        if not stage.same:
-            return gram, geometry
-        told = told_gram(start, groups.accuracy, groups.contrast, rows.design.intercept)
-        return pool_by_precision(gram, told), geometry
+        if stage.same:
+            gram = pool_by_precision(gram, told_gram(start, groups.accuracy, groups.contrast, rows.design.intercept))
+        return gram, _measure_columns(gram, stage) if stage.far else geometry
     matrix, weight = geometry.whitening.matrix, groups.total * groups.contrast
     for share in ROUNDS[: geometry.rounds - 1]:
         rough = cut_whitened(matrix, wide.design, spending.share(share), weight)
@@ -557,6 +616,15 @@ def release_slope(
         release_whitened_gram(wide.whitened_gram(whitening, counted=wide.dropped), spending, stage.gram), factor
     )
     return gram, replace(geometry, whitening=whitening)
+
+
+def _measure_columns(gram: ReleasedSums, stage: SecondStage) -> Geometry:
+    """The geometry of columns that are as large as the slope tells, where their middles tell too little of how far they reach."""
+    design, groups, geometry = stage.rows.design, stage.groups, stage.geometry
+    found = np.diag(gram.matrix)[int(design.intercept) :] / (groups.contrast * groups.total)
+    larger = np.sqrt(np.clip(found / (geometry.ratios * geometry.sizes), 1.0, _LARGER**2))
+    larger = np.where(far_columns(design, geometry.sizes), larger, 1.0)
+    return replace(geometry, ratios=geometry.ratios * larger, sizes=geometry.sizes * larger)
 
 
 def cut_whitened(matrix: Floats, design: Design, mu: float, weight: float) -> Whitening:
@@ -600,15 +668,72 @@ def choose_gram_share(
         share = min(GRAM[1], share + 0.05)
 
 
+def look_for_tails(
+    stage: SecondStage, geometry: Geometry, estimate: Estimate, residuals: Residuals, spending: Spending, share: float
+) -> tuple[float, float]:
+    """How many times as far out the last step clips, by the squares of its contributions, which are released before it, and its `share` of the budget, larger where they would drown in noise and are not."""
+    rows, groups, d = stage.rows, stage.groups, residuals.sizes.size
+    spread, weights = residuals.spread(groups.accuracy), residuals.meat_weights(rows.design.intercept)
+    expected, largest = groups.squares * spread**2, residuals.limit * float(weights.max()) / spread
+
+    def chance(norm: float) -> float:
+        return residual_meat_sensitivity(norm, largest, rows.exposure) / (spending.share(TAILS) * groups.squares)
+
+    norm = choose_tail_norm(weights.size, chance)
+    if norm is None:
+        return 1.0, share + TAILS
+    clip = clip_around(estimate.beta, residuals, rows.design, geometry.whitening)
+    private = rows.right_residuals(clip, MeatClip("row", weights, norm * spread))
+    squares, scale = release_residual_meat(private, spending, TAILS)
+    off = float(np.trace(geometry.way(estimate.covariance[-d:, -d:])))
+    known = known_excess(off, (1.0 - groups.accuracy) * residuals.explained) / spread**2
+    drawn = right_residuals_sensitivity(residuals.limit, rows.exposure) / spending.share(share)
+    noise = drawn / (math.sqrt(groups.squares * float((residuals.sizes**2).mean())) * spread)
+    return widen_clip(np.diag(squares)[-d:] / expected - known, scale / expected, noise), share
+
+
+def follow_tails(stage: SecondStage, geometry: Geometry, spending: Spending, share: float) -> SecondStage | None:
+    """The stage whose instruments follow their columns out to where tails were seen, as far as its slope, which is released anew, stays clear of its noise.
+
+    None if it does not, or if that would take more than half of the last step's `share` of the budget.
+    """
+    sizes = stage.geometry.sizes
+    if geometry.whitening is not None or FOLLOWED > share / 2.0:
+        return None
+    for width in _FURTHER:
+        design = widen_instrument(stage.rows.design, sizes, width)
+        if design.half_widths == stage.rows.design.half_widths:
+            return None
+        if _is_calm(design, stage.rows.count, stage.groups, geometry.sizes, spending):
+            further = Geometry(instrument_sizes(design, sizes), sizes)
+            return replace(stage, rows=stage.rows.with_design(design), geometry=further, gram=FOLLOWED, same=False)
+    return None
+
+
+def clip_around(beta: Floats, residuals: Residuals, design: Design, whitening: Whitening | None) -> ResidualClip:
+    """The clip of residuals around released coefficients."""
+    weight = residuals.intercept_weight if whitening is None else 0.0
+    return ResidualClip(beta, residuals.limit, weight, 4.0 * design.response.peak, whitening)
+
+
 def plan_meat_clip(
-    study: Study, groups: Groups, rows: LinkedRows, residuals: Residuals, clip: ResidualClip, spending: Spending
+    study: Study,
+    groups: Groups,
+    rows: LinkedRows,
+    residuals: Residuals,
+    clip: ResidualClip,
+    spending: Spending,
+    wider: float,
 ) -> MeatClip | None:
     """Whose contributions to the equation are squared, and how far they are cut; None where the residuals' size has to do."""
     weights, size = residuals.meat_weights(rows.design.intercept), residuals.counted * residuals.spread(groups.accuracy)
-    together = _squared_together(study, rows, spending)
+    together, least = _squared_together(study, rows, spending), rows.least_norm(clip, weights)
     if together is not None:
-        longest = math.sqrt(rows.count) if together == "cluster" else float(rows.exposure.persons)
-        norms = ladder(math.sqrt(weights.size) * size, longest)
+        unit = max(math.sqrt(weights.size) * size, 2.0 * least)
+        if together == "cluster":
+            norms = long_ladder(unit, math.sqrt(rows.count) / 4.0)
+        else:
+            norms = ladder(unit, float(rows.exposure.persons))
         private = rows.contribution_sizes(clip, MeatClip(together, weights, float(norms[-1])), norms)
         norm = choose_total_norm(weights.size, *release_contribution_sizes(private, spending), private, spending)
         if norm is None and together == "cluster":
@@ -616,7 +741,9 @@ def plan_meat_clip(
         if norm is not None:
             return MeatClip(together, weights, norm)
     route = _route(rows, spending)
-    return None if route is SCALE_ALONE else MeatClip(route.name, weights, route.clip * size)
+    norm = wider * route.clip * size
+    norm = norm if route.name == "block" else max(norm, least)
+    return None if route is SCALE_ALONE else MeatClip(route.name, weights, norm)
 
 
 def _residual_variance(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -165,14 +166,47 @@ def test_events_go_the_whole_way(folder: Path, run: Run) -> None:
         assert "odds ratio" in written.lower().replace("_", " ")
 
 
-def test_check_is_marked_and_tells(folder: Path, run: Run) -> None:
-    done = run("check", folder / "study.toml")
+def test_check_is_marked_and_ends_in_a_verdict(folder: Path, run: Run) -> None:
+    done = run("check", folder / "study.toml", "--out", folder / "check.html")
     assert done.returncode == 0
     assert done.stdout.startswith("FOR THE STEWARD ONLY, NOT FOR PUBLICATION")
-    assert "% below" in done.stdout
+    assert "Check of the data: ready" in done.stdout
+    page = (folder / "check.html").read_text(encoding="utf-8")
+    assert "FOR THE STEWARD ONLY, NOT FOR PUBLICATION" in page
     bad = run("check", edit(folder, "accuracy = 0.91", "accuracy = { nsw = 0.9 }"))
-    assert bad.returncode == 2
-    assert "FAULT" in bad.stdout
+    assert bad.returncode == 11
+    assert "Check of the data: not usable" in bad.stdout
+    assert run("check", folder / "study.toml", "--out", folder / "study.toml").returncode == 2
+    edit(folder, "accuracy = { nsw = 0.9 }", "accuracy = 0.91")
+    odd = run("check", edit(folder, "consumption = [0, 120000]", "consumption = [0, 30000]"))
+    assert (odd.returncode, "Check of the data: look again" in odd.stdout) == (10, True)
+
+
+def test_fit_reminds_who_has_not_looked_and_runs_all_the_same(folder: Path, run: Run) -> None:
+    """The receipt says that data was looked at, whatever was seen. It changes nothing but the reminder."""
+    study, said = folder / "study.toml", "nobody has looked at this data with this study"
+
+    def fits(*options: str) -> tuple[int, bool]:
+        done = run("fit", study, "--out", folder / "release.json", "--force", *options)
+        return done.returncode, said in done.stderr
+
+    assert fits() == (0, True)
+    assert fits("--unchecked") == (0, False)
+    assert run("check", study).returncode == 0
+    assert fits() == (0, False)
+    receipt = folder / "study.toml.checked"
+    kept = receipt.read_text(encoding="utf-8")
+    assert re.fullmatch(r'\[\s*"[0-9a-f]{64}"\s*\]\s*', kept)
+    edit(folder, "consumption = [0, 120000]", "consumption = [0, 30000]")  # another study
+    assert fits() == (0, True)
+    assert run("check", study).returncode == 10
+    assert fits() == (0, False)
+    edit(folder, "consumption = [0, 30000]", "consumption = [0, 120000]")
+    assert fits() == (0, False)  # the earlier one was looked at, too
+    os.utime(folder / "linked.parquet", ns=(1, 1))  # other data
+    assert fits() == (0, True)
+    receipt.write_text("{not a receipt", encoding="utf-8")
+    assert fits() == (0, True)
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,7 @@ from dplinked.estimate.residuals import (
     expect_residuals,
     right_deviation,
     slope_kept,
+    wider_width,
 )
 from dplinked.sums.partners import clip_residuals
 
@@ -55,6 +56,7 @@ def test_clips_widen_with_the_number_of_rows_and_close_where_noise_drowns_the_re
     assert clips[-1] == pytest.approx(100.0)
     assert choose_width(30.0, 1e4) == 2.5
     assert choose_width(1e-3, 1e4) > 1e3
+    assert [wider_width(width) for width in (2.5, 3.0, 6.0, 30.0)] == [2.5, 3.0, 12.0, 75.0]
 
 
 def slope_error(clip: float, noise: float) -> float:

@@ -1022,7 +1022,7 @@ def test_an_account_tells_names_and_how_many_releases_are_left(tmp_path: Path) -
     assert found[3].what == "failed; its charge stays"
     balance = ledger.balance()
     left = releases_left(balance, mu)
-    assert f"It allows {left} more releases like this one." in " ".join(describe_balance(balance, mu))
+    assert f"Or it allows {left} more releases like this one." in " ".join(describe_balance(balance, mu))
     table = spending_table(balance, ledger.events())
     assert table is not None
     assert [float(row[3]) for row in table.rows] == pytest.approx([1.0] * 4 + [0.5], rel=1e-3)

@@ -286,6 +286,17 @@ def test_pairs_without_probabilities_need_an_audit(files) -> None:
     assert checked.linkage.accuracy["(all)"] > 0.9
 
 
+def test_probabilities_of_pairs_made_elsewhere_are_in_the_interval(files, linked) -> None:
+    """Everybody has one candidate, which one-to-one takes for sure; whoever says that each is right with probability .8 may know better."""
+    pairs = linked.pairs.select(["left", "right"]).to_pydict()
+    for probability, doubtful in ((0.8, True), (0.995, False)):
+        told = {**pairs, "probability": [probability] * len(pairs["left"])}
+        found = dpl.link(files.left, files.right, method="pairs", id="id", pairs=told).estimates[0]
+        assert found.overall[1] <= probability
+        assert found.overall[0] > 0.99
+        assert found.doubtful == doubtful
+
+
 def test_pairs_that_do_not_fit_are_refused(files) -> None:
     ids = files.left["id"].to_pylist()[:2], files.right["id"].to_pylist()[:2]
     for pairs, fault in [
@@ -293,6 +304,7 @@ def test_pairs_that_do_not_fit_are_refused(files) -> None:
         ({"left": [ids[0][0]] * 2, "right": ids[1]}, "twice"),
         ({"left": [ids[0][0]] * 2, "right": [ids[1][0]] * 2, "probability": [0.5, 0.5]}, "twice"),
         ({"a": ids[0], "b": ids[1]}, "both ids"),
+        ({"left": [], "right": []}, "There are no pairs"),
         ({"left": ids[0], "right": ids[1], "probability": [0.5, 1.5]}, "between 0 and 1"),
     ]:
         with pytest.raises(dpl.StudyError, match=fault):
@@ -718,6 +730,9 @@ def test_an_empty_line_of_a_file_with_one_column_is_a_row(tmp_path: Path) -> Non
 
 
 def test_odd_settings_and_columns_are_refused_early(linked) -> None:
+    for size in (2.5, True, "many"):
+        with pytest.raises(dpl.StudyError, match="size must be a whole number"):
+            linked.audit_sample(size)
     a, b = tables()
     for options, fault in [({"seed": -1}, "seed must"), ({"id": 5}, "or two")]:
         with pytest.raises(dpl.StudyError, match=fault):
@@ -775,7 +790,7 @@ def test_which_file_regressors_may_come_from(linked, formula, linkage, unit, fau
     study = dpl.Study(formula=formula, levels=BOTH["levels"], linkage=linkage, unit=unit, intervals=False, **MODEL)
     with nullcontext() if fault is None else pytest.raises(dpl.StudyError, match=fault):
         dpl.fit_study(study, linked.rows)
-    faults = [finding.text for finding in check_study(study, linked.rows) if finding.fault]
+    faults = [finding.text for finding in check_study(study, linked.rows).findings if finding.fault]
     assert bool(faults) == (fault is not None)
 
 

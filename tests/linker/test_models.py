@@ -91,6 +91,8 @@ def test_the_evidence_of_a_pattern_is_the_product_of_its_fields() -> None:
         lambda told: told.update(fields=[]),
         lambda told: told["fields"][0].update(kind="magic"),
         lambda told: told["fields"][0].update(unknown=1),
+        lambda told: told.update(assignment="any"),
+        lambda told: told.update(blocks="state"),
     ],
 )
 def test_other_files_are_refused(files: TwoFiles, kept: Path, change: Any) -> None:
@@ -99,6 +101,13 @@ def test_other_files_are_refused(files: TwoFiles, kept: Path, change: Any) -> No
     kept.write_text(json.dumps(told))
     with pytest.raises(dpl.StudyError, match=r"is no linkage model|kind must be one of|Shares of agreement"):
         dpl.link(files.left, files.right, id="id", model=kept)
+
+
+def test_a_greedy_model_is_for_links_that_are_one_to_one(files: TwoFiles, tmp_path: Path) -> None:
+    greedy = dpl.link(files.left, files.right, fields=FIELDS, id="id", assignment="greedy")
+    greedy.save_model(tmp_path / "greedy.json")
+    with pytest.raises(dpl.StudyError, match="one to one"):
+        dpl.link(files.left, files.right, id="id", model=tmp_path / "greedy.json", links="many-to-one", carriers=2)
 
 
 def test_what_goes_with_no_model_is_refused(files: TwoFiles, linked: dpl.Linked, kept: Path, tmp_path: Path) -> None:

@@ -218,7 +218,7 @@ def test_fit_plan_and_check_say_that_a_variable_was_compared(linked: dpl.Linked,
         release = dpl.fit_study(declared, data)
         assert release.declared.compared == {"age": "date_of_birth"}
         assert told in " ".join(release.summary().split())
-        assert any(told in one.text for one in check_study(declared, data))
+        assert any(told in one.text for one in check_study(declared, data).findings)
     assert told in release.to_html()
     assert dpl.Release.from_json(release.to_json()) == release
     assert told in " ".join(str(dpl.plan_study(study("consumption ~ income + age", named), [1500], [1.0])).split())

@@ -254,7 +254,7 @@ def distances(pair: Pair, family: str, formula: str, rng: np.random.Generator, s
     if dropped:
         few, many = (rows.complete_rows() for rows in both)
         numbers = {
-            "known rows": abs(few.known - many.known) / instrument.row_total_sensitivity(),
+            "known rows": abs(few.known - many.known) / instrument.row_total_sensitivity(few.exposure),
             "complete rows": abs(few.complete - many.complete)
             / residual_scale.residual_count_sensitivity(few.exposure),
         }

@@ -26,7 +26,7 @@ from dplinked.linker.release_accuracy import GUESS
 from dplinked.privacy import spending as spent
 from dplinked.privacy.calibration import privacy_mu
 from dplinked.privacy.noise_plan import NoisePlan
-from dplinked.privacy.quantities import instrument, meat, ranges, residual_scale, right_links
+from dplinked.privacy.quantities import instrument, meat, ranges, residual_scale, right_links, right_residuals
 from dplinked.sums import files as file_engine
 from dplinked.sums.linked_rows import LinkedRows
 from dplinked.sums.numpy import kernel, tables
@@ -68,6 +68,10 @@ PATHS = {
     "second stage, one step": {},
     "second stage, filled cells": {"missing": "fill"},
     "second stage, whitened": {},
+    "second stage, tails": {},
+    "second stage, tails, filled cells": {"missing": "fill"},
+    "second stage, whitened, tails": {"intervals": False},
+    "fall-back, far columns": {"typical": {"x": (2.0, 4.0)}},
     "second stage, weights": {"weights": "x"},
     "second stage, weights, block meat": {"weights": "x", "typical": {"x": (1.0, 3.0)}},
     "second stage, weights, scale alone": {"weights": "x", "ranges": "declared"},
@@ -143,6 +147,8 @@ def check(
         )
         staged = path.startswith("second stage") and can_be_unlinked(pair)
         assert count_steps(release) == (0 if not staged else 1 if "one step" in path else 2)
+        meats = [part.name for part in release.released.parts].count("meat")
+        assert not (staged and "tails" in path) or meats == (1 if "whitened" in path else 2)
         whitened = any(part.name == "whitened matrix" for part in release.released.parts)
         assert whitened == (staged and "whitened" in path)
         # What is declared may differ between the two (a changed Q); everything else may not.
@@ -174,9 +180,14 @@ def _releases_at_any_size(monkeypatch: pytest.MonkeyPatch) -> None:
 def take_path(patch: pytest.MonkeyPatch, path: str) -> None:
     """Let public values decide as the path wants it: for a second stage or against it, and for a route to the variance."""
     decides, route_of = second_stage.may_take_second_stage, meat.choose_route
-    allowed = path == "fall-back" or path.startswith("second stage")
+    allowed = path.startswith(("fall-back", "second stage"))
     patch.setattr(methods, "may_take_second_stage", lambda *public: allowed and decides(*public))
-    patch.setattr(second_stage, "_pays", lambda *public: path != "fall-back")
+    patch.setattr(second_stage, "_pays", lambda *public: not path.startswith("fall-back"))
+    is_far = "tails" in path or "far columns" in path
+    patch.setattr(second_stage, "far_columns", lambda design, sizes: np.full(sizes.size, is_far))
+    patch.setattr(second_stage, "choose_tail_norm", lambda entries, chance: 0.5)  # a tight one, which must bite
+    patch.setattr(second_stage, "widen_clip", lambda squares, *_: 2.0 + 0.1 * math.tanh(squares.max()))
+    patch.setattr(second_stage, "_is_calm", lambda *public: "tails" in path)
     patch.setattr(second_stage, "_is_near", lambda *public: "one step" in path)
     patch.setattr(second_stage, "_hang_together", lambda inverse, sizes: "whitened" in path)
     patch.setattr(second_stage, "has_rare_levels", lambda *public: False)
@@ -752,6 +763,23 @@ def test_catches_whitening_by_the_data(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(TablePass, "instrument_sums", remember)
     monkeypatch.setattr(second_stage, "whiten", lambda moments, *public: whiten(seen["moments"], *public))
     assert caught(monkeypatch, "exact", "second stage, whitened", formula="y ~ 0 + x + w")
+
+
+@pytest.mark.parametrize("fault", ["not drawn", "little noise"])
+def test_catches_tails_that_were_not_paid(monkeypatch: pytest.MonkeyPatch, fault: str) -> None:
+    """Squares of contributions decide how far the last step clips: as they are, or with too little noise."""
+    release = second_stage.release_residual_meat
+
+    def seen(private, spending, share=None):
+        found = release(private, spending, share)
+        return (private.meat, found[1]) if share == spent.TAILS else found
+
+    if fault == "not drawn":
+        monkeypatch.setattr(second_stage, "release_residual_meat", seen)
+    else:
+        sensitivity = right_residuals.residual_meat_sensitivity
+        monkeypatch.setattr(right_residuals, "residual_meat_sensitivity", lambda *of: 0.02 * sensitivity(*of))
+    assert caught(monkeypatch, "exact", "second stage, tails")
 
 
 def test_catches_clips_that_follow_the_data(monkeypatch: pytest.MonkeyPatch) -> None:

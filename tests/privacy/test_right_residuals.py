@@ -19,11 +19,11 @@ import pytest
 import scipy.sparse as sp
 
 import dplinked as dpl
-from dplinked.linkage import LinkageExposure
+from dplinked.linkage import EXACT, LinkageExposure
 from dplinked.privacy.noise_plan import NoisePlan
 from dplinked.privacy.quantities import right_residuals as quantity
 from dplinked.privacy.quantities.contribution_sizes import release_contribution_sizes
-from dplinked.privacy.quantities.instrument import release_curvature, release_sums
+from dplinked.privacy.quantities.instrument import release_curvature, release_sums, row_total_sensitivity
 from dplinked.privacy.quantities.residual_scale import release_residual_size, residual_edges
 from dplinked.privacy.quantities.right_residuals import (
     pair_weights,
@@ -711,6 +711,71 @@ TURNING = Whitening(
 def test_whitened_rows_reach_the_bound(monkeypatch: pytest.MonkeyPatch, gamma: float, m: int) -> None:
     clip = ResidualClip(np.zeros(2), 0.3, 0.0, 4.0, TURNING)
     assert check(monkeypatch, "whitened equation", turn(opposed_pair(gamma, m)), clip, "y ~ x") > 0.85
+
+
+def count_by_weight(rows: LinkedRows) -> LinkedRows:
+    """The same rows, which count by a weight of their own, and only if it is above 0."""
+    bounds = {**rows.design.bounds, "v": (0.0, 1.0)}
+    counting = declare_counting("v", "v > 0", bounds, {})
+    fill = {**rows.design.fill, "v": 0.5}
+    return rows.with_design(
+        dataclasses.replace(rows.design, counting=counting, bounds=bounds, fill=fill)
+    ).without_missing()
+
+
+@pytest.mark.parametrize("gamma", [0.5, 0.9])
+def test_weighted_rows_reach_the_bound(monkeypatch: pytest.MonkeyPatch, gamma: float) -> None:
+    """Weights make no room: with the largest on all rows a person moves the equation as far as without, and one that comes from outside of the subgroup half as far by their row."""
+    pair, clip = turn(opposed_pair(gamma, 40)), ResidualClip(np.zeros(1), 0.5, 0.0, 4.0)
+    for side in (pair.data, pair.other):
+        side["v"] = np.ones(80)
+    assert check(monkeypatch, "equation", pair, clip, "y ~ 0 + x", change=count_by_weight) > 0.95
+    pair.data["v"] = np.r_[0.0, np.ones(79)]
+    assert 0.7 < check(monkeypatch, "equation", pair, clip, "y ~ 0 + x", change=count_by_weight) < 0.8
+
+
+def test_the_weighted_slope_and_the_subgroups_number_reach_their_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Slopes: a row turns at the largest weight, as far as where all count the same. Numbers: one more is in the subgroup, and its row has a response."""
+    n, clip = 40, ResidualClip(np.zeros(3), 0.5, 0.4, 4.0)
+    side = {"x": np.full(n, 10.0), "w": np.full(n, 1.0), "g": np.full(n, "a"), "y": np.zeros(n), "v": np.ones(n)}
+    turned = {**side, "w": np.r_[-3.0, side["w"][1:]]}
+    pair = Pair(side, turned, dpl.Exact(), dpl.Exact(), dpl.PrivacyUnit())
+    plain, weighted = (
+        check(monkeypatch, "slopes", pair, clip, "y ~ x + w", change=change)
+        for change in (LinkedRows.without_missing, count_by_weight)
+    )
+    assert weighted == pytest.approx(plain)
+    assert weighted > 0.8  # of core and totals together, which do not move the most at once
+    around = {"x": np.full(40, 0.9), "y": np.zeros(40), "v": np.ones(40)}
+    outside = {**around, "v": np.r_[0.0, np.ones(39)]}
+    pair = Pair(around, outside, dpl.Exact(), dpl.Exact(), dpl.PrivacyUnit())
+    counts = [open_rows(side, dpl.Exact(), pair.unit, "y ~ x") for side in (around, outside)]
+    found = [count_by_weight(rows).own_gram().sums for rows in counts]
+    assert found[0].known - found[1].known == pytest.approx(row_total_sensitivity(EXACT))
+    assert found[0].complete - found[1].complete == pytest.approx(row_total_sensitivity(EXACT))
+
+
+@pytest.mark.parametrize("gamma", [None, 0.5, 0.9])
+def test_rows_of_a_person_reach_the_bound(monkeypatch: pytest.MonkeyPatch, gamma: float | None) -> None:
+    """Three rows turn together, and three responses: three times what one does."""
+    m = 60
+    x, y, b = np.full(2 * m, -1.0), np.full(2 * m, -1.0), np.repeat([0, 1], m)
+    own, held = slice(0, 3), slice(m, m + 3)
+    y[own] = 1.0
+    x[held] = 1.0
+    person, owner = np.arange(2 * m), np.arange(2 * m) + 1000
+    person[own], owner[held] = 7, 1007
+    person[7], owner[7] = 5000, 5000
+    data = {"x": x, "y": y, "b": b, "person": person, "owner": owner}
+    other = {**data, "x": x.copy(), "y": y.copy()}
+    other["x"][own] = 1.0
+    if gamma is not None:
+        other["y"][held] = 1.0
+    unit = dpl.PrivacyUnit(rows=3, id="person", response_id=None if gamma is None else "owner")
+    linkage: Any = dpl.Exact() if gamma is None else dpl.ELE(gamma, block="b", other=gamma)
+    pair = Pair(data, other, linkage, linkage, unit)
+    clip = ResidualClip(np.zeros(1), 0.5, 0.0, 4.0)
+    assert check(monkeypatch, "equation", pair, clip, "y ~ 0 + x") > 0.9
 
 
 def exact_pair() -> Pair:

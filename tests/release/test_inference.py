@@ -548,3 +548,4 @@ def test_reprs_fit_on_a_line_or_two(release: dpl.Release) -> None:
     assert len(repr(release)) < 250
     assert "income=0.5" in repr(release)
     assert "epsilon=2, delta=1e-06" in repr(release)
+    assert len(repr(release.released)) < 250

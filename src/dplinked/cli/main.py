@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from dplinked.cli import budget
+from dplinked.cli import budget, encodings
 from dplinked.cli.demo import demo
 from dplinked.cli.terminal import (
     Decimal,
@@ -65,6 +65,8 @@ def start(
 
 app.command()(demo)
 app.add_typer(budget.app, name="budget")
+for command in (encodings.encode, encodings.answer, encodings.judge, encodings.join):
+    app.command()(command)
 
 
 @app.command()
@@ -208,7 +210,12 @@ def link(
             written.append(ACCURACY)
     typer.echo(linked.summary(by or ()))
     typer.echo(f"\nWritten to {out}/: {', '.join(written)}.")
-    if audit_sample is not None:
+    if audit_sample is not None and linked.method == "encodings":
+        typer.echo(
+            f"Send {out}/audit-left.csv and {out}/audit-right.csv to the holders, who answer with 'dplinked answer'. Then: dplinked judge {out}/audit.csv LEFT RIGHT, and the same command "
+            f"with --audited {out}/audit.csv."
+        )
+    elif audit_sample is not None:
         typer.echo(
             f"Fill in the column 'correct' of {out}/audit.csv (yes or no), then run the same command with --audited {out}/audit.csv."
         )
@@ -260,18 +267,29 @@ def dedupe(
 
 
 @app.command()
-def check(study: StudyFile) -> None:
-    """Steward: look at the data for what would stop or bias a release. NOT FOR PUBLICATION."""
-    from dplinked.check import WARNING, check_study
+def check(
+    study: StudyFile,
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", help="Write it as a page, too (.html). It is for the steward alone.")
+    ] = None,
+) -> None:
+    """Steward: look at the data for what would stop or bend a release; ready is exit code 0, look again 10, not usable 11. NOT FOR PUBLICATION."""
+    from dplinked.check import check_study
+    from dplinked.check.findings import EXIT_CODES
+    from dplinked.check.receipt import keep_receipt
     from dplinked.study.study import Study
 
     declared = Study.from_toml(study)
-    findings = check_study(declared, _data_of(declared))
-    typer.echo(WARNING)
-    for finding in findings:
-        typer.echo(f"{'FAULT ' if finding.fault else '      '}{finding.text}")
-    if any(finding.fault for finding in findings):
-        raise typer.Exit(StudyError.exit_code)
+    if out is not None:
+        check_writable(out, study, *files_of(declared))
+        check_ending(out, HTML)
+    seen = check_study(declared, _data_of(declared))
+    keep_receipt(study, _data_of(declared))
+    typer.echo(seen.summary())
+    if out is not None:
+        seen.to_html(out)
+        typer.echo(f"\nWritten to {out}, for the steward alone.")
+    raise typer.Exit(EXIT_CODES[seen.verdict])
 
 
 @app.command()
@@ -333,8 +351,12 @@ def fit(
         bool, typer.Option("--again", help="Pay anew, even if the ledger has the release of the same request.")
     ] = False,
     force: Annotated[bool, typer.Option("--force", help="Overwrite a file that is there already.")] = False,
+    unchecked: Annotated[
+        bool, typer.Option("--unchecked", help="Say nothing if the data was not looked at by 'dplinked check'.")
+    ] = False,
 ) -> None:
     """Run a study: spend its budget and write the release. A request that the ledger has seen costs nothing."""
+    from dplinked.check.receipt import was_checked
     from dplinked.fitting import fit_study
     from dplinked.study.study import Study
 
@@ -343,6 +365,11 @@ def fit(
         raise StudyError("--id and --again concern a release in a ledger, and the study has no [ledger].")
     check_writable(out, study, *files_of(declared))
     check_ending(out, (".json",))  # `save` would refuse it, after the charge
+    if not unchecked and not was_checked(study, _data_of(declared)):
+        typer.echo(
+            f"dplinked: nobody has looked at this data with this study. Before budget is spent on it, the steward may run: dplinked check {study} (--unchecked leaves this reminder out)",
+            err=True,
+        )
     with reserved(out, force=force):
         with progress_bar("Fitting privately") as shown, told_warnings():
             release = fit_study(declared, _data_of(declared), release_id=id, again=again, progress=shown)

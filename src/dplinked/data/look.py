@@ -32,7 +32,7 @@ _DECIMAL = {
     ",": r"[+-]?(\d+,(\d{1,2}|\d{4,})|\d{1,3}(\.\d{3})+,\d+)",
     ".": r"[+-]?(\d+\.(\d{1,2}|\d{4,})|\d{1,3}(,\d{3})+\.\d+)",
 }
-_GROUPED = {
+GROUPED = {
     ",": r"[+-]?\d{1,3}(,\d{3})+(\.\d+)?",
     ".": r"[+-]?\d{1,3}(\.\d{3})+(,\d+)?",
     " ": "[+-]?\\d{1,3}([ \u00a0\u202f]\\d{3})+([.,]\\d+)?",
@@ -246,7 +246,7 @@ def _find_marks(cells: Iterable[str]) -> tuple[str, str | None]:
     texts = [cell.strip() for cell in cells if any(mark in cell for mark in ",. '\u00a0\u202f\u2019")]
     counts = {mark: _count(texts, pattern) for mark, pattern in _DECIMAL.items()}
     decimal = "," if counts[","] > counts["."] else "."
-    grouped = {mark: _count(texts, pattern) for mark, pattern in _GROUPED.items() if mark != decimal}
+    grouped = {mark: _count(texts, pattern) for mark, pattern in GROUPED.items() if mark != decimal}
     if decimal == "." and not counts["."]:  # 1.234 may be a number, or a thousand and more
         grouped.pop(".", None)
     thousands = max(grouped, key=lambda mark: grouped[mark])

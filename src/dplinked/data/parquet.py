@@ -140,6 +140,10 @@ class ParquetRows:
         """Refuse a column whose type cannot be compared. Its cells are not read."""
         empty_rows(self._types).check_key(name)
 
+    def holds_texts(self, name: str) -> bool:
+        """Whether a column may hold texts, by its type."""
+        return empty_rows(self._types).holds_texts(name)
+
     def find_keys(self, name: str) -> Keys:
         """Find the distinct keys of a column and the number of rows of each, in one pass over the column."""
         import pyarrow as pa

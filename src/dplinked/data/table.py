@@ -129,6 +129,10 @@ class Rows:
             kind = _type(self._columns[name])
             raise StudyError(f"Column {shown(name)} holds {kind}, which cannot be compared. Convert it to text first.")
 
+    def holds_texts(self, name: str) -> bool:
+        """Whether a column may hold texts, by its type. Its cells are not read."""
+        return _kind(self._columns[name]) in ("text", "object")
+
     def _comparable(self, name: str) -> bool:
         """Whether a column's type can be encoded as keys, tried on no rows."""
         column = self._columns[name]

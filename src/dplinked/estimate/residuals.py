@@ -34,6 +34,11 @@ CLEAR = 3.0  # times its noise's spectral size: how far the weakest direction of
 FEW = 3  # columns whose noise counts at least where filled cells may have bent the start: the way left to go is longer than its noise says
 _WIDE = 2.5  # times its root mean square: how far a column's instrument follows it at least
 _FAR_OUT = 3.5
+_BESIDE = 10.0  # how much less far instruments follow columns beside indicators, but _WIDE at least
+_FURTHER = (
+    3.0,
+    2.5,
+)  # the first width beyond which instruments follow columns further out than that, and how many times as far at most
 _ROOM = 7.0  # times the way that is left to go along a column of mean size: how far symmetric residuals are clipped at least
 
 _NORMAL = NormalDist()
@@ -151,6 +156,7 @@ def expect_residuals(
     closest: float = 1.0,
     most: float | None = None,
     counted: Sizes = ALL,
+    wider: float = 1.0,
 ) -> Residuals:
     """Choose how far residuals are clipped, and expect what that keeps.
 
@@ -170,13 +176,19 @@ def expect_residuals(
         The largest ‖h‖²; the number of columns if it is not given.
     counted
         What rows count, which is a factor on their instruments.
+    wider
+        How many times as far out tails ask for; see :mod:`dplinked.estimate.tails`.
     """
     most = float(ratios.size) if most is None else most
     square, spread = float((ratios**2).sum()), math.sqrt(2.0 * float((ratios**4).sum()))  # mean and deviation of ‖h‖²
     typical = math.sqrt(square / max(1, ratios.size)) if ratios.size else 1.0
     iota = INTERCEPT_WEIGHT * typical * intercept
     norm = math.sqrt(iota**2 + min(most, square + _LARGE * spread)) * counted.large
-    clip = min(choose_clip(noise * norm / (math.sqrt(count) * typical), errors, closest), largest / deviation)
+    relative = noise * norm / (math.sqrt(count) * typical)
+    clip = choose_clip(relative, errors, closest)
+    if wider > 1.0:
+        clip = max(clip, wider * choose_clip(relative, "any"))
+    clip = min(clip, largest / deviation)
     squares = np.clip(square + spread * _EXAMPLES, 0.05 * square, most) if ratios.size else np.zeros(1)
     widths = clip * norm / np.sqrt(iota**2 + squares) / counted.usual
     weights = squares / squares.sum() if ratios.size else np.ones(1)
@@ -281,8 +293,20 @@ def choose_width(noise: float, count: float) -> float:
     return max(_WIDE, math.sqrt(count) / (_FAR_OUT * noise))
 
 
+def wider_width(width: float) -> float:
+    """A width beyond one that reaches so far already that few rows lie beyond it."""
+    first, most = _FURTHER
+    return width * min(most, max(1.0, width / first))
+
+
 def widen_instrument(design: Design, sizes: Floats, width: float) -> Design:
-    """The design of the second stage, whose instruments follow their columns as far as `width` times their size."""
+    """The design of the second stage, whose instruments follow their columns as far as `width` times their size.
+
+    All entries of the equation have the same noise, so that beside indicators, which are as large as they are, small instruments would drown in it: there they follow their columns
+    less far, unless noise is so small that they reach their ends.
+    """
+    if not all(group.numeric for group in design.groups):
+        width = min(width, max(_WIDE, width / _BESIDE))
     wide = design.with_instrument((width * sizes).tolist())
     numeric = [group.start for group in design.groups if group.numeric]
     assert wide.half_widths is not None

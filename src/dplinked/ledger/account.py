@@ -15,10 +15,10 @@ from dplinked.privacy.calibration import privacy_epsilon, round_down, round_up
 from dplinked.report.document import Document, Part, Section, Table
 
 SHARES = (
-    "Shares of the budget add up, values of epsilon do not: releases together have a smaller epsilon than their sum. What adds up is rho, half the square of the noise multiplier mu "
-    "by which a release differs for neighbours, and shares are shares of it."
+    "Shares of the budget add up. Values of epsilon do not: several releases together have a smaller epsilon than the sum of theirs. Shares are those of rho, the measure of "
+    "privacy loss in which such releases add. It is half the square of mu, and mu tells how far one person can move a result, in standard deviations of its noise."
 )
-_HEADER = ("name", "what", "time (UTC)", "epsilon", "share of the budget")
+_HEADER = ("name", "what", "time (UTC)", "epsilon", "share")
 _RANDOM = re.compile(r"[0-9a-f]{16}")  # what releases without a name were called before 0.2
 
 
@@ -45,7 +45,7 @@ def list_spending(events: Sequence[Event]) -> list[Spending]:
             what, name = "release" if event.release in stored else ended, name_release(event.release, stored)
         else:
             continue
-        found.append(Spending(name, what, event.time[:19].replace("T", " "), event.units))
+        found.append(Spending(name, what, event.time[:16].replace("T", " "), event.units))
     return found
 
 
@@ -71,9 +71,8 @@ def describe_balance(balance: Balance, mu: float | None = None, asked: str = "")
     ]
     if balance.spent >= balance.total:
         return [*said, "Nothing is left: no further release is possible."]
-    said.append(
-        f"What is left allows one release of epsilon = {round_down(balance.epsilon_left)} at delta = {balance.delta:g}."
-    )
+    left = round_down(balance.epsilon_left) if balance.spent else f"{balance.epsilon:g}"
+    said.append(f"What is left allows one release of epsilon = {left} at delta = {balance.delta:g}.")
     if mu is not None:
         said.append(f"{_count(releases_left(balance, mu))} like {asked or 'this one'}.")
     return said
@@ -116,4 +115,4 @@ def budget_document(balance: Balance, events: Sequence[Event], mu: float | None,
 def _count(releases: int) -> str:
     if releases == 0:
         return "It does not allow one"
-    return "It allows 1 more release" if releases == 1 else f"It allows {releases:,} more releases"
+    return "Or it allows 1 more release" if releases == 1 else f"Or it allows {releases:,} more releases"

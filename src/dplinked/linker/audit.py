@@ -8,12 +8,18 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from dplinked.data.arrow import to_arrow
+from dplinked.data.csv import open_bytes, read_header
+from dplinked.data.files import kind_of
+from dplinked.data.format import File
 from dplinked.data.keys import number
+from dplinked.data.look import ANY, look_at
 from dplinked.errors import StudyError
 from dplinked.linker.quality import AccuracyEstimate
 from dplinked.linker.rules import LATE, UNLINKED, Links
@@ -67,6 +73,23 @@ def _position_hashes(n: int, key: bytes) -> Floats:
     key = hashlib.sha256(key).digest()
     digests = (hashlib.blake2b(i.to_bytes(8, "little"), key=key, digest_size=8).digest() for i in range(n))
     return np.frombuffer(b"".join(digests), "<u8") / 2.0**64
+
+
+def read_audit(answers: Any) -> pa.Table:
+    """An audit as a table. Spreadsheets save lists with the separator of their country: what it is follows from the names in the first line, which are ours."""
+    path = Path(answers) if isinstance(answers, (str, Path)) else None
+    if path is None or kind_of(path) != "csv" or not path.is_file():
+        return to_arrow(answers, "audit")
+    for separator in (",", ";", "\t"):
+        with open_bytes(path) as file:
+            names = read_header(file, separator)
+        if len(names) > 1 and answer_column(names) is not None:
+            break
+    else:
+        separator = ","
+    look = look_at(path)
+    encoding = None if look is None or look.format.encoding == ANY else look.format.encoding
+    return to_arrow(File(path, separator=separator, encoding=encoding), "audit")
 
 
 def answer_column(columns: Sequence[str]) -> str | None:

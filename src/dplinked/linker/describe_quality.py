@@ -38,7 +38,8 @@ def describe_answer(linked: LinkageFacts) -> list[str]:
     best = linked.estimates[0]
     value, low, high = best.overall
     bounded = math.isfinite(low) and math.isfinite(high)
-    known = f" (95 % interval {format_percent(low)} to {format_percent(high)})" if bounded else ""
+    named = _INTERVALS.get(best.method, "interval")
+    known = f" ({named} {format_percent(low)} to {format_percent(high)})" if bounded else ""
     if best.checked is not None:
         rests = f"as {int(best.checked.sum()):,} checked links tell."
     else:

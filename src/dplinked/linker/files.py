@@ -10,10 +10,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dplinked.data.files import read_file
 from dplinked.errors import StudyError, raise_alone
 from dplinked.linkage import ELE
-from dplinked.linker.audit import SECRET, answer_column
+from dplinked.linker.audit import SECRET, answer_column, read_audit
+from dplinked.linker.encodings.audit import audit_lists
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 
 ROWS, LINKAGE, REPORT, PAGE = "linked.parquet", "linkage.toml", "quality.txt", "quality.html"
 AUDIT, ACCURACY = "audit.csv", "accuracy.json"
-_OURS = (ROWS, LINKAGE, REPORT, PAGE, AUDIT, ACCURACY)  # the last two if they are asked for
+ASKED = ("audit-left.csv", "audit-right.csv")  # an audit of encodings, as each holder gets it
+_OURS = (ROWS, LINKAGE, REPORT, PAGE, AUDIT, ACCURACY, *ASKED)  # the last four if they are asked for
 _STALE = {LINKAGE, ACCURACY}  # if a linkage does not write them anew, they describe an earlier one
 
 
@@ -65,6 +66,8 @@ def _write(linked: Linked, work: Path, sample: pa.Table | None, linkage: ELE | N
     linked.to_html(work / PAGE, by=by)
     if sample is not None:
         pyarrow.csv.write_csv(sample, work / AUDIT)
+        for name, asked in zip(ASKED, audit_lists(sample), strict=True) if linked.method == "encodings" else ():
+            pyarrow.csv.write_csv(asked, work / name)
     drawn_in_secret = sample is not None and SECRET in sample.column_names
     if drawn_in_secret or (linked.audit is not None and linked.audit.secret is not None):
         for name in (AUDIT, REPORT, PAGE):
@@ -119,6 +122,6 @@ def _has_answers(path: Path) -> bool:
     """Whether a file is an audit that a reviewer has begun to fill in."""
     if not path.is_file():
         return False
-    table = read_file(path, None)[0]
+    table = read_audit(path)
     answered = answer_column(table.column_names)
     return answered is not None and table.column(answered).null_count < table.num_rows

@@ -19,12 +19,14 @@ from dplinked.data.look import tell_format
 from dplinked.errors import StudyError, plain_faults, plain_number, shown, suggest
 from dplinked.linker.assignment import Candidates
 from dplinked.linker.checks import check_fields, check_file, require_column
+from dplinked.linker.encodings.encode import PSEUDONYM, is_encoded
+from dplinked.linker.encodings.link import link_encodings
 from dplinked.linker.evidence import Evidence
 from dplinked.linker.fields import MOST_NAMES, Comparer, Field, make_comparers, read_fields
 from dplinked.linker.joined import id_column
 from dplinked.linker.linked import Linked
 from dplinked.linker.matches import find_matches, find_matches_of_rows
-from dplinked.linker.model import LinkageModel, load_model
+from dplinked.linker.model import ASSIGNMENTS, LinkageModel, load_model
 from dplinked.linker.passes import BlockingPass
 from dplinked.linker.rules import LATE, MEMORY, NO_KEY, Links, link_by_rules
 from dplinked.linker.scored import Scored, link_scored
@@ -35,7 +37,6 @@ if TYPE_CHECKING:
 
 METHODS = ("rules", "splink", "pairs")
 ALL, OTHER = "(all)", "(other)"  # names of groups that are not blocks of the files
-_ASSIGNMENTS = ("optimal", "greedy")
 _THRESHOLD_SHARE = 0.6  # the default threshold as a share of the largest possible score; with 6 fields, 4 must agree
 _FEW = 20  # fewer than one record in twenty with a candidate is too few to be true
 _RARE = 500  # a block key that fewer than one row in 500 has is taken for a typing error
@@ -125,9 +126,8 @@ def link(
         )
     if not isinstance(method, str) or method not in METHODS:
         raise StudyError(f"method must be one of {list(METHODS)}, not {shown(method)}.{suggest(method, METHODS)}")
-    if not isinstance(assignment, str) or assignment not in _ASSIGNMENTS:
-        raise StudyError(f"assignment must be one of {list(_ASSIGNMENTS)}, not {shown(assignment)}.")
-    many = check_kind(links, carriers, assignment)
+    if not isinstance(assignment, str) or assignment not in ASSIGNMENTS:
+        raise StudyError(f"assignment must be one of {list(ASSIGNMENTS)}, not {shown(assignment)}.")
     kept = None if model is None else load_model(model)
     if kept is not None:
         if any(given is not None for given in (fields, threshold, settings, pairs)) or method not in (
@@ -140,6 +140,7 @@ def link(
         method, fields, threshold, assignment = kept.method, list(kept.fields), kept.threshold, kept.assignment
         block = kept.blocks if block is None else block
         settings = kept.settings if kept.own else None
+    many = check_kind(links, carriers, assignment)
     if (pairs is not None) != (method == "pairs"):
         raise StudyError("Links made elsewhere come with method='pairs' and pairs=…, both.")
     if isinstance(seed, bool) or not isinstance(seed, int) or seed < 0:
@@ -152,6 +153,11 @@ def link(
         )
     if not isinstance(duplicates, bool):
         raise StudyError(f"duplicates must be True or False, not {shown(duplicates)}.")
+    if is_encoded(left) or is_encoded(right):
+        given = (fields, id, block, settings, pairs, model)
+        return _link_encoded(
+            left, right, any(value is not None for value in given), threshold, seed, overlap, duplicates, many
+        )
     paths = _resolve_file(left), _resolve_file(right)
     states = source_state(paths[0]), source_state(paths[1])  # taken before anything is read
     for file in (left, right):
@@ -187,6 +193,25 @@ def link(
     return Linked(
         a, b, made, chosen, method, ids, (paths[0] or a, paths[1] or b), states, tuple(listed), overlap=overlap, duplicates=duplicates,
         readable=read, engine=engine, model=_kept_model(made, method, chosen, listed, threshold, assignment, own=settings is not None, before=() if kept is None else kept.looked_at),
+    )  # fmt: skip
+
+
+def _link_encoded(
+    left: Any, right: Any, more: bool, threshold: float | None, seed: int, overlap: float | None, duplicates: bool, carriers: int
+) -> Linked:  # fmt: skip
+    """Link two files of encodings; all that is compared was decided when they were encoded."""
+    if more or not (is_encoded(left) and is_encoded(right)):
+        raise StudyError(
+            "Encoded files (.clk) are linked with each other, by what their schema says: leave out fields, id, block, settings, pairs and model."
+        )
+    a, b, links, encoded = link_encodings(
+        left, right, threshold=_least_probability(threshold), seed=seed, carriers=carriers, everyone=ALL, other=OTHER, rare=_RARE
+    )  # fmt: skip
+    _check_found(links, overlap, least=None)
+    paths = _resolve_file(left), _resolve_file(right)
+    return Linked(
+        a, b, links, (), "encodings", (PSEUDONYM, PSEUDONYM), (paths[0] or a, paths[1] or b), (source_state(paths[0]), source_state(paths[1])),
+        overlap=overlap, duplicates=duplicates, encoded=encoded,
     )  # fmt: skip
 
 
@@ -414,6 +439,8 @@ def _read_pairs(data: Any, a: pa.Table, b: pa.Table, ids: tuple[str | None, str 
     ]
     if None in found:
         raise StudyError("The pairs need both ids, in columns 'left' and 'right' (or Splink's …_l and …_r).")
+    if table.num_rows == 0:
+        raise StudyError("There are no pairs, so all links would be random. Give the pairs that were linked.")
     positions = []
     for column, file, id in zip(found, (a, b), ids, strict=True):
         place = {key: i for i, key in enumerate(id_column(file, id).to_pylist())}

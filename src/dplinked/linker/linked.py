@@ -50,7 +50,7 @@ if TYPE_CHECKING:
 
 FileState = tuple[int, ...]
 # How far evidence may be off: that of rules is fitted to all pairs, that of a linker to the candidates it made, or nobody knows to what.
-_MISJUDGED = {"rules": 10.0, "splink": 30.0, "pairs": 30.0}
+_MISJUDGED = {"rules": 10.0, "splink": 30.0, "pairs": 30.0, "encodings": 30.0}
 _OF_FILES = (
     "pairs",
     "rows",
@@ -89,6 +89,8 @@ class Linked:
         For each field, the share of the left and of the right records whose value could be compared.
     engine, model
         Where Splink ran, and what tells matches from others, to link new records by; None for links made elsewhere.
+    encoded
+        The columns that holders encoded, by their names; the tables here have pseudonyms alone.
     """
 
     left: pa.Table
@@ -107,6 +109,7 @@ class Linked:
     readable: tuple[tuple[float, float], ...] = ()
     engine: Any = "duckdb"
     model: LinkageModel | None = None
+    encoded: tuple[str, ...] = ()
 
     def __repr__(self) -> str:
         return f"Linked({self.left.num_rows:,} rows, method={self.method!r}, {len(self.strata.names)} groups of links)"
@@ -158,11 +161,13 @@ class Linked:
 
     @cached_property
     def _tried(self) -> list[NDArray[np.float64]]:
-        """The same if all evidence were stronger or weaker, the overlap being estimated, or if many further records were namesakes'."""
+        """The same if all evidence were stronger or weaker, the overlap being estimated, if many further records were namesakes', or with the probabilities that pairs were given elsewhere."""
         factor = _MISJUDGED[self.method]
         tried = [self._found_matches(None, strength).probability for strength in (factor, 1.0 / factor)]
         if self.matches.otherwise is not None:
             tried.append(self.matches.otherwise)
+        if self.method == "pairs":  # who made them may know how many people are in both files
+            tried.append(1.0 / (1.0 + np.exp2(-self.links.candidates.score)))
         return [link_probabilities(self.links, probability) for probability in tried]
 
     def _changed(self, kept: Sequence[str], **changes: Any) -> Linked:
@@ -265,7 +270,7 @@ class Linked:
         """Names of the columns that records were linked by, of both files."""
         named = [name for field in self.fields for name in (field.name, field.right or field.name)]
         before = () if self.model is None else self.model.looked_at
-        return list(dict.fromkeys([*named, *self.blocks, *before]))
+        return list(dict.fromkeys([*named, *self.encoded, *self.blocks, *before]))
 
     @plain_faults
     def matching(self, *, seed: int = 0, tolerance: float = 1e-6) -> Matching:

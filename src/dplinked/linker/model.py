@@ -13,6 +13,7 @@ from dplinked.errors import StudyError, raise_alone, shown
 from dplinked.linker.evidence import Evidence, evidence_of
 from dplinked.linker.fields import Field
 
+ASSIGNMENTS = ("optimal", "greedy")
 _MARK, _FORMAT = "dplinked_linkage_model", 1
 _ABOUT = "FOR THE STEWARD, NOT FOR PUBLICATION: how often fields agree was read from identifiers without noise."
 
@@ -82,7 +83,10 @@ def load_model(path: str | Path | LinkageModel) -> LinkageModel:
 
 def _read(told: dict[str, Any]) -> LinkageModel:
     """The model that a file tells of; anything else raises."""
-    if told[_MARK] != _FORMAT or told["method"] not in ("rules", "splink") or not told["fields"]:
+    listed = all(isinstance(told[name], list) for name in ("fields", "blocks", "looked_at"))
+    if told[_MARK] != _FORMAT or told["method"] not in ("rules", "splink") or not (listed and told["fields"]):
+        raise ValueError
+    if told["assignment"] not in ASSIGNMENTS:
         raise ValueError
     fields = tuple(Field(**field) for field in told["fields"])
     rules, evidence = told["method"] == "rules", None

@@ -109,8 +109,8 @@ def measure_resemblance(
     Notes
     -----
     Row i carries the response of record ``links.right[i]``, which belongs to row j with probability ``p_j``. The measure is one less the mean distance over these pairs,
-    weighed by ``p_j``, over the mean distance that random rows of j's group have from row i. Its error is the spread of the same measure with every value drawn at random
-    from its row's group.
+    weighed by ``p_j``, over the mean distance that other rows of i's group have from row i, among which the correction takes j to be. Its error is the spread of the same measure with every
+    value drawn at random from its row's group.
     """
     values, is_number = _read_values(column)
     rows = _Rows(values, groups, is_number)
@@ -191,9 +191,9 @@ class _Rows:
         x, y = self.values[a], self.values[b]
         return (x - y) ** 2 if self.is_number else (x != y).astype(np.float64)
 
-    def expected(self, a: Integers, b: Integers) -> Floats:
-        """Mean distance between rows a and any other row of the groups that rows b are in."""
-        x, group = self.values[a], self.groups[b]
+    def expected(self, a: Integers) -> Floats:
+        """Mean distance between rows a and any other row of their groups."""
+        x, group = self.values[a], self.groups[a]
         size = self.sizes[group]
         if self.is_number:
             total = size * x**2 - 2.0 * x * self.sums[group] + self.squares[group]
@@ -201,7 +201,7 @@ class _Rows:
             key = group * self.levels + x
             place = np.minimum(np.searchsorted(self.cells, key), self.cells.size - 1)
             total = (size - np.where(self.cells[place] == key, self.counts[place], 0)).astype(np.float64)
-        return np.asarray(total / np.maximum(size - (self.groups[a] == group), 1), np.float64)
+        return np.asarray(total / np.maximum(size - 1, 1), np.float64)
 
     def draw(self, rows: Integers, rng: np.random.Generator) -> Integers:
         """For each row, one of its group at random."""
@@ -216,7 +216,7 @@ def _alike(rows: _Rows, row: Integers, partner: Integers, weight: Floats) -> tup
         return math.nan, math.nan
 
     def measure(a: Integers, b: Integers) -> float:
-        expected = float(weight @ rows.expected(a, b))
+        expected = float(weight @ rows.expected(a))
         return 1.0 - float(weight @ rows.apart(a, b)) / expected if expected > 0.0 else 0.0
 
     rng, places, involved = np.random.default_rng(0), np.arange(rows.groups.size), np.union1d(row, partner)
@@ -224,7 +224,7 @@ def _alike(rows: _Rows, row: Integers, partner: Integers, weight: Floats) -> tup
     for _ in range(_DRAWS):
         places[involved] = rows.draw(involved, rng)
         by_chance.append(measure(places[row], places[partner]))
-    return min(1.0, max(0.0, found)), float(np.sqrt(np.mean(np.square(by_chance))))
+    return min(1.0, max(0.0, found)), float(np.std(by_chance))
 
 
 def _split(values: Floats, groups: Integers, own: Floats, is_number: bool) -> tuple[float, float]:

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dplinked.data.arrow import column_texts, to_arrow
-from dplinked.errors import StudyError
+from dplinked.data.arrow import column_texts
+from dplinked.errors import StudyError, shown
 from dplinked.ledger.key import audit_key
 from dplinked.linker.audit import (
     ANSWER,
@@ -22,6 +22,7 @@ from dplinked.linker.audit import (
     draw_audit,
     estimate_from_audit,
     read_answers,
+    read_audit,
     read_chances,
     sampling_rate,
     seed_key,
@@ -43,6 +44,8 @@ def draw_list(linked: Linked, size: int, seed: int, *, key: str | Path | bytes |
     """Draw links for a person to check, both records side by side."""
     import pyarrow as pa
 
+    if isinstance(size, bool) or not isinstance(size, int):
+        raise StudyError(f"size must be a whole number of links to check, not {shown(size)}.")
     if key is not None and seed:
         raise StudyError("A sample is drawn by a public seed or by a secret key, not by both. Leave out seed=….")
     if key is not None and by is not None:
@@ -74,7 +77,7 @@ def draw_list(linked: Linked, size: int, seed: int, *, key: str | Path | bytes |
 
 def read_list(linked: Linked, answers: Any, key: str | Path | bytes | None, size: int | None) -> AccuracyEstimate:
     """The accuracies that a checked list tells."""
-    table = to_arrow(answers, "audit")
+    table = read_audit(answers)
     answered = answer_column(table.column_names)
     missing = {"left_id", "right_id", answered or ANSWER} - set(table.column_names)
     if answered is None or missing:

@@ -1,4 +1,4 @@
-"""NOT PRIVATE: ordinary least squares, the Lahiri-Larsen estimator and Chambers' equation on raw data, for comparison only.
+"""NOT PRIVATE: ordinary and weighted least squares, the Lahiri-Larsen estimator and Chambers' equation on raw data, for comparison only.
 
 These functions read the data without noise. Their results are printed as not private, and cannot become a Release.
 """
@@ -6,7 +6,7 @@ These functions read the data without noise. Their results are printed as not pr
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -15,13 +15,14 @@ from numpy.typing import NDArray
 from dplinked.data.table import Rows
 from dplinked.errors import StudyError
 from dplinked.linkage import Exact, Linkage, PrivacyUnit
+from dplinked.study.counting import counted_columns
 from dplinked.study.design import Design, build_design
 from dplinked.study.family import MOST_COUNTS
 from dplinked.sums.numpy.prepare import Blocks, PreparedRows, prepare_rows
 
 Floats = NDArray[np.float64]
 
-__all__ = ["NotPrivate", "chambers", "lahiri_larsen", "ols"]
+__all__ = ["NotPrivate", "chambers", "lahiri_larsen", "ols", "wls"]
 
 _ROUNDS, _NEAR, _LONGEST = (
     100,
@@ -70,6 +71,54 @@ def ols(data: Any, formula: str, **declared: Any) -> NotPrivate:
     residuals = z - X @ beta
     sigma2 = float(residuals @ residuals) / max(1, len(z) - X.shape[1])
     return NotPrivate("OLS", dict(zip(names, beta.tolist(), strict=True)), sigma2 * np.linalg.pinv(X.T @ X))
+
+
+def wls(
+    data: Any,
+    formula: str,
+    *,
+    weights: str | None = None,
+    where: str | None = None,
+    cluster: str | None = None,
+    strata: str | None = None,
+    **declared: Any,
+) -> NotPrivate:
+    """Weighted least squares on the linked rows, as if all links were correct, with standard errors of the survey's design. NOT PRIVATE.
+
+    It is what R's ``svyglm`` computes: the line that rows which count draw, and its covariance by linearisation, ``Σ_h G_h/(G_h - 1) Σ_c (u_c - ū_h)(u_c - ū_h)'`` over the G_h clusters of stratum h, u_c the sum of a cluster's ``ω(1, x)r``.
+    Without clusters every row is one; without strata all are one. Rows outside a subgroup count nothing, and are there as clusters. Rows with a missing cell are left out.
+
+    Parameters
+    ----------
+    weights, where
+        As in :func:`dplinked.fit`. Bounds are optional here.
+    cluster, strata
+        Columns that say which rows were drawn together, and from which stratum.
+    """
+    X, z, names, prepared = _matrices(data, formula, Exact(), declared, counted=(weights, where))
+    known, answered = replace(prepared, dropped=True).whole_present()
+    counted = known * answered
+    bread = np.linalg.pinv((counted[:, None] * X).T @ X)
+    beta = bread @ (X.T @ (counted * z))
+    scores = X * (counted * (z - X @ beta))[:, None]
+    groups, layers = (_codes(prepared, name, default) for name, default in ((cluster, None), (strata, 0)))
+    meat = np.zeros_like(bread)
+    for layer in np.unique(layers):
+        inside = layers == layer
+        _, places = np.unique(groups[inside], return_inverse=True)
+        totals = np.stack([np.bincount(places, score) for score in scores[inside].T], axis=1)
+        apart = totals - totals.mean(axis=0)
+        meat += apart.T @ apart * (len(totals) / max(1, len(totals) - 1))
+    return NotPrivate("WLS", dict(zip(names, beta.tolist(), strict=True)), np.asarray(bread @ meat @ bread))
+
+
+def _codes(prepared: PreparedRows, name: str | None, default: int | None) -> NDArray[np.int32]:
+    """Number of each row's key in a column; without one, the `default` of all rows or each row's own number (n)."""
+    count = prepared.rows.count
+    if name is None:
+        return np.arange(count, dtype=np.int32) if default is None else np.full(count, default, np.int32)
+    prepared.rows.require([name])
+    return replace(prepared, design=replace(prepared.design, cluster=name)).by_cluster().cluster_codes()
 
 
 def lahiri_larsen(data: Any, formula: str, *, linkage: Linkage, **declared: Any) -> NotPrivate:
@@ -208,12 +257,13 @@ def _matrices(
     declared: Mapping[str, Any],
     family: str = "linear",
     exposure: str | None = None,
+    counted: tuple[str | None, str | None] = (None, None),
 ) -> tuple[Floats, Floats, tuple[str, ...], PreparedRows]:
     """X with its intercept, z, the names of X's columns, and the prepared rows."""
     rows = Rows(data)
     if unknown := set(declared) - {"bounds", "levels", "fill"}:
         raise StudyError(f"Unknown arguments {sorted(unknown)}; the baselines take bounds, levels and fill.")
-    design = _open_design(rows, formula, declared, family, exposure).unscaled()
+    design = _open_design(rows, formula, declared, family, exposure, *counted).unscaled()
     rows.require(design.variables, numeric=list(design.bounds))
     prepared = prepare_rows(rows, design, linkage, PrivacyUnit())
     x, z = prepared.whole()
@@ -222,7 +272,15 @@ def _matrices(
     return x.T, z, design.names, prepared
 
 
-def _open_design(rows: Rows, formula: str, declared: Mapping[str, Any], family: str, exposure: str | None) -> Design:
+def _open_design(
+    rows: Rows,
+    formula: str,
+    declared: Mapping[str, Any],
+    family: str,
+    exposure: str | None,
+    weights: str | None = None,
+    where: str | None = None,
+) -> Design:
     """A design with the declared bounds. Where none are declared it takes those of the data, which is not private."""
     bounds: dict[str, Sequence[float]] = dict(declared.get("bounds") or {})
     levels = dict(declared.get("levels") or {})
@@ -234,11 +292,12 @@ def _open_design(rows: Rows, formula: str, declared: Mapping[str, Any], family: 
             bounds.setdefault(name, (0.0, float(MOST_COUNTS)))
     used = (parsed.response, *(factor for term in parsed.terms for factor in term))
     numeric = [name for factor in used if not factor.categorical for name in factor.variables]
-    for name in [*numeric, *([] if exposure is None else [exposure])]:
+    counted = counted_columns(weights, where, levels)[0]
+    for name in [*numeric, *([] if exposure is None else [exposure]), *counted]:
         if name not in bounds:
             rows.require([name], numeric=[name])
             values = rows.numbers(name, 0, rows.count)
             values = values[np.isfinite(values)]
             low, high = (float(values.min()), float(values.max())) if values.size else (0.0, 1.0)
             bounds[name] = (low, high if high > low else low + 1.0)
-    return build_design(formula, bounds, levels, None, declared.get("fill"), family, exposure)
+    return build_design(formula, bounds, levels, None, declared.get("fill"), family, exposure, weights, where)

@@ -41,7 +41,7 @@ def report_document(plan: Expectations) -> Document:
     )
     facts = [("Model", plan.formula), ("Compared with", _point_text(plan)), ("Assumed", plan.assumptions)]
     sections = [
-        Section("", [Lead(_answer(plan)), *plan.limits, *_picture(plan, _FIRST, *_AXES[_FIRST])]),
+        Section("", [Lead(_answer(plan)), *plan.limits, *_picture(plan, _FIRST, *_AXES[_FIRST]), _MEANING[_FIRST]]),
         Section("What to expect", _expected(plan)),
         Section("The plan in short", [Facts(facts, "The plan in short"), start]),
         *([Section("What a wanted precision needs", _wanted(plan))] if plan.needed else []),
@@ -251,8 +251,8 @@ def _curve(plan: Expectations, quantity: str, title: str, axis: str, *, drawn: b
         for curve in curves
     ]
     table = Table(header, rows, label=f"Half-width, in numbers: {title.lower()}")
-    pictures = _picture(plan, quantity, title, axis) if drawn else []
-    return [_MEANING[quantity], *pictures, Details("As a table", [table])]
+    pictures = [_MEANING[quantity], *_picture(plan, quantity, title, axis)] if drawn else []
+    return [*pictures, Details("As a table", [table])]
 
 
 def _picture(plan: Expectations, quantity: str, title: str, axis: str) -> list[Part]:

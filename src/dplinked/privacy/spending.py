@@ -14,7 +14,7 @@ from dplinked.privacy.noise_plan import NoisePlan, Part
 RANGES = 0.03  # of μ²: private ranges
 RESIDUAL_SCALE = 0.03  # the size of residuals
 MEAT = 0.05  # the variance of the estimating equation
-TOTALS_SIZES = 0.015  # how long totals of persons or clusters are
+TOTALS_SIZES = 0.03  # how long totals of persons or clusters are
 TOTALS_MEAT = 0.08  # their squares, in the place of those of rows
 GOODNESS = 0.03  # squares of residuals around the line and around the mean, where they are asked for
 VARIANCE = RESIDUAL_SCALE + MEAT  # all that intervals need
@@ -22,6 +22,8 @@ CURVATURE = 0.2  # H beside a gradient descent, which finishes it
 WEIGHTS = 0.015  # how large weights are
 FIRST_STAGE = (0.05, 0.25)  # sums from which the second stage starts: least and most
 CLIPPING = 0.015  # the size of right links' residuals, before each step of the second stage
+TAILS = 0.03  # the squares of the equation's contributions before the last step, where columns may reach far out
+FOLLOWED = 0.1  # the slope again, where tails were seen
 GRAM = (0.05, 0.4)  # the slope of the second stage's equation: least and most
 WHITENED = 0.25  # the same of whitened rows: most
 ROUNDS = (0.05, 0.1)  # squares of whitened rows by which they are whitened anew, before that slope
@@ -34,6 +36,7 @@ NEARER = 0.02  # the slope of a curve's equation at each step that is not the la
 CURVE_SLOPE = (0.05, 0.3)  # the slope at the last step: least and most
 
 _ROUNDING = 1e-9  # room for the last digits of sums of squares
+_ROOM = 1.0 - 1e-6  # of μ, for draws of levels
 _ROUNDING_OF_DRAWS = 1e-3  # room for what rounding adds to sensitivities; it only makes noise larger
 
 
@@ -78,12 +81,12 @@ class Spending:
 
         Every purse must draw the same parts for the same costs in the same order; :meth:`note` refuses anything else. Then the draws of all levels at one place are one draw of values
         that move together by no more than one level's sensitivity says, which the sensitivities under an exposure with levels have proofs of. A level's draws depend on its own and on what was
-        released before the levels parted, so the order in which levels are worked on does not matter.
+        released before the levels parted, so the order in which levels are worked on does not matter. A millionth of μ is left as room for the grid, on which each level's draw is rounded by itself.
         """
         schedule: list[NoisePlan] = []
-        purses = [self._child(self.mu) for _ in range(number)]
+        purses = [self._child(self.mu * _ROOM) for _ in range(number)]
         for one in purses:
-            one._planned, one._schedule = self._planned, schedule
+            one._planned, one._schedule = self._planned * _ROOM**2, schedule
         return purses
 
     def _child(self, mu: float) -> Spending:

@@ -49,7 +49,7 @@ class Declared(ReadableByKey):
     units: dict[str, str] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Released(Record):
     """All that was released, with its noise.
 
@@ -81,6 +81,10 @@ class Released(Record):
     largest: int | None = None
     counted: tuple[float, float] | None = None
     goodness: Goodness | None = None
+
+    def __repr__(self) -> str:
+        entries = sum(part.entries for part in self.parts)
+        return f"<Released values: {entries:,} noisy numbers in {len(self.parts)} parts>"
 
     OLD_KEYS: ClassVar[Mapping[str, str]] = {
         "meat": "variance",

@@ -208,9 +208,11 @@ def _coefficient_chart(result: Result, rows: Sequence[CoefficientRow]) -> Chart:
 
 def _coefficient_caption(result: Result, rows: Sequence[CoefficientRow], ratio: str) -> str:
     if result.has_intervals:
-        text = "Dots are estimates, lines their 95 % intervals. Coefficients of different sizes have axes of their own."
+        text = "Dots are estimates, lines their 95 % intervals."
         if ratio:
-            text = f"Dots are {ratio}s, lines their 95 % intervals, on logarithmic axes: at 1 a column makes no difference. Ratios of different sizes have axes of their own."
+            text = f"Dots are {ratio}s, lines their 95 % intervals, on logarithmic axes: at 1 a column makes no difference."
+        if len(rows) > 1:
+            text += f" {'Ratios' if ratio else 'Coefficients'} of different sizes have axes of their own."
         if any(not row.bounded for row in rows):
             text += " Arrows: the interval has no end on that side."
     else:

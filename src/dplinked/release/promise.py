@@ -165,9 +165,9 @@ def _looked_at(linkage: DeclaredLinkage) -> list[str]:
     ]
 
 
-def exact_statement(privacy: Privacy) -> list[str]:
-    """The statement as the release has it, in exact terms."""
-    return [privacy.statement, "Taken as public: " + "; ".join(privacy.assumed_public) + "."]
+def exact_statement(privacy: Privacy, start: str = "") -> list[str]:
+    """The statement as the release has it, in exact terms, and what was taken as public."""
+    return [f"{start}{privacy.statement}", "Taken as public: " + "; ".join(privacy.assumed_public) + "."]
 
 
 # --- linkage -----------------------------------------------------------------------------------------

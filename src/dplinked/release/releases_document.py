@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dplinked.release.answer import answer
 from dplinked.release.coefficients import coefficient_rows
 from dplinked.release.document import (
     describe_answer,
@@ -22,8 +23,9 @@ from dplinked.release.summary import (
     say_notes,
     whole_table,
 )
-from dplinked.report.document import Code, Details, Document, Download, Facts, Notes, Part, Section, Table
+from dplinked.report.document import Code, Details, Document, Download, Facts, Lead, Notes, Part, Section, Table
 
+_MOST = 4  # results that are said first
 _TITLE = "Private linear regressions on linked data"
 _START = "Everything on this page was computed from the private release itself or was declared before it was made. Reading it, sharing it and computing with it costs no further privacy."
 
@@ -74,7 +76,7 @@ def report_document(releases: Releases) -> Document:
     return Document(
         _TITLE,
         [
-            Section("", [_together(releases)]),
+            Section("", [Lead(_answers(releases)), _together(releases)]),
             *(Section(_heading(releases, name), _describe_result(found)) for name, found in releases.items()),
             *_comparison(releases),
             Section("The release in short", [Facts(facts, "The release in short"), _START]),
@@ -98,6 +100,13 @@ def report_document(releases: Releases) -> Document:
         ],
         subject=_subject(releases),
     )
+
+
+def _answers(releases: Releases) -> list[str]:
+    """The first answer of each of the first results."""
+    named = {_heading(releases, name): answer(one)[0] for name, one in releases.items()}
+    said = [f"{name}: {sentence[0].lower()}{sentence[1:]}" for name, sentence in named.items()]
+    return said[:_MOST]
 
 
 def _describe_result(one: Release) -> list[Part]:

@@ -241,9 +241,10 @@ def say_notes(result: Result) -> list[str]:
 
 def describe_statement(result: Result) -> list[str]:
     """The privacy statement, where the release was charged, and the head by which a rolled-back ledger is noticed."""
-    charge, said = result.ledger, [*plain_promise(result), *exact_statement(result.privacy)]
+    charge, said = result.ledger, [*plain_promise(result), *exact_statement(result.privacy, "In exact terms: ")]
     if charge is None:
-        return said
+        alone = f"It was charged to no ledger. Whoever makes several releases about the same people adds them up by the squares of their mu, here {round_up(result.privacy.mu)}."
+        return [*said, alone]
     found = budget_before(result)
     further = "" if found is None else f" What was left is enough for {say_further(found[2], found[1])}."
     return [

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from dplinked.report import page
@@ -26,7 +28,7 @@ from dplinked.report.document import (
 def write_page(document: Document) -> str:
     """A document as one page that needs nothing else, and loads nothing."""
     body = [part for section in document.sections for part in _section(section)]
-    return page.page(document.title, "\n".join(body), warning=document.warning or None)
+    return page.page(document.title, _name_apart("\n".join(body)), warning=document.warning or None)
 
 
 def write_fragment(document: Document) -> str:
@@ -34,6 +36,17 @@ def write_fragment(document: Document) -> str:
     title, subject = page.to_html(document.title), page.to_html(document.subject)
     parts = [part for section in document.sections for part in _parts(section.parts)]
     return page.notebook_cell(f"<p><strong>{title}</strong><br><code>{subject}</code></p>", *parts)
+
+
+def _name_apart(html: str) -> str:
+    """The same with numbers behind names that screen readers would say twice, as those of tables of several results."""
+    said: Counter[str] = Counter()
+
+    def number(label: re.Match[str]) -> str:
+        said[label[1]] += 1
+        return label[0] if said[label[1]] == 1 else f'aria-label="{label[1]} ({said[label[1]]})"'
+
+    return re.sub(r'aria-label="([^"]*)"', number, html)
 
 
 def _section(section: Section) -> Iterator[str]:

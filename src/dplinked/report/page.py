@@ -34,6 +34,8 @@ th, td { padding: .3rem .75rem; text-align: left; vertical-align: top; border-bo
 th:first-child, td:first-child { padding-left: .25rem; }
 thead th { vertical-align: bottom; border-bottom: 2px solid var(--line); color: var(--faint); font-weight: 600; }
 tbody th { font-weight: 500; min-width: 8.5rem; max-width: 22rem; overflow-wrap: anywhere; }
+.many th, .many td { padding: .3rem .35rem; }
+.many tbody th { min-width: 5rem; }
 .facts td { overflow-wrap: anywhere; }
 tbody tr:nth-child(even) { background: var(--stripe); }
 th.number, td.number { text-align: right; }
@@ -96,6 +98,8 @@ _CELL_STYLE = """
 .dplinked summary { cursor: pointer; font-weight: 600; }
 """.strip()
 
+_MANY = 7  # columns beyond which a table's cells are set closer
+
 # A browser that is shown something foreign all the same neither runs nor loads it.
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'"
 
@@ -140,7 +144,13 @@ def table(header: Sequence[str], rows: Sequence[Sequence[str]], *, label: str = 
     lines = [f'<div class="scroll" role="region" tabindex="0" aria-label="{to_html(label or "table")}">']
     cards = len(header) > 2  # on a phone, each row stands for itself; the roles keep the table one for screen readers
     kind, line, head, name_of, cell_of = (
-        (' class="cards" role="table"', ' role="row"', ' role="columnheader"', ' role="rowheader"', ' role="cell"')
+        (
+            f' class="cards{" many" * (len(header) > _MANY)}" role="table"',
+            ' role="row"',
+            ' role="columnheader"',
+            ' role="rowheader"',
+            ' role="cell"',
+        )
         if cards
         else ("" if header else ' class="facts"', "", "", "", "")
     )

@@ -11,6 +11,7 @@ from typing import Any
 from dplinked.errors import StudyError
 from dplinked.study.counting import compared_with_texts, counted_columns
 from dplinked.study.formula import parse_formula
+from dplinked.study.several import split_outcomes
 
 Changes = dict[tuple[str, str], Any]
 
@@ -106,10 +107,15 @@ def formula_columns(
     exposure: Any = None,
     weights: Any = None,
     where: Any = None,
+    by: Any = None,
 ) -> tuple[list[str], list[str]]:
-    """The numeric and the categorical columns of a formula, the response first, then an exposure and what says how much rows count; two empty lists if the formula is not valid."""
+    """The numeric and the categorical columns of a formula, the response first, then an exposure, what says how much rows count, and whose levels are told apart; two empty lists if the formula is not valid."""
     events = family == "logistic"
     try:
+        if outcomes := split_outcomes(formula):
+            found = [formula_columns(one, levels, family, exposure, weights, where, by) for one in outcomes.values()]
+            numeric, categorical = ([name for part in parts for name in part] for parts in zip(*found, strict=True))
+            return list(dict.fromkeys(numeric)), list(dict.fromkeys(categorical))
         parsed = parse_formula(formula, levels, events=events and formula.lstrip().startswith("C("))
     except StudyError:
         return [], []
@@ -123,7 +129,8 @@ def formula_columns(
         counted = counted_columns(weights or None, where or None, dict.fromkeys(named))
     except StudyError:  # which the check of the whole study says
         counted = counted_columns(weights or None, None, {})
-    numeric, categorical = numeric + counted[0], categorical + counted[1]
+    told_apart = [by] if isinstance(by, str) and by else []
+    numeric, categorical = numeric + counted[0], categorical + counted[1] + told_apart
     return list(dict.fromkeys(numeric)), list(dict.fromkeys(categorical))
 
 

@@ -23,6 +23,7 @@ _FAMILIES = {
     "logistic": "an event, yes or no (logistic)",
     "poisson": "a count (Poisson)",
 }
+_MISSING = {"drop": "are left out", "fill": "count, with a public value in its place"}
 _MATCHING = "A matching matrix says how likely each link is. This form keeps it as it is: edit it as text."
 _NUMERIC = {"bounds0": "Lowest", "bounds1": "Highest", "typical0": "Typical from", "typical1": "to"}
 
@@ -69,6 +70,9 @@ def form(draft: Draft, fields: Fields) -> TagList:
                 ),
                 class_="only-counts",
             ),
+            ui.input_select(
+                id("missing"), "Rows with a missing cell", _MISSING, selected=_text(get("model", "missing")) or "drop"
+            ),
             ui.input_text(
                 id("weights"), "Column of weights, if rows do not all count the same", _text(get("model", "weights")),
                 update_on="blur", spellcheck="false",
@@ -76,6 +80,9 @@ def form(draft: Draft, fields: Fields) -> TagList:
             ui.input_text(
                 id("where"), "Only rows for which this holds", _text(get("model", "where")),
                 placeholder="age >= 65 and region == 'north'", update_on="blur", spellcheck="false",
+            ),
+            ui.input_text(
+                id("by"), "The same in every level of this column", _text(get("model", "by")), update_on="blur", spellcheck="false",
             ),
             ui.input_text(
                 id("cluster"), "Column of clusters, if rows were drawn together", _text(get("model", "cluster")),
@@ -184,8 +191,10 @@ def form_changes(draft: Draft, fields: Fields) -> Changes:
         ("model", "formula"): get("formula"),
         ("model", "family"): family_of(draft, fields),
         ("model", "exposure"): exposure_of(draft, fields),
+        ("model", "missing"): _chosen(draft, fields, "missing", "drop"),
         ("model", "weights"): counted_of(draft, fields, "weights"),
         ("model", "where"): counted_of(draft, fields, "where"),
+        ("model", "by"): counted_of(draft, fields, "by"),
         ("model", "cluster"): counted_of(draft, fields, "cluster"),
         ("privacy", "epsilon"): get("epsilon"),
         ("privacy", "delta"): get("delta"),
@@ -217,11 +226,17 @@ def form_changes(draft: Draft, fields: Fields) -> Changes:
 
 
 def family_of(draft: Draft, fields: Fields) -> Any:
-    """The family that the form says; nothing for lines where the text says nothing, since that is what they are then."""
-    if not fields.has("family"):
-        return draft.get("model", "family")
-    chosen = fields.get("family")
-    return None if chosen == "linear" and draft.get("model", "family") is None else chosen
+    """The family that the form says."""
+    return _chosen(draft, fields, "family", "linear")
+
+
+def _chosen(draft: Draft, fields: Fields, name: str, usual: str) -> Any:
+    """What the form says of the model; nothing for what is `usual` where the text says nothing, since that is what it is then."""
+    written = draft.get("model", name)
+    if not fields.has(name):
+        return written
+    chosen = fields.get(name)
+    return None if chosen == usual and written is None else chosen
 
 
 def exposure_of(draft: Draft, fields: Fields) -> Any:
@@ -232,7 +247,7 @@ def exposure_of(draft: Draft, fields: Fields) -> Any:
 
 
 def counted_of(draft: Draft, fields: Fields, name: str) -> Any:
-    """The weights, the condition or the clusters that the form says."""
+    """The weights, the condition, the column of levels or the clusters that the form says."""
     return fields.get(name) if fields.has(name) else draft.get("model", name)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 
 from htmltools import Tag, TagList, tags
 from shiny import Inputs, reactive, render, ui
@@ -39,11 +40,14 @@ class Room:
         Returns the study that the text declares, or what is wrong with it.
     change
         Changes settings of the study.
+    saved
+        Returns the file that holds the text as it stands, if there is one.
     """
 
     text: Callable[[], str]
     study: Callable[[], Study | Fault]
     change: Callable[[Changes], None]
+    saved: Callable[[], Path | None]
 
 
 def layout() -> NavSetArg:
@@ -95,7 +99,7 @@ def serve(input: Inputs, desk: Desk) -> Room:
         formula = fields().get("formula") if fields().has("formula") else draft().get("model", "formula")
         levels = [name for name in draft().keys("levels") if name not in draft().keys("bounds")]
         chosen = family_of(draft(), fields()), exposure_of(draft(), fields())
-        chosen += tuple(counted_of(draft(), fields(), name) for name in ("weights", "where"))
+        chosen += tuple(counted_of(draft(), fields(), name) for name in ("weights", "where", "by"))
         return formula_columns(formula if isinstance(formula, str) else "", levels, *chosen)
 
     @reactive.calc
@@ -224,4 +228,7 @@ def serve(input: Inputs, desk: Desk) -> Room:
         with reactive.isolate():
             load(Draft(0, "", text_now()).changed(changes), draft().name, draft().saved)
 
-    return Room(text_now, study_now, change)
+    def saved() -> Path | None:
+        return desk.folder / draft().name if draft().saved == text_now() else None
+
+    return Room(text_now, study_now, change, saved)

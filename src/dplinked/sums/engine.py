@@ -7,6 +7,7 @@ test which data it is for; the module is imported when such data comes. Everybod
 from __future__ import annotations
 
 import importlib
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -16,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dplinked.data.arrow import Origins
+from dplinked.data.keys import number
 from dplinked.data.sources import Progress as Progress
 from dplinked.data.sources import Query, SparkTable, is_duckdb, is_path, is_spark, is_stream
 from dplinked.errors import StudyError
@@ -72,6 +74,15 @@ class Source(ABC):
     @abstractmethod
     def count_keys(self, name: str) -> Mapping[str | None, int]:
         """Rows per key. FOR THE STEWARD."""
+
+    @abstractmethod
+    def holds_texts(self, name: str) -> bool:
+        """Whether a column may hold texts, by its type."""
+
+    def texts_among_numbers(self, name: str) -> dict[str, int]:
+        """Texts of a column that hold no number, with how many rows hold each. FOR THE STEWARD."""
+        counts = self.count_keys(name) if self.holds_texts(name) else {}
+        return {key: rows for key, rows in counts.items() if key is not None and math.isnan(number(key))}
 
 
 class EngineModule(Protocol):

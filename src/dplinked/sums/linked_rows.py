@@ -456,7 +456,7 @@ class LinkedRows:
         self._check_clip(clip)
         found = self._along(clip).engine.right_residuals(*self._stretched(clip, meat))
         limit, kept = clip.limit * self._reach(clip), slice(len(self.design.names))
-        largest = 0.0 if meat is None else self._largest(clip, meat)
+        largest = 0.0 if meat is None else self._largest(clip, meat, meat.norm)
         squares = None if found.meat is None else found.meat[kept, kept]
         return ClippedResiduals(
             found.vector[kept], limit, clip.intercept_weight, squares, meat, largest, self.count, self.exposure
@@ -467,7 +467,14 @@ class LinkedRows:
         self._check_clip(clip)
         assert clip.curve is None, "totals of contributions are those of lines"
         found = self.engine.contribution_sizes(clip, meat, norms)
-        return ContributionSizes(found.sizes, norms, meat.route, self._largest(clip, meat), self.count, self.exposure)
+        return ContributionSizes(
+            found.sizes,
+            norms,
+            meat.route,
+            self._largest(clip, meat, float(norms.min())),
+            self.count,
+            self.exposure,
+        )
 
     def squared_residuals(self, beta: Floats, clip: float) -> SquaredResiduals:
         """Squares of right links' residuals around a line, residuals clipped to ±`clip`."""
@@ -483,11 +490,26 @@ class LinkedRows:
         assert clip.curve is None or self.design.counting is None, "rows along a curve count the same"
         assert clip.around is None or clip.curve is not None, "residuals of lines are taken around the line"
 
-    def _largest(self, clip: ResidualClip, meat: MeatClip) -> float:
-        """Bound on the weighted contribution of a row before it is cut, per response that it meets."""
+    def least_norm(self, clip: ResidualClip, weights: Floats) -> float:
+        """The least norm that weighted contributions may be cut to: any, but beside other levels no less than a row contributes per response that it meets."""
+        return 0.0 if self.exposure.levels == 1 else self._contribution(clip, weights)
+
+    def _largest(self, clip: ResidualClip, meat: MeatClip, norm: float) -> float:
+        """Bound on the weighted contribution of a row before it is cut to a norm, per response that it meets.
+
+        Beside other levels it is that norm, so that sensitivities are in the same proportion to their terms in all levels: if it were not, a person could change the most of one kind in one level, of another in another,
+        and together more than a level's sensitivity says. That of blocks has terms of one kind.
+        """
+        largest = self._contribution(clip, meat.weights)
+        if self.exposure.levels == 1 or meat.route == "block":
+            return largest
+        assert largest <= norm * (1.0 + 1e-9), "levels side by side are cut no closer than a row's contribution"
+        return norm * (1.0 + 1e-9)
+
+    def _contribution(self, clip: ResidualClip, weights: Floats) -> float:
         first = int(self.design.intercept)
-        weights = [*(meat.weights[:first] / (clip.intercept_weight or 1.0)), *meat.weights[first:]]
-        return float(max(weights)) * clip.limit * self._reach(clip)
+        scaled = [*(weights[:first] / (clip.intercept_weight or 1.0)), *weights[first:]]
+        return float(max(scaled)) * clip.limit * self._reach(clip)
 
     def curve_sums(self, clip: ResidualClip, level: float) -> CurveSums:
         """What a curve makes of the regressors of rows by themselves, around a public `level` of the outcome."""

@@ -67,6 +67,8 @@ def rounding_bound(count: int, largest: float) -> float:
         with room for their last digits. So steps 10 and 11 hold for their terms, and the sum of their squares is one of steps 1 to 3. Weights and conditions are such
         functions too, and multiply terms by at most 1.
 
+    14. *Levels side by side.* Terms of a row are in one level and 0 in the others, so that the sums of absolute values of all levels add up to at most nL, and what they are off by, as one vector, to no more than one sum may be.
+
     For steps 10 to 13 `largest` follows from the clip: residuals of a row are at most ``K/√(ι² + ‖h‖²)``, and the weights of the responses that
     it meets add up to at most 2, or to t under an explicit matrix (:func:`~dplinked.sums.partners.unlinking_terms`). So a term of the equation is at
     most ``2K·max(1, 1/ι)``, without an intercept 2K, and ℓ is 2K times the largest weight of a contribution's entries, that of the intercept's

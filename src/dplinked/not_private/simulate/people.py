@@ -65,7 +65,7 @@ SUBURBS, SUBURBS_PER_POSTCODE, STREETS_PER_SUBURB = 2_400, 3, 60
 KEYBOARD = {0: "qwertyuiop", 1: "asdfghjkl", 2: "zxcvbnm", 9: "1234567890"}  # by line; digits lie beside digits only
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class TwoFiles:
     """Two files about the same people.
 
@@ -83,6 +83,9 @@ class TwoFiles:
     right: pa.Table
     truth: Integers
     owner: Integers | None = None
+
+    def __repr__(self) -> str:
+        return f"<TwoFiles of {self.left.num_rows:,} and {self.right.num_rows:,} rows>"
 
     def are_right(self, links: Integers) -> NDArray[np.bool_]:
         """Which left rows are linked to a record of the same person; `links` are positions in ``right``, -1 for none (n)."""

@@ -18,8 +18,9 @@ from dplinked.sums.rounding import rounding_slack
 Floats = NDArray[np.float64]
 
 _WANTED, _BEARABLE = 0.12, 0.25  # noise of the meat, relative to it: what norms aim at, and the most
+_HARDLY = 2.0  # the most of clusters, for which nothing else can stand in
+_FILLED = 0.2  # of their norm, at most, totals fill on average, so that few are cut
 _WHOLE = 0.9  # share of the squares that a norm must leave, beside wider ones, as far as noise lets tell
-_FILLED = 0.25  # of the number of persons, at most: what totals fill of their norm on average, so that few are cut
 _CLEAR = 2.0  # times their noise: what sizes are taken to be smaller by
 _STEP = math.sqrt(2.0)  # from norm to norm
 
@@ -36,8 +37,14 @@ def contribution_sizes_sensitivity(norms: Floats, largest: float, route: str, ex
 
 def ladder(unit: float, longest: float) -> Floats:
     """Norms from 4 times a `unit` up to 14 times `longest` units, in equal ratios."""
-    steps = math.ceil(math.log(14.0 * max(1.0, longest) / 4.0) / math.log(_STEP))
+    steps = math.ceil(math.log(14.0 / 4.0 * max(1.0, longest)) / math.log(_STEP))
     return np.asarray(4.0 * unit * _STEP ** np.arange(steps + 1), np.float64)
+
+
+def long_ladder(unit: float, longest: float) -> Floats:
+    """The same for totals of which nobody knows how many there are: half a `unit`, which most of them exceed and which tells that, and norms from a unit on."""
+    below = np.append(0.5, _STEP ** np.arange(4.0))
+    return np.concatenate([unit * below, ladder(unit, longest)])
 
 
 def is_hopeless(p: int, route: str, exposure: LinkageExposure, totals: float, mu: float) -> bool:
@@ -76,10 +83,9 @@ def choose_total_norm(
     relative = p * drawn / (mu * least * norms**2)
     squares, clear = sizes * norms**2, least * norms**2
     wider = np.append(np.maximum.accumulate(clear[::-1])[::-1][1:], 0.0)
-    whole = squares >= _WHOLE * wider
-    if private.route == "person":
-        whole &= sizes <= _FILLED * private.rows / private.exposure.persons
-    for most in (_WANTED, _BEARABLE):
+    many = private.rows / private.exposure.persons if private.route == "person" else float(sizes[0])
+    whole = (squares >= _WHOLE * wider) & (sizes <= _FILLED * many)
+    for most in (_WANTED, _BEARABLE, *([_HARDLY] if private.route == "cluster" else [])):
         fitting = np.flatnonzero(whole & (relative <= most))
         if fitting.size:
             return float(norms[fitting[-1]])

@@ -203,12 +203,14 @@ def release_right_residuals(private: ClippedResiduals, spending: Spending, mu: f
     return drawn / weights, plan.scales() / weights
 
 
-def release_residual_meat(private: ClippedResiduals, spending: Spending) -> tuple[Floats, float]:
-    """Release the squares of the equation's contributions: the noisy matrix, and the noise in an entry of its packed form.
+def release_residual_meat(
+    private: ClippedResiduals, spending: Spending, share: float | None = None
+) -> tuple[Floats, float]:
+    """Release the squares of the equation's contributions for a `share` of the budget, by default that of a variance: the noisy matrix, and the noise in an entry of its packed form.
 
     Privacy
     -------
-    μ-GDP for its share of the budget, for the route and the norm that the value was made with, which are public by then.
+    μ-GDP for that share, for the route and the norm that the value was made with, which are public by then.
     """
     clip, exposure = private.meat_clip, private.exposure
     assert clip is not None
@@ -220,7 +222,7 @@ def release_residual_meat(private: ClippedResiduals, spending: Spending) -> tupl
     else:
         sensitivity = residual_meat_sensitivity(clip.norm, private.largest, exposure)
     p, largest = private.meat.shape[0], clip.norm * max(clip.norm, 2.0 * private.largest * pair_weights(exposure)[0])
-    mu = spending.take(TOTALS_MEAT if clip.clustered else MEAT)
+    mu = spending.take(share or (TOTALS_MEAT if clip.clustered else MEAT))
     plan = spending.note(plan_meat(p, sensitivity, largest, private.rows, mu))
     drawn = noise.add_gaussian(pack_symmetric(private.meat), plan.scales())
     return unpack_symmetric(drawn, p), plan.parts[0].scale

@@ -51,6 +51,9 @@ class Parts(Protocol):
     def find_keys(self, name: str) -> Keys:
         """Distinct keys of a column."""
 
+    def holds_texts(self, name: str) -> bool:
+        """Whether a column may hold texts, by its type."""
+
 
 @dataclass(frozen=True, repr=False)
 class Blocks:

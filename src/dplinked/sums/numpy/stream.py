@@ -52,6 +52,10 @@ class StreamRows(Source):
         """Refused: it would take another pass."""
         raise StudyError(_NEEDS_MORE)
 
+    def holds_texts(self, name: str) -> bool:
+        """Refused: it would take another pass."""
+        raise StudyError(_NEEDS_MORE)
+
     def content(self) -> Iterator[bytes]:
         """Refused: what comes once cannot be known again."""
         raise StudyError(NOT_KNOWN)

@@ -83,6 +83,10 @@ class Tables(Source):
         middle = tuple(np.quantile(inside, [0.15, 0.85]).tolist()) if inside.size else None
         return CellFacts(missing, below, above, middle, ends if missing < self.count else None)
 
+    def holds_texts(self, name: str) -> bool:
+        """Whether a column may hold texts, by its type."""
+        return self.rows.holds_texts(name)
+
     def count_keys(self, name: str) -> Mapping[str | None, int]:
         """Rows per key."""
         keys = self.rows.find_keys(name)

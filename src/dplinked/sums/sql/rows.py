@@ -132,6 +132,10 @@ class SqlRows(Source):
         (numbers,) = engine.fetch(f"select count(*), {pieces} from ({hashes}) hashed")
         return " ".join(map(str, numbers)).encode()
 
+    def holds_texts(self, name: str) -> bool:
+        """Whether a column may hold texts, by its type."""
+        return self._stored[name].kind == "text"
+
     def count_keys(self, name: str) -> dict[str | None, int]:
         """Rows per key. FOR THE STEWARD."""
         self.require([name])

@@ -46,6 +46,7 @@ def make_rows(rng: np.random.Generator) -> dict[str, Any]:
         "v": rng.normal(0, 0.1, N) - 0.3 * x,
         "g": rng.choice(["a", "b", "c", "d"], N),
         "b": np.arange(N) // 10,
+        "c": rng.integers(0, 600, N),
     }
 
 
@@ -58,7 +59,7 @@ def neighbours(rng: np.random.Generator, exact: bool, leaves: bool) -> tuple[dic
     other = {name: column.copy() for name, column in data.items()}
     other["x"][j], other["y"][p], other["v"][p] = 1.0 if exact else -1.0, 9.0, -9.0
     if leaves:
-        other["g"][j] = "b"
+        other["g"][j], other["c"][j] = "b", 601
     return data, other
 
 
@@ -81,6 +82,7 @@ WAYS: dict[str, dict[str, Any]] = {
     "weighted outcomes": {"formula": OUTCOMES, "weights": "w"},
     "levels": {"formula": "y ~ x", "by": "g"},
     "weighted levels": {"formula": "y ~ x", "by": "g", "weights": "w", "where": "x > -2"},
+    "clustered levels": {"formula": "y ~ x", "by": "g", "cluster": "c", "goodness": True},
     "one stage": {"formula": OUTCOMES, "ridge": 0.001},
 }
 

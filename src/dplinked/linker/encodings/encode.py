@@ -1,0 +1,218 @@
+"""A holder's side: records become filters under pseudonyms, and nothing else leaves the house."""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from dplinked.data.arrow import column_texts, to_arrow
+from dplinked.errors import StudyError, plain_faults, raise_alone, shown
+from dplinked.ledger.key import create_key, read_key
+from dplinked.linker.checks import check_file, require_column
+from dplinked.linker.encodings.filters import block_keys, derive, make_filters
+from dplinked.linker.encodings.schema import Schema, read_schema
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+ENCODING = "encoding"
+PSEUDONYM, FILTER, BLOCK = "pseudonym", "filter", "block"
+FORMAT = b"1"
+_OWN = ".own.parquet"  # what stays with the holder
+_ROWS = ".rows.parquet"  # what the analysis unit gets
+
+
+@dataclass(frozen=True, repr=False)
+class Encoded:
+    """An encoded file.
+
+    Attributes
+    ----------
+    table
+        What the linkage unit gets: pseudonyms, filters and block keys, in random order.
+    own
+        What stays with the holder: the pseudonym of each record, in the file's order.
+    rows
+        What the analysis unit gets: pseudonyms and the columns of the analysis, in random order; None if no columns were named.
+    """
+
+    table: pa.Table
+    own: pa.Table
+    rows: pa.Table | None
+
+    def __repr__(self) -> str:
+        return f"Encoded({self.table.num_rows:,} records)"
+
+    @plain_faults
+    def save(self, path: str | Path) -> list[Path]:
+        """Write ``….clk`` for the linkage unit, ``….rows.parquet`` for the analysis unit, and ``….own.parquet``, which only its owner can read and which stays."""
+        import pyarrow.parquet
+
+        path = Path(path)
+        if path.suffix != ".clk":
+            raise StudyError(f"{shown(path.name)}: files of encodings end in .clk.")
+        written = [path, path.with_suffix(_OWN), *([path.with_suffix(_ROWS)] if self.rows is not None else [])]
+        try:
+            pyarrow.parquet.write_table(self.table, path)
+            with open(os.open(written[1], os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
+                pyarrow.parquet.write_table(self.own, file)
+            written[1].chmod(0o600)
+            if self.rows is not None:
+                pyarrow.parquet.write_table(self.rows, written[2])
+        except OSError:
+            raise_alone(StudyError(f"{shown(path.name)} cannot be written. Name a file in an existing folder."))
+        return written
+
+
+@plain_faults
+def new_key(path: str | Path) -> None:
+    """Write a new key for both holders, which only its owner can read (0600). Hand it over in person, and never to the linkage unit."""
+    if Path(path).exists():
+        raise StudyError(f"{shown(Path(path).name)} is there already. A key is made once, and shared by both holders.")
+    create_key(Path(path), ENCODING)
+
+
+@plain_faults
+def encode(data: Any, *, key: str | Path, schema: Any, id: str | None = None, analysis: Sequence[str] = ()) -> Encoded:
+    """Encode a holder's records, so that a linkage unit can link them without seeing identifiers.
+
+    Parameters
+    ----------
+    data
+        A table, or the path of a file.
+    key
+        The file of the key that both holders share; :func:`dplinked.encodings.new_key` makes one.
+    schema
+        What is encoded and how: a TOML file, or a mapping of the same form. Both holders need the same.
+    id
+        Column that identifies a record for its holder; by default row numbers. It stays with the holder.
+    analysis
+        Columns that the analysis unit will need, under the same pseudonyms. None of them may be encoded: a value in the clear would tell what the encoding hides.
+
+    Privacy
+    -------
+    Encodings are pseudonymous data, and not differentially private. They protect against those who do not have the key, as far as :doc:`encodings` tells.
+    """
+    read = read_schema(schema)
+    secret = read_key(Path(key), ENCODING)
+    table = to_arrow(data, "data")
+    check_file(table, id, "data")
+    if table.num_rows == 0:
+        raise StudyError("The file has no records to encode.")
+    for name in (*read.columns, *analysis):
+        require_column(table, name, "data")
+    for name in analysis:
+        if name in read.columns or name == id:
+            raise StudyError(
+                f"Column {shown(name)} is encoded or identifies records, so it cannot be handed over in the clear. Leave it out of the analysis, or out of the schema."
+            )
+    return _make(table, read, secret, id, list(analysis))
+
+
+def _make(table: pa.Table, schema: Schema, key: bytes, id: str | None, analysis: list[str]) -> Encoded:
+    import pyarrow as pa
+
+    columns: dict[str, Any] = {name: column_texts(table, name, "data").to_pylist() for name in schema.columns}
+    columns = {name: [text or None for text in texts] for name, texts in columns.items()}
+    count = table.num_rows
+    filters = make_filters(schema, columns, key)
+    pseudonyms = [secrets.token_hex(16) for _ in range(count)]
+    made = {
+        PSEUDONYM: pa.array(pseudonyms),
+        FILTER: pa.FixedSizeBinaryArray.from_buffers(
+            pa.binary(filters.shape[1]), count, [None, pa.py_buffer(np.ascontiguousarray(filters))]
+        ),
+    }
+    for number, keys in enumerate(block_keys(schema, columns, key)):
+        made[f"{BLOCK}{number}"] = pa.array([found or None for found in keys], pa.binary())
+    about = {
+        "dplinked.encodings": FORMAT,
+        "dplinked.schema": schema.fingerprint(),
+        "dplinked.key": derive(key, "which key").hex()[:16],
+        "dplinked.columns": json.dumps(schema.columns),
+    }
+    ids = column_texts(table, id, "data") if id is not None else pa.array([str(i) for i in range(count)])
+    order = [pa.array(_shuffled(count)) for _ in range(2)]
+    rows = None
+    if analysis:
+        rows = pa.table({PSEUDONYM: made[PSEUDONYM], **{name: table[name] for name in analysis}}).take(order[1])
+    return Encoded(
+        pa.table(made).take(order[0]).replace_schema_metadata(about),
+        pa.table({PSEUDONYM: made[PSEUDONYM], "id": ids}),
+        rows,
+    )
+
+
+def _shuffled(count: int) -> Any:
+    """A random order, so that the place of a record tells nothing."""
+    return np.random.default_rng(secrets.randbits(128)).permutation(count)
+
+
+@dataclass(frozen=True, repr=False)
+class Encodings:
+    """What a linkage unit reads: pseudonyms (n), packed filters (n, bytes), block keys as texts, None if missing (a list of n for each key), and the names of the columns that were encoded."""
+
+    pseudonyms: list[str]
+    filters: Any
+    blocks: list[list[str | None]]
+    schema: str
+    key: str
+    columns: tuple[str, ...]
+
+    def __repr__(self) -> str:
+        return f"Encodings({len(self.pseudonyms):,} records)"
+
+
+def is_encoded(data: Any) -> bool:
+    """Whether what was given to be linked is an encoded file."""
+    return isinstance(data, Encoded) or (isinstance(data, (str, Path)) and Path(data).suffix.lower() == ".clk")
+
+
+def read_encodings(data: Any, where: str) -> Encodings:
+    """Read an encoded file. Refuses what is none, is damaged, or names a pseudonym twice."""
+    import pyarrow as pa
+    import pyarrow.parquet
+
+    try:
+        table = data.table if isinstance(data, Encoded) else pyarrow.parquet.read_table(Path(data))
+        about = {key.decode(): value.decode() for key, value in (table.schema.metadata or {}).items()}
+        texts = table[PSEUDONYM].to_pylist()
+        column = table[FILTER].combine_chunks()
+        column = column.chunk(0) if isinstance(column, pa.ChunkedArray) else column
+        width = column.type.byte_width
+        packed = np.frombuffer(column.buffers()[1], dtype=np.uint8)[column.offset * width :]
+        filters = packed[: len(column) * width].reshape(len(column), width)
+        names = [name for name in table.column_names if name.startswith(BLOCK)]
+        blocks = [[None if key is None else key.hex() for key in table[name].to_pylist()] for name in names]
+        columns = tuple(map(str, json.loads(about["dplinked.columns"])))
+        known = about["dplinked.encodings"], about["dplinked.schema"], about["dplinked.key"]
+    except (OSError, KeyError, AttributeError, ValueError, IndexError):
+        raise_alone(
+            StudyError(
+                f"The {where} file is missing, damaged or holds no encodings. Ask its holder for the .clk file that 'dplinked encode' wrote."
+            )
+        )
+    if known[0] != FORMAT.decode():
+        raise StudyError(f"The {where} file was encoded by another version of dplinked. Encode it again.")
+    if len(set(texts)) != len(texts) or None in texts or not texts:
+        raise StudyError(f"The {where} file names a pseudonym twice, or has none. Ask its holder to encode it again.")
+    return Encodings(texts, filters, blocks, known[1], known[2], columns)
+
+
+def check_alike(left: Encodings, right: Encodings) -> None:
+    """Refuse files that were encoded with different keys or schemas: nothing of them could be compared."""
+    if left.schema != right.schema:
+        raise StudyError(
+            "The two files were encoded by different schemas, so nothing of them can be compared. Both holders need the same one."
+        )
+    if left.key != right.key:
+        raise StudyError(
+            "The two files were encoded with different keys, so nothing of them can be compared. Both holders need the same one."
+        )

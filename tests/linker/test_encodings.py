@@ -1,0 +1,234 @@
+"""Encodings: what they keep, what they hide, and what is refused."""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+import dplinked as dpl
+from dplinked.encodings import Encoded, answer_audit, audit_lists, compare_answers, join_encoded, new_key
+from dplinked.errors import StudyError
+from dplinked.linker.encodings.schema import EncodedField, read_schema
+from dplinked.linker.encodings.tokens import normalise, tokens
+from dplinked.simulate import TwoFiles, two_files
+
+FIELDS = {"given_name": "name", "surname": "name", "date_of_birth": "date", "postcode": "postcode", "address": "text"}
+
+
+@pytest.fixture(scope="module")
+def files() -> TwoFiles:
+    return two_files(1_500, seed=11, errors=1.5)
+
+
+@pytest.fixture(scope="module")
+def key(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("keys") / "secret.key"
+    new_key(path)
+    return path
+
+
+def both(files: TwoFiles, key: Path, **settings: Any) -> tuple[Encoded, Encoded]:
+    schema = {"fields": FIELDS, **settings}
+    left = dpl.encode(files.left, key=key, schema=schema, id="id", analysis=["income", "region"])
+    return left, dpl.encode(files.right, key=key, schema=schema, id="id", analysis=["consumption"])
+
+
+def right_links(files: TwoFiles, left: Encoded, right: Encoded, linked: dpl.Linked) -> np.ndarray[Any, Any]:
+    """Which links are right, by what only holders know."""
+    known = [
+        dict(zip(own["pseudonym"].to_pylist(), own["id"].to_pylist(), strict=True)) for own in (left.own, right.own)
+    ]
+    ids = [[str(value) for value in table["id"].to_pylist()] for table in (files.left, files.right)]
+    truth = {ids[0][i]: ids[1][j] if j >= 0 else None for i, j in enumerate(files.truth)}
+    names = [
+        [known[side][name] for name in table["pseudonym"].to_pylist()]
+        for side, table in enumerate((linked.left, linked.right))
+    ]
+    return np.array([j >= 0 and truth[a] == names[1][j] for a, j in zip(names[0], linked.links.right, strict=True)])
+
+
+# --- linking ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("settings", [{}, {"encoding": {"fold": False, "balance": False, "flip": 0.0}}, {"blocks": {"keys": ["postcode", ["surname:sound", "date_of_birth:year"], "date_of_birth"]}}])  # fmt: skip
+def test_encodings_link_nearly_as_well_as_the_fields_themselves(
+    files: TwoFiles, key: Path, settings: dict[str, Any]
+) -> None:
+    left, right = both(files, key, **settings)
+    linked = dpl.link(left, right)
+    found = right_links(files, left, right, linked)
+    plain = dpl.link(files.left, files.right, fields=list(FIELDS), id="id")
+    assert found.mean() > (plain.links.right == files.truth).mean() - 0.02
+    estimate = linked.estimates[0]
+    assert estimate.doubtful or abs(linked.overall(linked.linkage) - found.mean()) < 0.02
+
+
+def test_what_is_handed_over_is_joined_by_pseudonyms_and_fitted(files: TwoFiles, key: Path) -> None:
+    left, right = both(files, key)
+    linked = dpl.link(left, right)
+    rows = join_encoded(linked.rows, left.rows, right.rows)
+    assert rows.column_names == ["income", "region", "consumption", "link_block"]
+    incomes = dict(zip(files.left["id"].to_pylist(), files.left["income"].to_pylist(), strict=True))
+    own = dict(zip(left.own["pseudonym"].to_pylist(), left.own["id"].to_pylist(), strict=True))
+    expected = [incomes[type(next(iter(incomes)))(own[name])] for name in linked.rows["pseudonym"].to_pylist()]
+    assert rows["income"].to_pylist() == expected
+    release = dpl.fit(
+        rows, "consumption ~ income", bounds={"consumption": (0, 120_000), "income": (0, 150_000)},
+        linkage=dpl.ELE(accuracy=0.98, source="public"), epsilon=8.0, delta=1e-6, intervals=False,
+    )  # fmt: skip
+    assert 0.4 < release.coef["income"] < 0.7
+    with pytest.raises(StudyError, match="regressors"):
+        dpl.fit(
+            rows, "region ~ income + consumption", bounds={"consumption": (0, 1), "income": (0, 1)}, levels={"region": ["north", "south"]},
+            linkage=dpl.ELE(0.9), epsilon=1.0, delta=1e-6, family="logistic",
+        )  # fmt: skip
+
+
+def test_an_audit_is_answered_by_each_holder_alone(files: TwoFiles, key: Path) -> None:
+    left, right = both(files, key)
+    linked = dpl.link(left, right)
+    sample = linked.audit_sample(400)
+    lists = audit_lists(sample)
+    schema = {"fields": FIELDS}
+    answers = [
+        answer_audit(asked, table, own, key=key, schema=schema, id="id")
+        for asked, table, own in zip(lists, (files.left, files.right), (left.own, right.own), strict=True)
+    ]
+    judged = compare_answers(sample, *answers)
+    place = {name: i for i, name in enumerate(linked.left["pseudonym"].to_pylist())}
+    truth = right_links(files, left, right, linked)[[place[name] for name in judged["left_id"].to_pylist()]]
+    said = np.array([answer == "yes" for answer in judged["correct"].to_pylist()])
+    assert (said == truth).mean() > 0.97
+    audited = linked.audited(judged)
+    assert audited.audit is not None
+    assert (
+        abs(audited.overall(audited.linkage_by_identifiers()) - right_links(files, left, right, linked).mean()) < 0.03
+    )
+    words = {str(value).casefold() for name in FIELDS for value in files.left[name].to_pylist() if value}
+    cells = {str(cell) for answer in answers for name in answer.column_names for cell in answer[name].to_pylist()}
+    assert not words & {cell.casefold() for cell in cells - {str(number) for number in range(len(said))}}
+    assert not {name for answer in answers for name in answer.column_names} & set(FIELDS)
+
+
+# --- what filters hide --------------------------------------------------------------------------------
+
+
+def test_the_same_record_never_has_the_same_filter_twice_and_all_have_as_many_bits(files: TwoFiles, key: Path) -> None:
+    twice = pa.concat_tables([files.left.slice(0, 1)] * 50).set_column(0, "id", pa.array([str(i) for i in range(50)]))
+    made = dpl.encode(twice, key=key, schema={"fields": FIELDS}, id="id").table["filter"].to_pylist()
+    assert len(set(made)) == 50
+    assert {int.from_bytes(bits, "little").bit_count() for bits in made} == {1024}
+    bare = {"fields": FIELDS, "encoding": {"fold": False, "balance": False, "flip": 0.0}}
+    assert len(set(dpl.encode(twice, key=key, schema=bare, id="id").table["filter"].to_pylist())) == 1
+
+
+def test_nothing_but_filters_leaves_the_holder(files: TwoFiles, key: Path, tmp_path: Path) -> None:
+    left, _ = both(files, key, blocks={"keys": ["postcode"]})
+    written = left.save(tmp_path / "left.clk")
+    assert [path.name for path in written] == ["left.clk", "left.own.parquet", "left.rows.parquet"]
+    assert stat.S_IMODE(written[1].stat().st_mode) == 0o600
+    assert pq.read_table(written[0]).column_names == ["pseudonym", "filter", "block0"]
+    assert (
+        left.table["pseudonym"].to_pylist() != left.own["pseudonym"].to_pylist() != left.rows["pseudonym"].to_pylist()
+    )
+    content = written[0].read_bytes() + written[2].read_bytes()
+    for column in (*FIELDS, "id"):
+        for value in set(map(str, files.left[column].to_pylist())):
+            assert len(value) < 6 or value.encode() not in content
+    assert repr(left) == "Encoded(1,500 records)"
+
+
+def test_a_salt_parts_people_who_differ_there(files: TwoFiles, key: Path) -> None:
+    left, right = both(files, key, encoding={"salt": "date_of_birth:year", "flip": 0.0})
+    linked = dpl.link(left, right)
+    assert right_links(files, left, right, linked).mean() > 0.8
+
+
+def test_values_are_read_alike_however_they_are_written() -> None:
+    assert normalise("  O'Brién-SMITH ") == "o brien smith"
+    date = EncodedField("born", "date")
+    assert tokens(date, "1984-03-07") == tokens(date, "7.3.1984") == tokens(date, "19840307")
+    assert tokens(date, "unknown") == tokens(EncodedField("age", "number"), "n/a") == []
+    near, far = (set(tokens(EncodedField("age", "number"), text)) for text in ("41", "44"))
+    assert near & far
+    assert not near & set(tokens(EncodedField("age", "number"), "60"))
+
+
+# --- refusals -----------------------------------------------------------------------------------------
+
+
+def test_files_that_do_not_belong_together_are_not_linked(files: TwoFiles, key: Path, tmp_path: Path) -> None:
+    left, right = both(files, key)
+    new_key(tmp_path / "other.key")
+    with pytest.raises(StudyError, match="different keys"):
+        dpl.link(left, dpl.encode(files.right, key=tmp_path / "other.key", schema={"fields": FIELDS}))
+    with pytest.raises(StudyError, match="different schemas"):
+        dpl.link(left, dpl.encode(files.right, key=key, schema={"fields": FIELDS, "encoding": {"bits": 512}}))
+    with pytest.raises(StudyError, match="with itself"):
+        dpl.link(left, left)
+    with pytest.raises(StudyError, match="linked with each other"):
+        dpl.link(left, files.right, id="id")
+    with pytest.raises(StudyError, match="leave out fields"):
+        dpl.link(left, right, fields=["surname"])
+
+
+def test_damaged_files_are_refused(files: TwoFiles, key: Path, tmp_path: Path) -> None:
+    left, right = both(files, key)
+    left.save(tmp_path / "left.clk")
+    whole = (tmp_path / "left.clk").read_bytes()
+    for name, content in (("cut", whole[: len(whole) // 2]), ("empty", b""), ("other", b"surname;born\nsmith;1984\n")):
+        (tmp_path / f"{name}.clk").write_bytes(content)
+        with pytest.raises(StudyError, match="missing, damaged or holds no encodings"):
+            dpl.link(tmp_path / f"{name}.clk", right)
+    with pytest.raises(StudyError, match="missing, damaged"):
+        dpl.link(tmp_path / "nowhere.clk", right)
+    twice = pa.concat_tables([left.table, left.table.slice(0, 1)])
+    with pytest.raises(StudyError, match="pseudonym twice"):
+        dpl.link(Encoded(twice, left.own, None), right)
+    with pytest.raises(StudyError, match="other pseudonyms"):
+        join_encoded(dpl.link(left, right).rows, right.rows, left.rows)
+
+
+def test_keys_that_are_missing_or_open_are_refused(files: TwoFiles, key: Path, tmp_path: Path) -> None:
+    with pytest.raises(StudyError, match="missing"):
+        dpl.encode(files.left, key=tmp_path / "none.key", schema={"fields": FIELDS})
+    with pytest.raises(StudyError, match="there already"):
+        new_key(key)
+    new_key(tmp_path / "open.key")
+    assert stat.S_IMODE((tmp_path / "open.key").stat().st_mode) == 0o600
+    os.chmod(tmp_path / "open.key", 0o644)
+    with pytest.raises(StudyError, match="read by others"):
+        dpl.encode(files.left, key=tmp_path / "open.key", schema={"fields": FIELDS})
+
+
+@pytest.mark.parametrize(
+    ("schema", "said"),
+    [
+        ({"fields": {"surname": "name"}}, "at least 3"),
+        ({"fields": {"surname": "name", "given_name": "name", "age": "number"}}, "at least 3"),
+        ({"fields": FIELDS, "encoding": {"bits": 1000}}, "bits must be"),
+        ({"fields": FIELDS, "encoding": {"flips": 0.1}}, "Did you mean 'flip'"),
+        ({"fields": {**FIELDS, "surname": "nme"}}, "kind must be one of"),
+        ({"fields": FIELDS, "blocks": {"keys": ["surname:sounds"]}}, "a part is one of"),
+        ({"field": FIELDS}, "no section 'field'"),
+        ("nowhere.toml", "is missing"),
+        (7, "TOML file"),
+    ],
+)
+def test_schemas_that_hide_nothing_or_are_misspelt_are_refused(schema: Any, said: str) -> None:
+    with pytest.raises(StudyError, match=said):
+        read_schema(schema)
+
+
+def test_columns_of_the_analysis_are_not_encoded_ones(files: TwoFiles, key: Path) -> None:
+    with pytest.raises(StudyError, match="in the clear"):
+        dpl.encode(files.left, key=key, schema={"fields": FIELDS}, id="id", analysis=["postcode"])
+    with pytest.raises(StudyError, match="in the clear"):
+        dpl.encode(files.left, key=key, schema={"fields": FIELDS}, id="id", analysis=["id"])
