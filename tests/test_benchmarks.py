@@ -45,7 +45,7 @@ NEEDS_HISTORY = pytest.mark.skipif(
         ["surveys.py", "--quick"],
         ["several.py", "--quick"],
         ["audits.py", "--quick"],
-        ["encodings.py", "--small", "1500", "--rows", "4000"],
+        ["encoded_files.py", "--small", "1500", "--rows", "4000"],
         ["linking.py", "accuracy", "--quick"],
         ["linking.py", "chain", "--quick"],
         ["linking.py", "quality", "--quick"],
