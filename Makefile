@@ -175,7 +175,7 @@ bench-linking: $(READY) $(FEBRL)/.ready
 
 # Linking on encodings beside plain linking, and a million by a million within keyed blocks.
 bench-encodings: $(FEBRL)/.ready
-	$(FEBRL)/bin/python benchmarks/encodings.py --out benchmarks/results
+	$(FEBRL)/bin/python benchmarks/encoded_files.py --out benchmarks/results
 
 clean:
 	rm -rf $(VENV) $(FEBRL) $(RELEASE) build dist demo site src/dplinked/sums/numpy/libkernel*

@@ -6,8 +6,8 @@ compared pairs, and how often matches are from those pairs that one-to-one proba
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from statistics import NormalDist
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,7 +22,8 @@ Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
 
 _BINS = 400  # of likeness, from -1 to 1
-_AT_ONCE = 16_000_000  # pairs that are compared together
+_AT_ONCE = 16_000_000  # pairs that are compared together, each record with each
+_PAIRS_AT_ONCE = 300_000  # pairs of blocks that are compared together
 _DEVIATIONS = 2.5  # how far above chance a pair must be alike to be a candidate
 _MOST = 12  # candidates of a left record in a pass
 _SAMPLED = 400  # records of each file whose pairs tell what chance makes alike
@@ -47,7 +48,10 @@ class Filters:
     """Filters as vectors of length one around their mean: the product of two is how alike they are, from -1 to 1."""
 
     def __init__(self, encodings: Encodings) -> None:
-        self.packed = encodings.filters
+        self.packed, self.count = encodings.filters, len(encodings.pseudonyms)
+        self.bits = 8 * self.packed.shape[1]
+        self.words = np.ascontiguousarray(self.packed).view(np.uint64)
+        self.weight = np.bitwise_count(self.words).sum(axis=1, dtype=np.float64)
 
     def rows(self, places: Integers) -> NDArray[np.float32]:
         """The vectors of some records (k, bits)."""
@@ -57,6 +61,14 @@ class Filters:
         np.divide(bits, size, out=bits, where=size > 0.0)
         return bits
 
+    def likeness(self, other: Filters, rows: Integers, others: Integers) -> Floats:
+        """How alike the records at the same places are (k)."""
+        both = np.bitwise_count(self.words[rows] & other.words[others]).sum(axis=1, dtype=np.float64)
+        a, b, n = self.weight[rows], other.weight[others], float(self.bits)
+        size = np.sqrt(a * (n - a) * b * (n - b))
+        alike: Floats = np.divide(n * both - a * b, size, out=np.zeros_like(both), where=size > 0.0)
+        return alike
+
 
 def score_encodings(left: Encodings, right: Encodings) -> Scored:
     """Compare encodings within the blocks that holders declared, or all of them, and score the pairs that might be matches."""
@@ -64,11 +76,12 @@ def score_encodings(left: Encodings, right: Encodings) -> Scored:
     comparing = _Comparing(left, right)
     if left.blocks:
         for number, keys in enumerate(zip(left.blocks, right.blocks, strict=True)):
-            comparing.add(f"block key {number + 1}", _same_block(*keys))
-        _, matched = _weigh(comparing.pairs(), n, m)
-        comparing.add("left over", _left_over(comparing.pairs(), matched.probability, n, m))
+            comparing.add_block(f"block key {number + 1}", *keys)
+        pairs = comparing.pairs()
+        _, matched = _weigh(pairs, n, m)
+        comparing.add("left over", *_left_over(pairs, matched.probability, n, m))
     else:
-        comparing.add("all pairs", iter([(np.arange(n), np.arange(m))]))
+        comparing.add("all pairs", np.arange(n), np.arange(m))
     pairs = comparing.pairs()
     found, matched = _weigh(pairs, n, m)
     evidence = found.evidence
@@ -81,37 +94,90 @@ class _Comparing:
     """Passes of comparisons, one after the other."""
 
     def __init__(self, left: Encodings, right: Encodings) -> None:
-        self.a, self.b, self.m = Filters(left), Filters(right), len(right.pseudonyms)
-        self.low = _chance(self.a, self.b, len(left.pseudonyms), self.m)
-        self.counts = np.zeros(_BINS)
+        self.a, self.b = Filters(left), Filters(right)
+        self.middle, self.spread = _chance(self.a, self.b)
+        self.counts, self.compared = np.zeros(_BINS), 0
         self.parts: list[tuple[Integers, Integers, Floats, Integers]] = []
         self.passes: list[BlockingPass] = []
 
-    def add(self, name: str, blocks: Iterator[tuple[Integers, Integers]]) -> None:
-        """Compare the records of each block."""
-        compared, made = 0, list[tuple[Integers, Integers, Floats, Integers]]()
-        for rows, others in blocks:
-            compared += rows.size * others.size
-            for found in _alike(self.a, self.b, rows, others, self.low, self.counts):
-                made.append((*found, np.full(found[0].size, len(self.passes))))
-        self.parts += made
-        self.passes.append(BlockingPass(name, compared, sum(part[0].size for part in made)))
+    def add(self, name: str, rows: Integers, others: Integers) -> None:
+        """Compare each of some records with each of others."""
+        across = max(1, min(others.size, 20_000))
+        step, found = max(1, _AT_ONCE // across), 0
+        for begin in range(0, rows.size, step):
+            here = rows[begin : begin + step]
+            vectors, made = self.a.rows(here), []
+            for start in range(0, others.size, across):
+                there = others[start : start + across]
+                likeness = vectors @ self.b.rows(there).T
+                self.counts += np.bincount(_bins(likeness).ravel(), minlength=_BINS)
+                row, column = np.nonzero(likeness > self._low)
+                made.append((here[row], there[column], likeness[row, column].astype(np.float64)))
+            found += self._keep(*(np.concatenate(column) for column in zip(*made, strict=True)))
+        self._told(name, rows.size * others.size, found)
+
+    def add_block(self, name: str, left: list[str | None], right: list[str | None]) -> None:
+        """Compare the records that share a block key."""
+        codes: dict[str | None, int] = {None: -1}
+        ours, theirs = (
+            np.fromiter((codes.setdefault(key, len(codes)) for key in keys), dtype=np.int64, count=len(keys))
+            for keys in (left, right)
+        )
+        order = np.argsort(theirs, kind="stable")
+        first, last = (np.searchsorted(theirs[order], ours, side=side) for side in ("left", "right"))
+        many = np.where(ours < 0, 0, last - first)
+        ends, begin, found = np.cumsum(many), 0, 0
+        while begin < many.size:
+            done = int(ends[begin - 1]) if begin else 0
+            end = max(begin + 1, int(np.searchsorted(ends, done + _PAIRS_AT_ONCE, side="right")))
+            rows = np.repeat(np.arange(begin, end), many[begin:end])
+            within = np.arange(rows.size) - np.repeat(ends[begin:end] - many[begin:end] - done, many[begin:end])
+            others = order[first[rows] + within]
+            likeness = self.a.likeness(self.b, rows, others)
+            self.counts += np.bincount(_bins(likeness), minlength=_BINS)
+            alike = likeness > self._low
+            found += self._keep(rows[alike], others[alike], likeness[alike])
+            begin = end
+        self._told(name, int(many.sum()), found)
+
+    @property
+    def _low(self) -> float:
+        """How alike pairs must be to be more alike than chance makes most of them."""
+        return self.middle + _DEVIATIONS * self.spread
+
+    def _keep(self, left: Integers, right: Integers, alike: Floats) -> int:
+        """Keep the most alike pairs of each left record, and say how many."""
+        best = np.lexsort((-alike, left))
+        left, right, alike = left[best], right[best], alike[best]
+        kept = np.arange(left.size) - np.searchsorted(left, left) < _MOST
+        self.parts.append((left[kept], right[kept], alike[kept], np.full(int(kept.sum()), len(self.passes))))
+        return int(kept.sum())
+
+    def _told(self, name: str, compared: int, found: int) -> None:
+        self.compared += compared
+        self.passes.append(BlockingPass(name, compared, found))
 
     def pairs(self) -> _Pairs:
         """All pairs that were found, each once."""
         empty = (np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros(0), np.zeros(0, np.int64))
         left, right, alike, found_by = (np.concatenate(column) for column in zip(empty, *self.parts, strict=True))
-        first = np.unique(left * self.m + right, return_index=True)[1]
-        return _Pairs(left[first], right[first], alike[first], found_by[first], self.counts, tuple(self.passes))
+        first = np.unique(left * self.b.count + right, return_index=True)[1]
+        edges = NormalDist(self.middle, self.spread)
+        below = np.array([edges.cdf(2.0 * i / _BINS - 1.0) for i in range(_BINS + 1)])
+        rest = max(
+            0.0, float(self.a.count) * self.b.count - self.compared
+        )  # pairs that no block brought together: as alike as chance makes them
+        counts = self.counts + rest * np.diff(below)
+        return _Pairs(left[first], right[first], alike[first], found_by[first], counts, tuple(self.passes))
 
 
-def _left_over(pairs: _Pairs, probability: Floats, n: int, m: int) -> Iterator[tuple[Integers, Integers]]:
-    """Records that have no likely partner yet, if their pairs are not too many to compare."""
+def _left_over(pairs: _Pairs, probability: Floats, n: int, m: int) -> tuple[Integers, Integers]:
+    """Records that have no likely partner yet; none if their pairs are too many to compare."""
     rows, others = (
         np.flatnonzero(np.bincount(side, probability, size) < 0.5) for side, size in ((pairs.left, n), (pairs.right, m))
     )
-    if 0 < float(rows.size) * others.size <= _MOST_LEFT_OVER:
-        yield rows, others
+    few = float(rows.size) * others.size <= _MOST_LEFT_OVER
+    return (rows, others) if few else (rows[:0], others[:0])
 
 
 def _weigh(pairs: _Pairs, n: int, m: int) -> tuple[Candidates, Matches]:
@@ -120,49 +186,13 @@ def _weigh(pairs: _Pairs, n: int, m: int) -> tuple[Candidates, Matches]:
     return found, find_matches(found)
 
 
-def _chance(a: Filters, b: Filters, n: int, m: int) -> float:
-    """How alike pairs must be to be more alike than chance makes most of them."""
+def _chance(a: Filters, b: Filters) -> tuple[float, float]:
+    """How alike pairs are by chance: their middle and their spread."""
     rng = np.random.default_rng(0)
-    rows, others = (np.sort(rng.choice(size, min(size, _SAMPLED), replace=False)) for size in (n, m))
+    rows, others = (np.sort(rng.choice(one.count, min(one.count, _SAMPLED), replace=False)) for one in (a, b))
     drawn = a.rows(rows) @ b.rows(others).T
-    middle = np.median(drawn)
-    return float(middle + _DEVIATIONS * 1.4826 * np.median(np.abs(drawn - middle)))
-
-
-def _same_block(left: list[str | None], right: list[str | None]) -> Iterator[tuple[Integers, Integers]]:
-    """Places of the records that share a block key."""
-    members: dict[str, tuple[list[int], list[int]]] = {}
-    for side, keys in enumerate((left, right)):
-        for place, key in enumerate(keys):
-            if key is not None:
-                members.setdefault(key, ([], []))[side].append(place)
-    for rows, others in members.values():
-        if rows and others:
-            yield np.array(rows), np.array(others)
-
-
-def _alike(
-    a: Filters, b: Filters, rows: Integers, others: Integers, low: float, counts: Floats
-) -> Iterator[tuple[Integers, Integers, Floats]]:
-    """The pairs of a block that are alike enough, and at most so many of each left record. Counts all pairs by their likeness."""
-    across = max(1, min(others.size, 20_000))
-    step = max(1, _AT_ONCE // across)
-    for begin in range(0, rows.size, step):
-        here = rows[begin : begin + step]
-        vectors = a.rows(here)
-        found: list[tuple[Integers, Integers, Floats]] = []
-        for start in range(0, others.size, across):
-            there = others[start : start + across]
-            likeness = vectors @ b.rows(there).T
-            counts += np.bincount(_bins(likeness).ravel(), minlength=_BINS)
-            row, column = np.nonzero(likeness > low)
-            found.append((here[row], there[column], likeness[row, column].astype(np.float64)))
-        left, right, alike = (np.concatenate([part[i] for part in found]) for i in range(3))
-        best = np.lexsort((-alike, left))
-        left, right, alike = left[best], right[best], alike[best]
-        place = np.arange(left.size) - np.searchsorted(left, left)
-        kept = place < _MOST
-        yield left[kept], right[kept], alike[kept]
+    middle = float(np.median(drawn))
+    return middle, max(1e-6, 1.4826 * float(np.median(np.abs(drawn - middle))))
 
 
 def _bins(alike: NDArray[np.floating]) -> Integers:
@@ -185,7 +215,7 @@ def _evidence(pairs: _Pairs, n: int, m: int) -> Floats:
         evidence = np.exp(np.clip(ratio, -60.0, 60.0))[bins]
         before = probability
         probability = find_matches(Candidates(pairs.left, pairs.right, evidence, evidence, n, m)).probability
-        if probability.size == 0 or np.abs(probability - before).max() < 1e-3:
+        if probability.size == 0 or np.abs(probability - before).mean() < 1e-4:
             break
     return evidence
 

@@ -1,6 +1,6 @@
 """Linking on encodings beside plain linking on the same fields, and a large file within keyed blocks: make bench-encodings.
 
-Anonlink, where it is installed (an environment of its own: its companion clkhash asks for old libraries), is timed on the same filters.
+Anonlink, in an environment of its own (--anonlink PYTHON: its companion clkhash asks for old libraries), is timed on the same filters.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import numpy as np
 import pyarrow as pa
 
 import dplinked as dpl
+from dplinked.linker.encodings.encode import read_encodings
 from dplinked.simulate import load_febrl, two_files
 from machine import describe_machine
 
@@ -26,6 +27,30 @@ FEBRL = {"given_name": "name", "surname": "name", "date_of_birth": "date", "post
 BARE = {"fold": False, "balance": False, "flip": 0.0}
 KEYS = ["postcode", ["surname:sound", "date_of_birth:year"], ["given_name:start", "date_of_birth"]]
 WITHIN = 0.02
+# What anonlink does with the same filters and block keys: candidates by Dice's coefficient, then its greedy solution. It has an environment of its own.
+ANONLINK = """
+import sys, time, resource
+import numpy as np
+from bitarray import bitarray
+from anonlink import candidate_generation, similarities, solving
+found = np.load(sys.argv[1], allow_pickle=True)
+def bits(rows):
+    made = []
+    for row in rows:
+        one = bitarray(); one.frombytes(row.tobytes()); made.append(one)
+    return made
+files = [bits(found["left"]), bits(found["right"])]
+keys = [found["left_keys"], found["right_keys"]]
+began = time.process_time()
+def blocks(dataset, record, _):
+    return [(i, key) for i, key in enumerate(keys[dataset][record]) if key]
+pairs = candidate_generation.find_candidate_pairs(files, similarities.dice_coefficient_accelerated, float(sys.argv[2]), k=12, blocking_f=blocks)
+groups = solving.greedy_solve(pairs)
+spent = time.process_time() - began
+links = {i: j for group in groups for (a, i) in group if a == 0 for (b, j) in group if b == 1}
+right = np.mean([links.get(i, -1) == j for i, j in enumerate(found["truth"])])
+print(f"| anonlink, used directly, linking alone | {right:.4f} | {spent:.0f} | {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6:.1f} |")
+"""
 
 
 def right_links(table: pa.Table, other: pa.Table, truth: Any, made: tuple[Any, Any], linked: dpl.Linked) -> float:
@@ -107,8 +132,8 @@ def febrl() -> tuple[pa.Table, pa.Table, Any] | None:
     return left, right, found.truth
 
 
-def large(rows: int, key: Path) -> list[str]:
-    """So many by so many records within keyed blocks, beside rules within postcodes, each in a process of its own."""
+def large(rows: int, key: Path, anonlink: str | None) -> list[str]:
+    """So many by so many records within keyed blocks, beside rules within postcodes, and anonlink on the same filters, each in a process of its own."""
     lines = ["| route | right | CPU s | GB at most |", "|---|---:|---:|---:|"]
     for route in ("encodings", "rules"):
         done = subprocess.run(
@@ -118,7 +143,29 @@ def large(rows: int, key: Path) -> list[str]:
             check=False,
         )
         lines.append(done.stdout.strip() if done.returncode == 0 else f"| {route} | failed | - | - |")
+    if anonlink:
+        lines.append(beside_anonlink(rows, key, anonlink))
     return lines
+
+
+def beside_anonlink(rows: int, key: Path, python: str) -> str:
+    """What anonlink makes of the same filters, within the same block keys."""
+    left, right, truth = files_of(rows, 401, 1.0)
+    schema = {"fields": FIELDS, "blocks": {"keys": KEYS}}
+    made = tuple(dpl.encode(one, key=key, schema=schema, id="id") for one in (left, right))
+    read = [read_encodings(one, "left") for one in made]
+    place = [{name: i for i, name in enumerate(one.pseudonyms)} for one in read]
+    own = [[place[i][name] for name in one.own["pseudonym"].to_pylist()] for i, one in enumerate(made)]
+    partner = np.full(rows, -1)  # by places among the encodings
+    partner[own[0]] = [own[1][j] if j >= 0 else -1 for j in truth]
+    keys = [np.array(list(zip(*one.blocks, strict=True)), dtype=object) for one in read]
+    with tempfile.TemporaryDirectory() as folder:
+        kept = Path(folder) / "filters.npz"
+        np.savez(
+            kept, left=read[0].filters, right=read[1].filters, left_keys=keys[0], right_keys=keys[1], truth=partner
+        )
+        done = subprocess.run([python, "-c", ANONLINK, str(kept), "0.55"], capture_output=True, text=True, check=False)
+    return done.stdout.strip() if done.returncode == 0 else "| anonlink, used directly | failed | - | - |"
 
 
 def one_route(route: str, rows: int, key: Path) -> str:
@@ -140,6 +187,7 @@ def main() -> int:
     parser.add_argument("--out", type=Path)
     parser.add_argument("--rows", type=int, default=1_000_000, help="records of each of the large files")
     parser.add_argument("--small", type=int, default=4_000, help="records of each of the generated files")
+    parser.add_argument("--anonlink", help="a Python that has anonlink, to run it beside")
     parser.add_argument("--one", help=argparse.SUPPRESS)
     parser.add_argument("--key", type=Path, help=argparse.SUPPRESS)
     asked = parser.parse_args()
@@ -168,7 +216,7 @@ def main() -> int:
             text += [
                 f"{asked.rows:,} by {asked.rows:,} records, errors × 1, encodings within the same keyed blocks beside plain rules within postcodes; memory is that of the whole process, the generated files and both holders' sides included.",
                 "",
-                *large(asked.rows, key),
+                *large(asked.rows, key, asked.anonlink),
                 "",
             ]
         missed = judge(rows)
