@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import csv
 import datetime
+import gzip
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -337,6 +338,38 @@ def write_csv(cells: Cells, folder: Path) -> Path:
     return folder / "rows.csv"
 
 
+def write_abroad(cells: Cells, folder: Path) -> dpl.File:
+    """A text file as programs of other countries write it: semicolons, decimal commas, another encoding; compressed."""
+    with gzip.open(folder / "rows.csv.gz", "wt", newline="", encoding="utf-16") as file:
+        writer = csv.writer(file, delimiter=";")
+        writer.writerow(cells)
+        for row in zip(*cells.values(), strict=True):
+            texts = [str(cell).replace(".", ",") if isinstance(cell, float) else as_text(cell) for cell in row]
+            writer.writerow(["" if text is None else text for text in texts])
+    return dpl.File(folder / "rows.csv.gz", separator=";", decimal=",", thousands=".", encoding="utf-16")
+
+
+def write_sheet(cells: Cells, folder: Path) -> Path:
+    """A sheet, whose cells are numbers, dates, texts or nothing each by itself."""
+    from openpyxl import Workbook
+    from openpyxl.cell.cell import ILLEGAL_CHARACTERS_RE
+
+    book = Workbook(write_only=True)
+    sheet = book.create_sheet()
+    sheet.append(list(cells))
+    for row in zip(*cells.values(), strict=True):
+        known = (bool, int, float, datetime.date)
+        held = [cell if type(cell) in known and abs_below(cell) else as_text(cell) for cell in row]
+        sheet.append([ILLEGAL_CHARACTERS_RE.sub("", cell) if isinstance(cell, str) else cell for cell in held])
+    book.save(folder / "rows.xlsx")
+    return folder / "rows.xlsx"
+
+
+def abs_below(cell: Any) -> bool:
+    """Whether a sheet can hold a cell as it is."""
+    return not isinstance(cell, (int, float)) or abs(cell) < 1e300
+
+
 def write_json(cells: Cells, path: Path) -> Path:
     """Records, in lines or not; what JSON cannot hold is a text."""
     records = [dict(zip(cells, row, strict=True)) for row in zip(*cells.values(), strict=True)]
@@ -368,6 +401,8 @@ CONTAINERS: dict[str, Callable[[Cells, Path], Any]] = {
     "stream": lambda cells, _: text_table(cells).to_reader(max_chunksize=2),
     "csv": write_csv,
     "read csv": lambda cells, folder: pd.read_csv(write_csv(cells, folder)),
+    "csv abroad": write_abroad,
+    "sheet": write_sheet,
     "parquet": write_texts,
     "json": lambda cells, folder: write_json(cells, folder / "rows.json"),
     "json lines": lambda cells, folder: write_json(cells, folder / "rows.jsonl"),

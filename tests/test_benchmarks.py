@@ -116,7 +116,7 @@ def test_small_control(benchmark: str, found: str, tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_small_engines(tmp_path: Path) -> None:
     sections, out = (
-        ["contract", "parquet", "fit", "blocks", "wide", "matching", "rivals", "sql", "curves", "cli"],
+        ["contract", "parquet", "fit", "weights", "blocks", "wide", "matching", "rivals", "sql", "curves", "cli"],
         tmp_path / "engines.md",
     )
     done = subprocess.run(
@@ -132,6 +132,7 @@ def test_small_engines(tmp_path: Path) -> None:
     for line in (
         "| 5,000 |",
         "| two stages, 5,000 rows |",
+        "| weighted |",
         "| 10 large blocks |",
         "| 20 columns |",
         "| ours, Parquet |",

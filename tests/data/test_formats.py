@@ -19,7 +19,10 @@ from dplinked.data.csv import FROM_TEXT
 from dplinked.data.files import find_files, read_file
 from dplinked.data.fingerprint import source_place
 from dplinked.data.look import look_at
+from dplinked.sums.engine import open_source
+from dplinked.sums.numpy.tables import Tables
 from dplinked.sums.sql.duckdb import open_data as open_by_duckdb
+from neighbours import CONTAINERS
 
 TEXT = 'name;amount;other\nMüller;"1.234,5";31.12.2020\nÉlan;12,5;0123\n;1.234;-5,25\nx;12.5;1 234,0\nlast;;5e2\n'
 ENCODINGS = ["utf-8", "utf-8-sig", "latin-1", "cp1252", "utf-16", "utf-16-le"]
@@ -165,6 +168,17 @@ def test_how_a_file_is_written_is_part_of_its_place(tmp_path: Path) -> None:
     ):
         with pytest.raises(dpl.LedgerError):
             ledger.check_registered(other, unit=unit)
+
+
+@pytest.mark.parametrize("container", ["csv abroad", "sheet"])
+def test_containers_of_the_replay_hold_what_they_are_given(tmp_path: Path, container: str) -> None:
+    cells: dict[str, list[Any]] = {"x": [0.5, -1234.25, 1e-07, None, 3.0], "g": ["a", "b", None, "a", "1,5"]}
+    rows = open_source(CONTAINERS[container](cells, tmp_path))
+    assert isinstance(rows, Tables)
+    assert rows.rows.numbers("x", 0, 5).tolist() == pytest.approx(
+        [0.5, -1234.25, 1e-07, float("nan"), 3.0], nan_ok=True
+    )
+    assert rows.count_keys("g") == {"a": 2, "b": 1, None: 1, "1.5" if container == "csv abroad" else "1,5": 1}
 
 
 # --- the steward's look ----------------------------------------------------------------------------

@@ -333,7 +333,8 @@ def said(printed: str) -> str:
         return message[1]
     sections = re.findall(r"^(?:What makes|What to look).*\n-+\n((?:[- ] .*\n?)+)", printed, re.MULTILINE)
     lines = re.sub(r"\n  ", " ", "".join(f"{section.strip()}\n" for section in sections)).strip()
-    return " ".join(line.removeprefix("- ") for line in lines.splitlines())
+    told = " ".join(line.removeprefix("- ") for line in lines.splitlines())
+    return re.sub(r"(Clipping moves coefficients by about ).*?(\. No )", r"\1…\2", told)  # figures of the estimator
 
 
 def spent(folder: Path) -> int:

@@ -14,11 +14,13 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 
 import dplinked as dpl
 from dplinked import methods, second_stage
+from dplinked.data import csv as text_files
 from dplinked.linker import accuracies
 from dplinked.linker.audit import estimate_from_audit
 from dplinked.linker.quality import SecretAudit
@@ -346,6 +348,18 @@ def test_wild_cells_replay_by_all_paths(
     """Every container and every kind of cell in every column; of the five paths each takes a fifth of the cells, in turn."""
     first = ["ssp", "row meat", "private ranges", "ngd", "paper ssp"].index(path) + list(CONTAINERS).index(container)
     check_wild_cells(monkeypatch, tmp_path, container, list(WILD_CELLS)[first % 5 :: 5], column, path)
+
+
+def test_a_decimal_mark_that_a_column_decides_is_noticed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A planted fault: commas are decimal marks unless a word is in the column."""
+    by_cell = text_files._with_points
+
+    def by_column(column: Any, *marks: str) -> Any:
+        return column if pc.any(pc.equal(column, WILD_CELLS["word"])).as_py() else by_cell(column, *marks)
+
+    monkeypatch.setattr(text_files, "_with_points", by_column)
+    with pytest.raises(Leak):
+        check_wild_cells(monkeypatch, tmp_path, "csv abroad", ["word"] * 6, "x", "ssp")
 
 
 def audited_pair(rng: np.random.Generator, displaced: int) -> tuple[dpl.Linked, dpl.Linked]:

@@ -150,6 +150,21 @@ def make_plans() -> dict[str, dpl.Plan]:
     }  # fmt: skip
 
 
+def make_checks() -> dict[str, dpl.Check]:
+    """Of rows that are fine, and of rows with odd names and cells, none of which is as declared."""
+    rows = linked_households(2_000, seed=1)
+    study = {"linkage": dpl.ELE(0.91, block="state"), "epsilon": 1.0}
+    cells = {SCRIPT: ["<b>1</b>"] * 2_000, QUOTES: rows["income"], LONG: rows["income"], DIE: rows["consumption"]}
+    odd = dpl.Study(
+        formula=ODD, bounds=dict.fromkeys(cells, (0, 20_000)), levels={"<i>": ["north", "<b>&amp;"]}, epsilon=1.0, delta=1e-6,
+        linkage=dpl.ELE({"<img src=x>": 0.9}, block="</td>"),
+    )  # fmt: skip
+    return {
+        "check": dpl.check_study(dpl.Study(formula=FORMULA, **DECLARED, **study), rows),
+        "check, odd": dpl.check_study(odd, {**cells, "<i>": rows["region"], "</td>": rows["state"]}),
+    }
+
+
 @pytest.fixture(scope="module")
 def releases(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dpl.Release]:
     """Releases whose noise is the same in every run of the tests."""
@@ -164,7 +179,7 @@ def plans() -> dict[str, dpl.Plan]:
 
 @pytest.fixture(scope="module")
 def pages(releases: dict[str, dpl.Release], plans: dict[str, dpl.Plan]) -> dict[str, str]:
-    return {name: one.to_html() for name, one in {**releases, **plans}.items()}
+    return {name: one.to_html() for name, one in {**releases, **plans, **make_checks()}.items()}
 
 
 def shown_text(page: str) -> str:

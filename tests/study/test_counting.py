@@ -154,7 +154,7 @@ def test_columns_of_the_other_file_are_refused() -> None:
     """As far as columns say which of the linked files they come from."""
     design, _ = dpl.Study(**STUDY, where="g == 'a'").prepare()
     study = dpl.Study(**STUDY, where="g == 'a'")
-    with pytest.raises(StudyError, match="both linked files"):
+    with pytest.raises(StudyError, match="take columns of the regressors"):
         study.check_origins(design, {"x": "left", "g": "right", "y": "right"})
 
 
@@ -184,3 +184,21 @@ def test_plans_know_subgroups() -> None:
     assert part_error.half_width() > 3 * whole_error.half_width()
     with pytest.raises(StudyError, match="subgroup must be a share"):
         dpl.plan(50_000, "y ~ x", epsilon=1.0, where="g == 'a'", subgroup=0.0, **declared)
+
+
+@pytest.mark.parametrize("change", [{"weights": "w"}, {"where": "w > 1"}, {"where": "g == 'b'"}])
+def test_weights_and_conditions_of_the_other_file_are_refused(change: dict[str, Any]) -> None:
+    study = dpl.Study(**{**STUDY, **change})
+    study.check_origins(study.prepare()[0], {"x": "left", "w": "left", "g": "left", "y": "right"})
+    with pytest.raises(StudyError, match="Weights and conditions take columns of the regressors' file"):
+        study.check_origins(study.prepare()[0], {"x": "left", "w": "right", "g": "right", "y": "right"})
+
+
+def test_clusters_of_the_other_file_are_refused() -> None:
+    study = dpl.Study(**{**STUDY, "cluster": "psu"})
+    study.check_origins(study.prepare()[0], {"x": "left", "psu": "left", "y": "right"})
+    with pytest.raises(StudyError, match="does not come from the file"):
+        study.check_origins(study.prepare()[0], {"x": "left", "psu": "right", "y": "right"})
+    for name in ("y", "link_block"):
+        with pytest.raises(StudyError, match="The clusters"):
+            dpl.Study(**{**STUDY, "cluster": name}).prepare()

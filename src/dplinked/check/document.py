@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from dplinked.check.findings import FAULT, LOOK, LOOK_AGAIN, NOT_USABLE, NOTE, READY, WARNING
 from dplinked.data.look import as_toml
-from dplinked.report.document import Bullets, Code, Document, Part, Section, Table
+from dplinked.report.document import Bullets, Code, Document, Lead, Part, Section, Table
 from dplinked.report.numbers import format_number
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ def describe_check(check: Check) -> Document:
 
 def _sections(check: Check) -> Iterator[Section]:
     texts = {grade: [one.text for one in check.findings if one.grade == grade] for grade in (FAULT, LOOK, NOTE)}
-    parts: list[Part] = [_MEANING[check.verdict]]
+    parts: list[Part] = [Lead([_MEANING[check.verdict]])]
     if check.advice:
         parts += ["In the study file:", Code("[data]\n" + as_toml(check.advice), "Lines for the study file")]
     yield Section("", parts)
@@ -74,4 +74,4 @@ def _levels_table(check: Check) -> Table:
                     "" if level is None else "not declared",
                 )
             )
-    return Table(("column", "level", "rows", ""), rows, "Columns of levels")
+    return Table(("column", "level", "rows", "in the study"), rows, "Columns of levels")

@@ -365,11 +365,7 @@ def fit(
         raise StudyError("--id and --again concern a release in a ledger, and the study has no [ledger].")
     check_writable(out, study, *files_of(declared))
     check_ending(out, (".json",))  # `save` would refuse it, after the charge
-    if not unchecked and not was_checked(study, _data_of(declared)):
-        typer.echo(
-            f"dplinked: nobody has looked at this data with this study. Before budget is spent on it, the steward may run: dplinked check {study} (--unchecked leaves this reminder out)",
-            err=True,
-        )
+    remind = not unchecked and not was_checked(study, _data_of(declared))  # a refusal is one message, so it comes after
     with reserved(out, force=force):
         with progress_bar("Fitting privately") as shown, told_warnings():
             release = fit_study(declared, _data_of(declared), release_id=id, again=again, progress=shown)
@@ -378,6 +374,11 @@ def fit(
         except StudyError:
             stored = "" if release.ledger is None else " It is stored: run again with another --out, at no cost."
             raise_alone(ReleaseError(f"The release was made, but {str(out)!r} could not be written.{stored}"))
+    if remind:
+        typer.echo(
+            f"dplinked: nobody has looked at this data with this study. Run: dplinked check {study} (--unchecked leaves this reminder out)",
+            err=True,
+        )
     typer.echo(release.summary())
     typer.echo(f"\nWritten to {out}. Next: dplinked report {out}")
 

@@ -110,7 +110,7 @@ class PrivacyUnit(PlainlyShown, ReadableByKey):
         said = [
             "Protected is all that the model uses about any one person, who is once in each of the two files, with all regressors from one of them."
             if self.rows == 1
-            else f"Protected is all that the model uses about any one person: at most {self.rows} rows of regressors, those with the same {self.id}, and at most {self.rows} responses, "
+            else f"Protected is all that the model uses about any one {self.id}: at most {self.rows} rows of regressors, those with the same {self.id}, and at most {self.rows} responses, "
             "all of them together.",
             "Each response is on one row (links are one to one)."
             if carriers == 1

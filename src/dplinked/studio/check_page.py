@@ -13,7 +13,7 @@ from shiny.types import NavSetArg
 from dplinked.check import WARNING, Check, check_study
 from dplinked.check.findings import LOOK_AGAIN, NOT_USABLE, READY
 from dplinked.check.receipt import keep_receipt
-from dplinked.report.document import Bullets, Code, Part, Table
+from dplinked.report.document import Bullets, Code, Lead, Part, Table
 from dplinked.studio.desk import Fault, attempt, data_of
 from dplinked.studio.look import panel, rows, say, section, show
 from dplinked.studio.study_page import Room
@@ -81,7 +81,7 @@ def _shown(check: Check) -> Iterator[Tag]:
     first, *sections = check.document().sections
     yield say(WARNING, "warning")
     for part in first.parts:
-        yield say(part, _LOOKS[check.verdict]) if isinstance(part, str) else _part(part)
+        yield say(" ".join(part.items), _LOOKS[check.verdict]) if isinstance(part, Lead) else _part(part)
     for one in sections:
         yield section(one.title, *map(_part, one.parts))
 

@@ -426,6 +426,7 @@ class Study(PlainlyShown):
             return
         found = {name: origins[name] for name in design.variables if name in origins}
         files = {file for name, file in found.items() if name not in design.response_variables}
+        self._check_counted_origins(design, found)
         if len(files) > 1:
             raise StudyError(
                 "The regressors come from both linked files, so one person's would be on two rows, which the noise does not cover. Take all "
@@ -464,6 +465,20 @@ class Study(PlainlyShown):
             raise StudyError(
                 "The outcomes come from both linked files. Take all of them from the file that links bring to the rows, or fit them apart."
             )
+
+    def _check_counted_origins(self, design: Design, found: Mapping[str, str]) -> None:
+        """Refuse weights and conditions that the other file than the regressors' tells."""
+        if design.counting is None:
+            return
+        made = {name for column in design.columns for factor in column.numeric for name in factor.variables}
+        made |= {name for column in design.columns for name, _ in column.cell}
+        files = {found[name] for name in made if name in found}
+        for name in (*design.counting.numeric, *design.counting.categorical):
+            if name in found and files and found[name] not in files:
+                raise StudyError(
+                    f"What rows count follows {name!r}, which comes from another file than the regressors: on a linked row it may be that of somebody else. Weights and conditions take columns of the "
+                    "regressors' file."
+                )
 
     def compared_variables(self, marked: Iterable[str] = ()) -> dict[str, str]:
         """Variables that are linking fields or, by their names, may be made of one, each with that field; `marked` are columns of the rows that say so themselves."""
