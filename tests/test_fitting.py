@@ -18,10 +18,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import dplinked as dpl
-from dplinked import second_stage
 from dplinked.privacy import noise
 from dplinked.simulate import linked_households, mislink
 from replay import record
+from stages import set_in_stage
 
 BOUNDS = {"consumption": (0, 120_000), "income": (0, 150_000)}
 LEVELS = {"region": ["north", "south"]}
@@ -568,9 +568,9 @@ def test_one_step_does_where_residuals_are_not_clipped(monkeypatch: pytest.Monke
         release = dpl.fit(data, "y ~ x", bounds=bounds, linkage=linkage, epsilon=8.0, delta=1e-6)
         return [part.name for part in release.released.parts].count("right residuals"), release
 
-    monkeypatch.setattr(second_stage, "_pays", lambda *public: True)
+    set_in_stage(monkeypatch, "_pays", lambda *public: True)
     (few, _), (steps, one) = fitted(1_000), fitted(40_000)
-    monkeypatch.setattr(second_stage, "_is_near", lambda *public: False)
+    set_in_stage(monkeypatch, "_is_near", lambda *public: False)
     forced, two = fitted(40_000)
     assert (few, steps, forced) == (2, 1, 2)
     assert abs(one.coef["x"] - two.coef["x"]) < 0.05 * one.std_err["x"]

@@ -111,7 +111,7 @@ def test_outcomes_come_from_one_file() -> None:
 
 def test_levels_come_from_the_regressors_file() -> None:
     study = dpl.Study(formula="y ~ x", by="g", **MODEL)
-    with pytest.raises(StudyError, match="regressors come from both"):
+    with pytest.raises(StudyError, match="another file than the regressors"):
         study.check_origins(study.prepare()[0], {"y": "right", "x": "left", "g": "right"})
 
 

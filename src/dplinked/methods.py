@@ -50,15 +50,9 @@ from dplinked.privacy.quantities.weights import release_weight_moments
 from dplinked.privacy.spending import CURVATURE, MEAT, RANGES, RESIDUAL_SCALE, VARIANCE, WEIGHTS, Spending
 from dplinked.release.build import build_release
 from dplinked.release.release import Release
-from dplinked.second_stage import (
-    all_rows,
-    expect_second_stage,
-    fit_residuals,
-    may_take_second_stage,
-    one_stage_design,
-    prior_scale,
-    weigh_groups,
-)
+from dplinked.second_stage.expectation import expect_second_stage, may_take_second_stage
+from dplinked.second_stage.start import all_rows, one_stage_design, prior_scale, weigh_groups
+from dplinked.second_stage.steps import fit_residuals
 from dplinked.study.descent import Descent
 from dplinked.study.design import Design
 from dplinked.study.instrument import instrument_squares, public_steps

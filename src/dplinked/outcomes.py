@@ -54,7 +54,7 @@ from dplinked.privacy.spending import (
 )
 from dplinked.release.build import build_release
 from dplinked.release.release import Release
-from dplinked.second_stage import prior_scale
+from dplinked.second_stage.start import prior_scale
 from dplinked.study.family import Curve
 from dplinked.study.study import Study
 from dplinked.sums.linked_rows import LinkedRows, ResidualCounts

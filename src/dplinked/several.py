@@ -22,15 +22,10 @@ from dplinked.privacy.spending import GRAM, VARIANCE, Spending
 from dplinked.release.build import build_release
 from dplinked.release.release import Release
 from dplinked.release.releases import Releases
-from dplinked.second_stage import (
-    expect_by_columns,
-    fit_residuals,
-    may_take_second_stage,
-    prior_scale,
-    release_slope,
-    times_factor,
-    weigh_groups,
-)
+from dplinked.second_stage.expectation import expect_by_columns, may_take_second_stage
+from dplinked.second_stage.slope import release_slope, times_factor
+from dplinked.second_stage.start import prior_scale, weigh_groups
+from dplinked.second_stage.steps import fit_residuals
 from dplinked.study.design import Design
 from dplinked.study.study import Study
 from dplinked.sums.engine import Source

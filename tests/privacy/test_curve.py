@@ -27,6 +27,7 @@ from dplinked.sums.partners import unlinking_terms
 from dplinked.sums.types import ResidualClip
 from neighbours import BOUNDS, FURTHER_KINDS, KINDS, LEVELS, Pair, by_id, make_pair
 from replay import Leak, draw_alike, replay
+from stages import set_in_stage
 
 EPSILON, DELTA = 1.0, 1e-5
 EVENTS = {**LEVELS, "y": ["no", "yes"]}
@@ -92,8 +93,7 @@ def _releases_at_any_size(monkeypatch: pytest.MonkeyPatch) -> None:
 def take_path(patch: pytest.MonkeyPatch, path: str) -> None:
     wanted, route_of = "block" if "block" in path else "row", meat.choose_route
     if "weighed" in path:
-        module = importlib.import_module("dplinked.second_stage")
-        patch.setattr(module, "choose_weights", lambda groups, noise: np.linspace(0.2, 1.0, groups.sizes.size)[::-1])
+        set_in_stage(patch, "choose_weights", lambda groups, noise: np.linspace(0.2, 1.0, groups.sizes.size)[::-1])
 
     def choose(equation: Any, spending: Any) -> Any:
         if "scale" in path:

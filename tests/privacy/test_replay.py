@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import dplinked as dpl
-from dplinked import methods, second_stage
+from dplinked import methods
 from dplinked.data import csv as text_files
 from dplinked.linker import accuracies
 from dplinked.linker.audit import estimate_from_audit
@@ -29,6 +29,7 @@ from dplinked.privacy import spending as spent
 from dplinked.privacy.calibration import privacy_mu
 from dplinked.privacy.noise_plan import NoisePlan
 from dplinked.privacy.quantities import instrument, meat, ranges, residual_scale, right_links, right_residuals
+from dplinked.second_stage import expectation, slope, start
 from dplinked.sums import files as file_engine
 from dplinked.sums.linked_rows import LinkedRows
 from dplinked.sums.numpy import kernel, tables
@@ -49,6 +50,7 @@ from neighbours import (
 )
 from replay import Leak, record, replay
 from secret_samples import brute_delta
+from stages import set_in_stage
 
 EPSILON, DELTA = 1.0, 1e-5
 SECRET_RATE = 0.05
@@ -171,33 +173,32 @@ def _releases_at_any_size(monkeypatch: pytest.MonkeyPatch) -> None:
     plan_ranges, plan_scale = ranges.plan_ranges, residual_scale.plan_residual_scale
     for module in (ranges, methods):
         monkeypatch.setattr(module, "plan_ranges", lambda columns, count, mu: plan_ranges(columns, 10**9, mu))
-    for module in (residual_scale, methods, second_stage):
-        monkeypatch.setattr(
-            module,
-            "plan_residual_scale",
-            lambda exposure, count, mu, highest=0.97, **kind: plan_scale(exposure, 10**9, mu, highest, **kind),
-        )
+
+    def plan(exposure, count, mu, highest=0.97, **kind):
+        return plan_scale(exposure, 10**9, mu, highest, **kind)
+
+    for module in (residual_scale, methods):
+        monkeypatch.setattr(module, "plan_residual_scale", plan)
+    set_in_stage(monkeypatch, "plan_residual_scale", plan)
 
 
 def take_path(patch: pytest.MonkeyPatch, path: str) -> None:
     """Let public values decide as the path wants it: for a second stage or against it, and for a route to the variance."""
-    decides, route_of = second_stage.may_take_second_stage, meat.choose_route
+    decides, route_of = expectation.may_take_second_stage, meat.choose_route
     allowed = path.startswith(("fall-back", "second stage"))
     patch.setattr(methods, "may_take_second_stage", lambda *public: allowed and decides(*public))
-    patch.setattr(second_stage, "_pays", lambda *public: not path.startswith("fall-back"))
+    set_in_stage(patch, "_pays", lambda *public: not path.startswith("fall-back"))
     is_far = "tails" in path or "far columns" in path
-    patch.setattr(second_stage, "far_columns", lambda design, sizes: np.full(sizes.size, is_far))
-    patch.setattr(second_stage, "choose_tail_norm", lambda entries, chance: 0.5)  # a tight one, which must bite
-    patch.setattr(second_stage, "widen_clip", lambda squares, *_: 2.0 + 0.1 * math.tanh(squares.max()))
-    patch.setattr(second_stage, "_is_calm", lambda *public: "tails" in path)
-    patch.setattr(second_stage, "_is_near", lambda *public: "one step" in path)
-    patch.setattr(second_stage, "_hang_together", lambda inverse, sizes: "whitened" in path)
-    patch.setattr(second_stage, "has_rare_levels", lambda *public: False)
-    patch.setattr(second_stage, "_choose", lambda by_columns, whitened: whitened if "whitened" in path else by_columns)
+    set_in_stage(patch, "far_columns", lambda design, sizes: np.full(sizes.size, is_far))
+    set_in_stage(patch, "choose_tail_norm", lambda entries, chance: 0.5)  # a tight one, which must bite
+    set_in_stage(patch, "widen_clip", lambda squares, *_: 2.0 + 0.1 * math.tanh(squares.max()))
+    set_in_stage(patch, "is_calm", lambda *public: "tails" in path)
+    set_in_stage(patch, "_is_near", lambda *public: "one step" in path)
+    set_in_stage(patch, "_hang_together", lambda inverse, sizes: "whitened" in path)
+    set_in_stage(patch, "has_rare_levels", lambda *public: False)
+    set_in_stage(patch, "_choose", lambda by_columns, whitened: whitened if "whitened" in path else by_columns)
     if "weighed" in path:
-        patch.setattr(
-            second_stage, "choose_weights", lambda groups, noise: np.linspace(0.2, 1.0, groups.sizes.size)[::-1]
-        )
+        set_in_stage(patch, "choose_weights", lambda groups, noise: np.linspace(0.2, 1.0, groups.sizes.size)[::-1])
     wanted = "block" if "block meat" in path else "scale" if "scale alone" in path else "row"
 
     def choose(p, exposure, largest_block, count, mu):
@@ -207,9 +208,9 @@ def take_path(patch: pytest.MonkeyPatch, path: str) -> None:
         assert route.name == wanted
         return dataclasses.replace(route, clip={"block": 1.0, "row": 0.7}[route.name])  # tight clips: they must bite
 
-    for module in (methods, second_stage):
-        patch.setattr(module, "choose_route", choose)
-    patch.setattr(second_stage, "choose_total_norm", lambda p, sizes, scale, private, spending: private.norms[0] / 4.0)
+    patch.setattr(methods, "choose_route", choose)
+    set_in_stage(patch, "choose_route", choose)
+    set_in_stage(patch, "choose_total_norm", lambda p, sizes, scale, private, spending: private.norms[0] / 4.0)
 
 
 def check_pairs(monkeypatch: pytest.MonkeyPatch, kind: str, path: str, first: int, count: int) -> None:
@@ -718,7 +719,7 @@ def test_catches_facts_about_groups_that_may_change(monkeypatch: pytest.MonkeyPa
 
         monkeypatch.setattr(LinkedRows, "with_weights", unasked)
     else:
-        monkeypatch.setattr(methods, "weigh_groups", lambda study, rows, _: (rows, second_stage.all_rows(study, rows)))
+        monkeypatch.setattr(methods, "weigh_groups", lambda study, rows, _: (rows, start.all_rows(study, rows)))
     assert caught(monkeypatch, "regrouped", path)
 
 
@@ -734,7 +735,7 @@ def test_catches_a_size_of_residuals_that_was_not_paid(monkeypatch: pytest.Monke
         size = float(private.edges[min(int(np.searchsorted(below, highest)), private.edges.size - 1)])
         return size, highest, residual_scale.Present()
 
-    monkeypatch.setattr(second_stage, "release_residual_size", seen)
+    set_in_stage(monkeypatch, "release_residual_size", seen)
     assert caught(monkeypatch, "ele", "second stage")
 
 
@@ -768,28 +769,28 @@ def test_catches_numbers_of_missing_cells_that_were_not_paid(monkeypatch: pytest
 
 def test_catches_whitening_by_the_data(monkeypatch: pytest.MonkeyPatch) -> None:
     """Moments that were not released say in which coordinates sums are, and the released ones differ although noisy values agree."""
-    seen, sums, whiten = {}, TablePass.instrument_sums, second_stage.whiten
+    seen, sums, whiten = {}, TablePass.instrument_sums, slope.whiten
 
     def remember(data):
         seen["moments"] = sums(data).matrix / data.count
         return sums(data)
 
     monkeypatch.setattr(TablePass, "instrument_sums", remember)
-    monkeypatch.setattr(second_stage, "whiten", lambda moments, *public: whiten(seen["moments"], *public))
+    set_in_stage(monkeypatch, "whiten", lambda moments, *public: whiten(seen["moments"], *public))
     assert caught(monkeypatch, "exact", "second stage, whitened", formula="y ~ 0 + x + w")
 
 
 @pytest.mark.parametrize("fault", ["not drawn", "little noise"])
 def test_catches_tails_that_were_not_paid(monkeypatch: pytest.MonkeyPatch, fault: str) -> None:
     """Squares of contributions decide how far the last step clips: as they are, or with too little noise."""
-    release = second_stage.release_residual_meat
+    release = right_residuals.release_residual_meat
 
     def seen(private, spending, share=None):
         found = release(private, spending, share)
         return (private.meat, found[1]) if share == spent.TAILS else found
 
     if fault == "not drawn":
-        monkeypatch.setattr(second_stage, "release_residual_meat", seen)
+        set_in_stage(monkeypatch, "release_residual_meat", seen)
     else:
         sensitivity = right_residuals.residual_meat_sensitivity
         monkeypatch.setattr(right_residuals, "residual_meat_sensitivity", lambda *of: 0.02 * sensitivity(*of))

@@ -190,7 +190,7 @@ def test_plans_know_subgroups() -> None:
 def test_weights_and_conditions_of_the_other_file_are_refused(change: dict[str, Any]) -> None:
     study = dpl.Study(**{**STUDY, **change})
     study.check_origins(study.prepare()[0], {"x": "left", "w": "left", "g": "left", "y": "right"})
-    with pytest.raises(StudyError, match="Weights and conditions take columns of the regressors' file"):
+    with pytest.raises(StudyError, match="Weights, conditions and levels take columns of the regressors' file"):
         study.check_origins(study.prepare()[0], {"x": "left", "w": "right", "g": "right", "y": "right"})
 
 

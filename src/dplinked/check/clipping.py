@@ -14,7 +14,7 @@ from dplinked.errors import DplinkedError
 from dplinked.estimate.curve import WORTH_A_SEARCH, limit_step
 from dplinked.methods import method_of, spending_of
 from dplinked.outcomes import bin_counts, clip_beyond, searched_level, write_equation
-from dplinked.second_stage import one_stage_design, weigh_groups
+from dplinked.second_stage.start import one_stage_design, weigh_groups
 from dplinked.study.design import Design
 from dplinked.study.family import MOST_COUNTS
 from dplinked.study.study import Study

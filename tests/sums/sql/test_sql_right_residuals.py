@@ -11,7 +11,6 @@ import pyarrow as pa
 import pytest
 
 import dplinked as dpl
-from dplinked import second_stage
 from dplinked.study.design import Design, build_design
 from dplinked.sums.engine import open_source
 from dplinked.sums.partners import PARTNERS, clip_residuals, enough_partners
@@ -19,6 +18,7 @@ from dplinked.sums.sql import right_residuals as stage
 from dplinked.sums.sql.dialect import SqlEngine
 from dplinked.sums.sql.duckdb_engine import DuckDBEngine
 from dplinked.sums.types import MeatClip, ResidualClip
+from stages import set_in_stage
 
 Open = Callable[..., Any]
 
@@ -296,7 +296,7 @@ def test_a_fit_that_fails_leaves_no_tables_behind(monkeypatch: pytest.MonkeyPatc
         return run(engine, statement)
 
     monkeypatch.setattr(DuckDBEngine, "run", fail)
-    monkeypatch.setattr(second_stage, "_pays", lambda *public: True)
+    set_in_stage(monkeypatch, "_pays", lambda *public: True)
     with pytest.raises(dpl.ReleaseError) as caught:
         dpl.fit(
             connection.table("t"),
