@@ -380,7 +380,7 @@ def build_design(
     counted, sorted_by = counted_columns(weights, where, {name: declared_levels[name] for name in known})
     if shared := {*counted, *sorted_by} & set(parsed.response.variables):
         raise StudyError(
-            f"What rows count is made of the response's own column {shown(shared.pop())}, which is on a linked row. Weights and conditions take columns of the regressors' side."
+            f"What rows count is made of the response's own column {shown(shared.pop())}, which is on a linked row. Weights, conditions and levels take columns of the regressors' side."
         )
     intervals = {name: _checked_bounds(name, bounds) for name in (*numeric, *counted)}
     used_levels: dict[str, tuple[Any, ...]] = {name: declared_levels[name] for name in sorted_by}

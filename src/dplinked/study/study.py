@@ -476,7 +476,7 @@ class Study(PlainlyShown):
         for name in (*design.counting.numeric, *design.counting.categorical):
             if name in found and files and found[name] not in files:
                 raise StudyError(
-                    f"What rows count follows {name!r}, which comes from another file than the regressors: on a linked row it may be that of somebody else. Weights and conditions take columns of the "
+                    f"What rows count follows {name!r}, which comes from another file than the regressors: on a linked row it may be that of somebody else. Weights, conditions and levels take columns of the "
                     "regressors' file."
                 )
 
