@@ -150,7 +150,7 @@ def test_submodel_holds_dropped_columns_at_zero(release: dpl.Release, households
             refused()
     with pytest.raises(dpl.StudyError, match="some of the columns"):
         release.submodel("income ~ consumption")
-    with pytest.raises(dpl.StudyError, match="no declared bounds"):
+    with pytest.raises(dpl.StudyError, match="only columns of the release, and 'wealth' is none"):
         release.submodel("consumption ~ wealth")
 
 

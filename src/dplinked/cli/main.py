@@ -295,7 +295,7 @@ def check(
 @app.command()
 def plan(
     study: StudyFile,
-    rows: Annotated[list[int], typer.Option(min=1, help="Number of rows, public; repeat to compare.")],
+    rows: Annotated[list[int], typer.Option(min=10, help="Number of rows, public; repeat to compare.")],
     epsilon: Annotated[list[float] | None, typer.Option(help="Budgets to compare; repeat the option.")] = None,
     r_squared: Annotated[float, typer.Option(min=0.0, max=1.0, help="Guessed R² of the model.")] = 0.5,
     response_mean: Annotated[
