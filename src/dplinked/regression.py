@@ -64,7 +64,7 @@ class LinkedRegression(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         What one individual can change besides their own x and y; see :class:`PrivacyUnit`.
     fit_intercept
         Whether the model has an intercept.
-    method, calibration, ranges, errors, descent, ridge, large_epsilon, intervals
+    method, calibration, ranges, errors, descent, ridge, large_epsilon, intervals, goodness
         As in :func:`dplinked.fit`.
     response_bound, row_norm
         R and c of the paper's algorithms, for ``calibration="paper"``; by default what the bounds imply. A row holds a one for the
@@ -123,6 +123,7 @@ class LinkedRegression(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         "ridge",
         "large_epsilon",
         "intervals",
+        "goodness",
     )
 
     def __init__(
@@ -147,6 +148,7 @@ class LinkedRegression(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         ridge: float | None = None,
         large_epsilon: bool = False,
         intervals: bool = True,
+        goodness: bool = False,
         refits: bool = False,
     ) -> None:
         self.bounds = bounds
@@ -168,6 +170,7 @@ class LinkedRegression(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         self.ridge = ridge
         self.large_epsilon = large_epsilon
         self.intervals = intervals
+        self.goodness = goodness
         self.refits = refits
 
     def __sklearn_clone__(self) -> Self:

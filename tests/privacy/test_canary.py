@@ -827,7 +827,6 @@ def test_logs_hold_no_key_and_no_fingerprint(tmp_path: Path, caplog: pytest.LogC
 
 DOOR = {"dplinked.privacy.noise"}  # draws the noise, with OpenDP
 IDS = {
-    "dplinked.ledger.ledger",
     "dplinked.ledger.events",
     "dplinked.ledger.key",
 }  # draws ids, nonces and keys, with `secrets`
