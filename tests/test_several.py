@@ -429,3 +429,13 @@ def test_the_studio_makes_and_keeps_all_results(tmp_path: Path) -> None:
     made = Desk(tmp_path)._make(dpl.Study.from_toml(tmp_path / "study.toml"), tmp_path / "rows.parquet", None, False)
     assert dpl.Releases.load(tmp_path / str(made.file)).to_json() == made.release.to_json()
     assert "g = b" in made.release.to_html()
+
+
+def test_several_results_are_frames_that_name_the_result(outcomes: dpl.Releases) -> None:
+    tidy, glance = outcomes.tidy(), outcomes.glance()
+    assert list(tidy["outcome"]) == ["y"] * 3 + ["v"] * 3
+    assert list(tidy["estimate"]) == [value for one in outcomes.values() for value in one.coef.values()]
+    assert list(glance["outcome"]) == ["y", "v"]
+    assert list(glance["epsilon"]) == [4.0, 4.0]
+    with pytest.raises(StudyError, match=r"releases\['v'\]\.for_the_board"):
+        outcomes.for_the_board()

@@ -11,6 +11,7 @@ from typing import Any
 
 from dplinked.data.fingerprint import locate, source_state
 from dplinked.errors import DplinkedError, LedgerError, ReleaseError, StudyError, plain_faults, raise_alone
+from dplinked.estimate.groups import overall_accuracy
 from dplinked.ledger.ledger import REFUSED, Ledger
 from dplinked.linkage import ELE, UNSTATED, Linkage, PrivacyUnit
 from dplinked.methods import method_of, spending_of
@@ -243,10 +244,18 @@ def _run(study: Study, opened: Source, rows: Linked) -> Release | Releases:
             release = fit_parts(study, rows, spending_of(study))
         else:
             release = method_of(study).run(study, rows[""], spending_of(study))
-    release = _in_units(study, release)
+    release = _with_overall_accuracy(_in_units(study, release), study, rows)
     if not compared:
         return release
     return change_all(release, lambda one: replace(one, declared=replace(one.declared, compared=compared)))
+
+
+def _with_overall_accuracy(release: Release | Releases, study: Study, rows: Linked) -> Release | Releases:
+    """The release with the mean accuracy of all rows, where declared accuracies and public sizes of groups tell it."""
+    overall = overall_accuracy(study.linkage, next(iter(rows.values())).blocks)
+    if overall is None:
+        return release
+    return change_all(release, lambda one: replace(one, linkage=replace(one.linkage, overall=overall)))
 
 
 def _in_units(study: Study, release: Release | Releases) -> Release | Releases:

@@ -58,6 +58,9 @@ def test_the_commands_lead_to_a_page(
             assert '--separator ";" --decimal , --encoding latin-1' in said
         if "--audit-sample" in command and not expected:
             fill_in(Path("linked/audit.csv"), space["people"])
+        if name == "plan":
+            assert "Assumes columns" in said
+            assert "declare its typical range" not in said
         if name == "fit":
             assert "nobody has looked" not in said
     assert [name.rstrip("0123456789") for name in done] == ["link", "link", "link", "check", "plan", "fit", "report"]

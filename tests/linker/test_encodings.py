@@ -106,6 +106,14 @@ def test_an_audit_is_answered_by_each_holder_alone(files: TwoFiles, key: Path) -
     truth = right_links(files, left, right, linked)[[place[name] for name in judged["left_id"].to_pylist()]]
     said = np.array([answer == "yes" for answer in judged["correct"].to_pylist()])
     assert (said == truth).mean() > 0.97
+    another = key.with_name("another.key")
+    new_key(another)
+    weighted = {"fields": {**FIELDS, "surname": {"kind": "name", "weight": 2.0}}}
+    for wrong in ({"key": another, "schema": schema}, {"key": key, "schema": weighted}):
+        with pytest.raises(StudyError, match="different keys or schemas"):
+            compare_answers(sample, answers[0], answer_audit(lists[1], files.right, right.own, id="id", **wrong))
+    with pytest.raises(StudyError, match="by which key"):
+        compare_answers(sample, *(answer.drop_columns(["made_by"]) for answer in answers))
     audited = linked.audited(judged)
     assert audited.audit is not None
     assert (
@@ -232,3 +240,29 @@ def test_columns_of_the_analysis_are_not_encoded_ones(files: TwoFiles, key: Path
         dpl.encode(files.left, key=key, schema={"fields": FIELDS}, id="id", analysis=["postcode"])
     with pytest.raises(StudyError, match="in the clear"):
         dpl.encode(files.left, key=key, schema={"fields": FIELDS}, id="id", analysis=["id"])
+
+
+def test_the_commands_of_holders_read_files_as_they_are_written(tmp_path: Path, key: Path) -> None:
+    from typer.testing import CliRunner
+
+    from dplinked.cli.main import app
+
+    persons = tmp_path / "persons.csv"
+    persons.write_bytes("id;surname;born;city\n7;Müller;1980-01-02;Köln\n8;Maier;1981-03-04;Bonn\n".encode("latin-1"))
+    (tmp_path / "fields.toml").write_text("[fields]\nsurname = 'name'\nborn = 'date'\ncity = 'text'\n")
+    shared = ["--key", str(key), "--schema", str(tmp_path / "fields.toml"), "--id", "id"]
+    written = ["--separator", ";", "--encoding", "latin-1"]
+    encode = ["encode", str(persons), *shared, "--out", str(tmp_path / "persons.clk")]
+    refused = CliRunner().invoke(app, [*encode, "--separator", ";"]).exception
+    assert isinstance(refused, StudyError)
+    assert "encoding" in str(refused)
+    assert "check" not in str(refused)
+    done = CliRunner().invoke(app, [*encode, *written])
+    assert done.exit_code == 0, done.output
+    own = tmp_path / "persons.own.parquet"
+    asked = pa.table({"number": [0, 1], "pseudonym": pq.read_table(own)["pseudonym"]})
+    pq.write_table(asked, tmp_path / "asked.parquet")
+    answer = ["answer", str(tmp_path / "asked.parquet"), str(persons), "--own", str(own), *shared, *written]
+    done = CliRunner().invoke(app, [*answer, "--out", str(tmp_path / "answer.csv")])
+    assert done.exit_code == 0, done.output
+    assert len((tmp_path / "answer.csv").read_text().splitlines()) == 3

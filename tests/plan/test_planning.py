@@ -208,6 +208,20 @@ def test_assumptions_name_method_and_theorem() -> None:
     assert "declares no accuracy" in plan_one(linkage=matching, unit=unit).assumptions
 
 
+def test_several_accuracies_are_said_to_count_the_same() -> None:
+    said = plan_one(linkage=dpl.ELE({"a": 0.9, "b": 0.7, "(last)": 0.2}, "b")).assumptions
+    assert "accuracy 0.6 (the mean of 3 declared ones, each counted the same, whatever its number of rows" in said
+    assert "counted the same" not in plan_one().assumptions
+
+
+def test_a_response_without_a_typical_range_is_said_to_spread_over_its_bounds() -> None:
+    """And it does: the plan is wider by far than with one."""
+    with_one, without = plan_one(), plan_one(typical={"x": (-0.7, 0.7)})
+    assert "The response is taken to spread evenly over its bounds" in without.assumptions
+    assert "declare its typical range" not in with_one.assumptions
+    assert slope(without).sampling > 2.0 * slope(with_one).sampling
+
+
 def test_what_cannot_be_used_is_said() -> None:
     paper = {"calibration": "paper", "epsilon": [0.3, 3.0]}
     weak = plan_one(5_000, **paper)

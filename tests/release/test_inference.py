@@ -150,7 +150,7 @@ def test_submodel_holds_dropped_columns_at_zero(release: dpl.Release, households
             refused()
     with pytest.raises(dpl.StudyError, match="some of the columns"):
         release.submodel("income ~ consumption")
-    with pytest.raises(dpl.StudyError, match="no declared bounds"):
+    with pytest.raises(dpl.StudyError, match="only columns of the release, and 'wealth' is none"):
         release.submodel("consumption ~ wealth")
 
 
@@ -198,6 +198,9 @@ def test_predictions(release: dpl.Release) -> None:
     assert release.predict(pd.DataFrame({"income": [30_000], "region": ["north"]}))["mean"][0] == pytest.approx(mean)
     with pytest.raises(dpl.StudyError, match="not in the rows"):
         release.predict({"incme": [1.0], "region": ["north"]})
+    with pytest.raises(dpl.StudyError, match=r"'region' .* none of its declared levels: 'north', 'south'\.") as fault:
+        release.predict({"income": [30_000], "region": ["east"]})
+    assert "east" not in str(fault.value)
 
 
 def test_accuracy_error_widens_intervals(households, monkeypatch: pytest.MonkeyPatch) -> None:

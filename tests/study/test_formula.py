@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -168,3 +170,40 @@ def test_declarations_are_checked(arguments, message: str) -> None:
 def test_misspelled_columns_get_a_hint() -> None:
     with pytest.raises(StudyError, match="Did you mean 'income'"):
         build_design("y ~ incme", {"y": (0, 1), "income": (0, 1)})
+
+
+@pytest.mark.parametrize(
+    ("where", "told"),
+    [
+        ("x > 5", "holds for no row"),
+        ("x < 0.5 and w > 0", "holds for no row"),
+        ("not x <= 4.5", "holds for no row"),
+        ("x * w > 13", "holds for no row"),
+        ("not g in ['a', 'b', 'c']", "holds for no row"),
+        ("g == a", "names the level 'a' without quotes: write 'a'"),
+    ],
+)
+def test_conditions_that_declarations_rule_out_are_refused(where: str, told: str) -> None:
+    with pytest.raises(StudyError, match=told):
+        build_design("y ~ x", BOUNDS, LEVELS, where=where)
+
+
+@pytest.mark.parametrize(
+    "where", ["x >= 4", "x < 0.5 or w > 0", "not x > 5", "x * w < 12", "g != 'a'", "x == 1", "x != 1"]
+)
+def test_conditions_that_may_hold_are_taken(where: str) -> None:
+    assert build_design("y ~ x", BOUNDS, LEVELS, where=where).counting is not None
+
+
+@pytest.mark.parametrize(
+    ("formula", "levels", "told"),
+    [
+        ("y ~ x^2", LEVELS, r"I\(income\*\*2\)"),
+        ("y ~ x | w", LEVELS, "means nothing here"),
+        ("y ~ g", {"g": {"a", "b"}}, "a set, which has no order"),
+        ("y ~ x + h", LEVELS, "if it is a category, levels="),
+    ],
+)
+def test_what_is_easily_misread_is_refused_with_a_hint(formula: str, levels: dict[str, Any], told: str) -> None:
+    with pytest.raises(StudyError, match=told):
+        build_design(formula, BOUNDS, levels)

@@ -221,3 +221,12 @@ def test_a_plan_takes_whole_numbers_of_rows_only(count: Any) -> None:
         dpl.plan(count, "y ~ x", bounds={"x": (0, 1), "y": (0, 1)}, linkage=dpl.Exact(), epsilon=1.0, delta=1e-6)
     assert "731" not in str(fault.value)
     assert fault.value.__context__ is None
+
+
+def test_faults_of_study_files_are_told_plainly(tmp_path: Path) -> None:
+    with pytest.raises(dpl.StudyError, match=r"'none\.toml' does not exist"):
+        dpl.Study.from_toml(tmp_path / "none.toml")
+    twice = tmp_path / "twice.toml"
+    twice.write_text("[linkage]\nmodel = 'exact'\n[linkage]\nmodel = 'ele'\n")
+    with pytest.raises(dpl.StudyError, match=r"The section \[linkage\] stands there twice"):
+        dpl.Study.from_toml(twice)

@@ -7,7 +7,16 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dplinked.cli.terminal import check_writable, progress
+from dplinked.cli.terminal import (
+    Decimal,
+    Encoding,
+    Separator,
+    Sheet,
+    Thousands,
+    as_written,
+    check_writable,
+    progress,
+)
 from dplinked.errors import StudyError
 
 if TYPE_CHECKING:
@@ -27,6 +36,11 @@ def encode(
         list[str] | None, typer.Option(help="Column for the analysis unit, under pseudonyms; repeat for several.")
     ] = None,
     new_key: Annotated[bool, typer.Option("--new-key", help="Make the key, once, and nothing else.")] = False,
+    separator: Separator = None,
+    decimal: Decimal = None,
+    thousands: Thousands = None,
+    encoding: Encoding = None,
+    sheet: Sheet = None,
 ) -> None:
     """Encode the fields by which people are known, so that a linkage unit can link files without seeing them."""
     from dplinked.linker.encodings import encode as holder
@@ -47,8 +61,11 @@ def encode(
         )
     for path in (file, key, schema):
         check_writable(out, path)
+    (data,) = as_written(
+        [file], separator=separator, decimal=decimal, thousands=thousands, encoding=encoding, sheet=sheet
+    )
     with progress.status("Encoding …"):
-        written = holder.encode(file, key=key, schema=schema, id=id, analysis=analysis or ()).save(out)
+        written = holder.encode(data, key=key, schema=schema, id=id, analysis=analysis or ()).save(out)
     typer.echo(f"For the linkage unit: {written[0]}. Stays here: {written[1]}.")
     if len(written) > 2:
         typer.echo(f"For the analysis unit, under the same pseudonyms: {written[2]}.")
@@ -64,11 +81,19 @@ def answer(
     schema: Annotated[Path, typer.Option(help="What is encoded and how (TOML); the same at both holders.")],
     out: Annotated[Path, typer.Option("--out", "-o", help="The answer (CSV), for the linkage unit.")],
     id: Annotated[str | None, typer.Option(help="Column that names a record.")] = None,
+    separator: Separator = None,
+    decimal: Decimal = None,
+    thousands: Thousands = None,
+    encoding: Encoding = None,
+    sheet: Sheet = None,
 ) -> None:
     """Answer which records of an audit are alike, with keyed hashes that tell nothing else."""
     from dplinked.linker.encodings.audit import answer_audit
 
-    _write(answer_audit(asked, file, own, key=key, schema=schema, id=id), out)
+    (data,) = as_written(
+        [file], separator=separator, decimal=decimal, thousands=thousands, encoding=encoding, sheet=sheet
+    )
+    _write(answer_audit(asked, data, own, key=key, schema=schema, id=id), out)
     typer.echo(f"For the linkage unit: {out}.")
 
 

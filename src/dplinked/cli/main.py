@@ -295,7 +295,7 @@ def check(
 @app.command()
 def plan(
     study: StudyFile,
-    rows: Annotated[list[int], typer.Option(min=1, help="Number of rows, public; repeat to compare.")],
+    rows: Annotated[list[int], typer.Option(min=10, help="Number of rows, public; repeat to compare.")],
     epsilon: Annotated[list[float] | None, typer.Option(help="Budgets to compare; repeat the option.")] = None,
     r_squared: Annotated[float, typer.Option(min=0.0, max=1.0, help="Guessed R² of the model.")] = 0.5,
     response_mean: Annotated[
@@ -406,9 +406,7 @@ def report(
     }  # fmt: skip
     if board:
         if not isinstance(loaded, Release):
-            raise StudyError(
-                "--board writes about one result, and this file has several. In Python: releases['…'].for_the_board()."
-            )
+            loaded.for_the_board()  # refuses, and says what to write
         kinds = {".md": loaded.for_the_board, **dict.fromkeys(HTML, partial(_board_page, loaded))}
     if out is not None:
         check_writable(out, release)
@@ -422,6 +420,7 @@ def report(
         typer.echo(text, nl=False)
     else:
         write_text(out, text)
+        typer.echo(f"Written to {out}.")
 
 
 def _board_page(release: Release) -> str:

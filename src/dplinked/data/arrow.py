@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -124,7 +125,11 @@ def to_arrow(data: Any, name: str) -> pa.Table:
     import pyarrow as pa
 
     if isinstance(data, (str, Path, File)):
-        return read_file(data if isinstance(data, File) else Path(data), None)[0]
+        try:
+            return read_file(data if isinstance(data, File) else Path(data), None)[0]
+        except StudyError as fault:
+            written = " Say how the file is written: its separator, decimal, thousands, encoding or sheet."
+            raise_alone(StudyError(re.sub(r" The steward's 'check' .*", written, str(fault))))
     if isinstance(data, pa.Table):
         return data
     table = None
@@ -157,7 +162,11 @@ def column_texts(table: pa.Table, name: str, where: str) -> pa.ChunkedArray:
         try:
             column.cast(pa.binary()).cast(pa.string())
         except pa.ArrowException:
-            raise_alone(StudyError(f"Column {name!r} of the {where} file is not UTF-8 text. Save the file as UTF-8."))
+            raise_alone(
+                StudyError(
+                    f"Column {name!r} of the {where} file is not UTF-8 text. Name the file's encoding, like latin-1, or save it as UTF-8."
+                )
+            )
     if pa.types.is_dictionary(column.type):
         column = column.cast(column.type.value_type)
     kind = column.type

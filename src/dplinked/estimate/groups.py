@@ -86,6 +86,16 @@ def find_groups(linkage: Linkage, blocks: BlockFacts | None, count: int, contras
     return Groups(keys, sizes, np.where(sizes == 1.0, 1.0, accuracies), np.ones(len(keys)))
 
 
+def overall_accuracy(linkage: Linkage, blocks: BlockFacts | None) -> float | None:
+    """Mean accuracy of all rows, of several accuracies that are shown and whose numbers of rows are public; else None."""
+    if not isinstance(linkage, ELE) or linkage.source == "estimated" or blocks is None or not blocks.by_key:
+        return None
+    if isinstance(linkage.accuracy, Mapping):
+        return find_groups(linkage, blocks, 0, 1.0).plain_accuracy
+    apart = blocks.by_key.get(None, 0) / sum(blocks.by_key.values())
+    return (1.0 - apart) * linkage.accuracy + apart * float(linkage.other_accuracy or linkage.accuracy)
+
+
 @dataclass(frozen=True, eq=False)
 class _OneGroup(Groups):
     """All rows as one group, whose mean of γ - o is known."""

@@ -27,6 +27,8 @@ class DeclaredLinkage(ReadableByKey):
         Of a matching matrix, and of an ELE if it is more than 1: how many rows may hold one person's response.
     fields
         The columns that records were linked by, if they are named; of accuracies that an audit of identifiers found, all that it looked at.
+    overall
+        The mean accuracy of all rows, of accuracies per group whose numbers of rows are public: block keys that are held fixed.
     """
 
     model: str
@@ -44,10 +46,13 @@ class DeclaredLinkage(ReadableByKey):
     column_sum: float | None = None
     carriers: int | None = None
     fields: tuple[str, ...] | None = None
+    overall: float | None = None
 
     @property
     def mean_accuracy(self) -> float:
-        """Mean of the accuracies that are shown; 1 where there are none."""
+        """Mean accuracy of the rows; where the sizes of groups are not public, of the groups that are shown; 1 where there are none."""
+        if self.overall is not None:
+            return self.overall
         if isinstance(self.accuracy, Mapping):
             return sum(self.accuracy.values()) / len(self.accuracy)
         return 1.0 if self.accuracy is None else self.accuracy

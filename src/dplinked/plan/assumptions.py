@@ -35,7 +35,7 @@ def describe_assumptions(study: Study, guess: Guess) -> str:
         return _describe_outcomes(study, guess, curve)
     return (
         "Assumes columns spread evenly over their typical ranges (else bounds) and uncorrelated, "
-        f"R² = {guess.r_squared:g}{_describe_errors(study)}{_describe_counted(study, guess)}{_describe_links(study, guess)}. {_FIGURES[study.method, study.calibration]}"
+        f"R² = {guess.r_squared:g}{_describe_errors(study)}{_describe_counted(study, guess)}{_describe_links(study, guess)}.{_describe_response(study)} {_FIGURES[study.method, study.calibration]}"
     )
 
 
@@ -72,14 +72,26 @@ def _describe_counted(study: Study, guess: Guess) -> str:
 def _describe_links(study: Study, guess: Guess) -> str:
     if isinstance(study.linkage, Matching):
         return ". A matching matrix declares no accuracy: all links are taken as right, and the less certain they are, the larger errors will be"
+    accuracy = f", accuracy {guess.accuracy:g}{_describe_groups(study)}"
     if not guess.accuracy_variance:
-        return (
-            f", accuracy {guess.accuracy:g}, known exactly"
-            if guess.accuracy < 1.0
-            else f", accuracy {guess.accuracy:g}"
-        )
+        return f"{accuracy}, known exactly" if guess.accuracy < 1.0 else accuracy
     error = guess.accuracy * math.sqrt(guess.accuracy_variance)
-    return f", accuracy {guess.accuracy:g} with a standard error of {error:.2g}, which is a part of the linkage error"
+    return f"{accuracy} with a standard error of {error:.2g}, which is a part of the linkage error"
+
+
+def _describe_groups(study: Study) -> str:
+    """How several accuracies were taken together: a plan opens no data, so it does not know how many rows have which."""
+    declared = study.linkage.public.declared if isinstance(study.linkage, ELE) else ()
+    if len(declared) < 2:
+        return ""
+    return f" (the mean of {len(declared)} declared ones, each counted the same, whatever its number of rows: plan with one accuracy, that of all rows, if you know it)"
+
+
+def _describe_response(study: Study) -> str:
+    """What is assumed of a response without a typical range."""
+    if any(name in study.typical for name in study.prepare()[0].response_variables):
+        return ""
+    return " The response is taken to spread evenly over its bounds, which makes errors by sampling and links too large where most values lie closer together: declare its typical range."
 
 
 def describe_limits(study: Study, errors: Mapping[tuple[float, int], ExpectedErrors]) -> tuple[str, ...]:

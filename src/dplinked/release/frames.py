@@ -21,8 +21,8 @@ def make_frame(columns: Mapping[str, Sequence[Any]], names: Sequence[str] = ()) 
     return pd.DataFrame(dict(columns), index=list(names) if names else None)
 
 
-def tidy_frame(result: Result, level: float = LEVEL) -> Any:
-    """One row for each coefficient, in the columns of broom's ``tidy``; without intervals, what they tell is missing."""
+def tidy_columns(result: Result, level: float = LEVEL) -> dict[str, list[Any]]:
+    """A cell for each coefficient, in the columns of broom's ``tidy``; without intervals, what they tell is missing."""
     names = list(result.coef)
     columns: dict[str, list[Any]] = {
         "term": names,
@@ -37,24 +37,31 @@ def tidy_frame(result: Result, level: float = LEVEL) -> Any:
             "conf_low": [intervals[name][0] for name in names],
             "conf_high": [intervals[name][1] for name in names],
         }
-    return make_frame(columns)
+    return columns
 
 
-def glance_frame(result: Result) -> Any:
+def glance_columns(result: Result) -> dict[str, list[Any]]:
     """One row about the release as a whole."""
-    return make_frame(
-        {
-            "formula": [result.formula],
-            "family": [result.family],
-            "nobs": [result.count],
-            "epsilon": [result.privacy.epsilon],
-            "delta": [result.privacy.delta],
-            "mu": [result.privacy.mu],
-            "method": [result.method],
-            "linkage": [result.linkage.model],
-            **_goodness_columns(result),
-        }
-    )
+    return {
+        "formula": [result.formula],
+        "family": [result.family],
+        "nobs": [result.count],
+        "epsilon": [result.privacy.epsilon],
+        "delta": [result.privacy.delta],
+        "mu": [result.privacy.mu],
+        "method": [result.method],
+        "linkage": [result.linkage.model],
+        **_goodness_columns(result),
+    }
+
+
+def stacked_frame(named: str, parts: Mapping[str, Mapping[str, Sequence[Any]]]) -> Any:
+    """The rows of several results under each other; the first column, called `named`, says which result a row is of."""
+    counts = {name: len(next(iter(part.values()))) for name, part in parts.items()}
+    columns: dict[str, list[Any]] = {named: [name for name, count in counts.items() for _ in range(count)]}
+    for column in dict.fromkeys(column for part in parts.values() for column in part):
+        columns[column] = [cell for name, part in parts.items() for cell in part.get(column, [None] * counts[name])]
+    return make_frame(columns)
 
 
 def _goodness_columns(result: Result) -> dict[str, list[float]]:

@@ -53,7 +53,12 @@ def model_rows(data: Any, formula: str, declared: Declared) -> tuple[Floats, Flo
         if name in design.response_variables:
             continue
         known = {key_text(level): i for i, level in enumerate(levels)}
-        codes[name] = np.array([known.get(key_text(value), 0) for value in columns[name]], dtype=np.int32)
+        texts = [key_text(value) for value in columns[name]]
+        if any(text not in known for text in texts):  # what stands there may be data, so it is not told
+            raise StudyError(
+                f"Column {name!r} of the rows to predict has cells that are none of its declared levels: {', '.join(map(repr, known))}."
+            )
+        codes[name] = np.array([known[text] for text in texts], dtype=np.int32)
     x, exposure = np.empty((len(design.columns), count)), np.zeros(count)
     design.regressors(design.numbers(raw), codes, x)
     if design.exposure is not None and declared.exposure in columns:

@@ -41,6 +41,11 @@ def promise_in_short(privacy: Privacy) -> str:
     return f"ε = {round_up(privacy.epsilon, 10)}, δ = {format_delta(privacy.delta)} for each person in the files"
 
 
+def _range(accuracy: Mapping[str, float]) -> str:
+    """From the smallest to the largest accuracy."""
+    return f"{format_percent(min(accuracy.values()))} to {format_percent(max(accuracy.values()))}"
+
+
 def linkage_in_short(linkage: DeclaredLinkage) -> str:
     """The linkage in one line."""
     if linkage.model == "Exact":
@@ -53,12 +58,9 @@ def linkage_in_short(linkage: DeclaredLinkage) -> str:
     accuracy = linkage.accuracy
     if accuracy is None:
         return f"at least {format_percent(linkage.accuracy_min or 0.0)} of the links are right in every block, {said}"
-    if isinstance(accuracy, Mapping):
-        ends = min(accuracy.values()), max(accuracy.values())
-        return (
-            f"{format_percent(ends[0])} to {format_percent(ends[1])} of the links are right, by {linkage.block}, {said}"
-        )
-    return f"{format_percent(accuracy)} of the links are right, {said}"
+    if isinstance(accuracy, Mapping) and linkage.overall is None:
+        return f"{_range(accuracy)} of the links are right, by {linkage.block}, {said}"
+    return f"{format_percent(linkage.mean_accuracy)} of the links are right, {said}"
 
 
 # --- privacy -----------------------------------------------------------------------------------------
@@ -215,6 +217,8 @@ def _accuracy_text(linkage: DeclaredLinkage) -> str:
     said = [source]
     if linkage.accuracy is not None and not isinstance(linkage.accuracy, Mapping):
         said = [f"Declared: {format_percent(linkage.accuracy)} of the links are right.", source]
+    elif isinstance(linkage.accuracy, Mapping):
+        said = [_groups_text(linkage, linkage.accuracy), source]
     checked, error = linkage.checked, linkage.accuracy_error
     if isinstance(checked, (int, float)):
         per = " in each block" if isinstance(linkage.accuracy, Mapping) else ""
@@ -225,6 +229,17 @@ def _accuracy_text(linkage: DeclaredLinkage) -> str:
     if checked is None and error is None and linkage.source != "estimated":
         said.append("How well it is known was not declared.")
     return " ".join(said)
+
+
+def _groups_text(linkage: DeclaredLinkage, accuracy: Mapping[str, float]) -> str:
+    """Accuracies per group in a sentence, and how their mean was taken."""
+    groups = f"Declared by {linkage.block}: {_range(accuracy)} of the links are right"
+    if linkage.overall is not None:
+        return f"{groups}, {format_percent(linkage.overall)} of those of all rows."
+    return (
+        f"{groups}. How many rows each group has is not public here, so where a mean is needed below, all groups count the same: "
+        f"{format_percent(linkage.mean_accuracy)}. Where groups of few rows have accuracies of their own, that is not the share of all rows."
+    )
 
 
 def _accuracy_table(linkage: DeclaredLinkage) -> list[Part]:

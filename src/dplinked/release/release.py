@@ -56,15 +56,15 @@ class Release(Result):
         A pandas frame where pandas is installed, else an Arrow table. The statistic is the estimate over its standard error; interval and p-value belong to the test of
         :meth:`conf_int`. Without intervals there are the first three columns.
         """
-        from dplinked.release.frames import tidy_frame
+        from dplinked.release.frames import make_frame, tidy_columns
 
-        return tidy_frame(self, level)
+        return make_frame(tidy_columns(self, level))
 
     def glance(self) -> Any:
         """One row about the release as a whole: its model, the number of rows, and the privacy budget."""
-        from dplinked.release.frames import glance_frame
+        from dplinked.release.frames import glance_columns, make_frame
 
-        return glance_frame(self)
+        return make_frame(glance_columns(self))
 
     def cov_params(self) -> Any:
         """Covariance of the coefficients as a frame, with the squares of `std_err` on its diagonal."""

@@ -7,7 +7,7 @@ import io
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import overload
+from typing import Any, NoReturn, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,7 +19,7 @@ from dplinked.estimate.joint import join_evidence, share_variance
 from dplinked.ledger.events import LedgerEntry
 from dplinked.release.coefficients import coefficients_csv, coefficients_latex
 from dplinked.release.contents import Privacy
-from dplinked.release.inference import chi2_tail
+from dplinked.release.inference import LEVEL, chi2_tail
 from dplinked.release.json import read_json, write_json
 from dplinked.release.release import Release, no_release
 from dplinked.report.files import HTML, write_or_return
@@ -119,6 +119,25 @@ class Releases(Mapping[str, Release]):
         kept = names or [name for name in known if name != "Intercept"]
         return self.test([f"{first}: {name} = {other}: {name}" for name in kept for other in others])
 
+    # --- as frames -------------------------------------------------------------------------------
+
+    def tidy(self, level: float = LEVEL) -> Any:
+        """One row for each coefficient of each result: the outcome or level, then as :meth:`Release.tidy`."""
+        from dplinked.release.frames import stacked_frame, tidy_columns
+
+        return stacked_frame(self._part, {name: tidy_columns(one, level) for name, one in self.results.items()})
+
+    def glance(self) -> Any:
+        """One row about each result: the outcome or level, then as :meth:`Release.glance`. The privacy budget on each row is that of all of them together."""
+        from dplinked.release.frames import glance_columns, stacked_frame
+
+        return stacked_frame(self._part, {name: glance_columns(one) for name, one in self.results.items()})
+
+    @property
+    def _part(self) -> str:
+        """What frames call the column that names the result."""
+        return "outcome" if self.by is None else "level"
+
     # --- as text, pages and tables ---------------------------------------------------------------
 
     def summary(self) -> str:
@@ -182,6 +201,14 @@ class Releases(Mapping[str, Release]):
         """A result whose formula says which level it is of."""
         one = self.results[name]
         return one if self.by is None else replace(one, formula=f"{one.formula}, {self.by} = {name}")
+
+    def for_the_board(self, path: str | Path | None = None) -> NoReturn:
+        """Refuse: a text for an ethics board is about one result. Each of them can write its own, which tells the promise of all together."""
+        raise StudyError(
+            "A text for a board is about one result, and these are several. Write one of each: "
+            + ", ".join(f"releases[{shown(name)}].for_the_board()" for name in self.results)
+            + "."
+        )
 
     def to_json(self) -> str:
         """Return all results as JSON text."""

@@ -198,6 +198,12 @@ class Result:
         levels, names = self.declared.levels, self.scaling.names
         known, events = [name for name in levels if name not in self.declared.bounds], self.family == "logistic"
         parsed = parse_formula(formula, known, events=events)
+        own = {*self.declared.bounds, *levels}
+        for name in (name for factors in parsed.terms for factor in factors for name in factor.variables):
+            if name not in own:
+                raise StudyError(
+                    f"A smaller model has only columns of the release, and {shown(name)} is none: they are {list(names)}."
+                )
         kept = build_design(formula, self.declared.bounds, levels, family=self.family).names
         response = parse_formula(self.formula, list(levels), events=events).response.text
         if any(name not in names for name in kept) or parsed.response.text != response:

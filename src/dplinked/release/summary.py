@@ -216,9 +216,9 @@ def _links(linkage: DeclaredLinkage) -> str:
     accuracy = linkage.accuracy
     if accuracy is None:
         return f"at least {format_percent(linkage.accuracy_min or 0.0)} right"
-    if isinstance(accuracy, dict):
+    if isinstance(accuracy, dict) and linkage.overall is None:
         return f"{format_percent(min(accuracy.values()))} to {format_percent(max(accuracy.values()))} right"
-    return f"{format_percent(accuracy)} right"
+    return f"{format_percent(linkage.mean_accuracy)} right"
 
 
 def say_notes(result: Result) -> list[str]:

@@ -7,6 +7,7 @@ A row counts ω, between 0 and 1: its weight over the largest that is declared, 
 from __future__ import annotations
 
 import ast
+import itertools
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -37,6 +38,9 @@ _SIGNS: dict[type[ast.cmpop], tuple[str, Callable[[Any, Any], Any]]] = {
     ast.GtE: (">=", np.greater_equal),
     ast.Gt: (">", np.greater),
 }
+
+
+_OPPOSITES = {"<": ">=", "<=": ">", "=": "<>", "<>": "=", ">=": "<", ">": "<="}
 
 
 @dataclass(frozen=True)
@@ -192,11 +196,25 @@ def counted_columns(weights: str | None, where: str | None, levels: Mapping[str,
     names = [] if weights is None else [weights]
     if where is not None:
         tree, quoted = _tree(where)
+        _refuse_bare_levels(where, tree, levels)
         called = {node.func for node in ast.walk(tree) if isinstance(node, ast.Call)}
         named = [node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and node not in called]
         names += [quoted.get(name, name) for name in named]
     names = list(dict.fromkeys(names))
     return [name for name in names if name not in levels], [name for name in names if name in levels]
+
+
+def _refuse_bare_levels(where: str, tree: ast.expr, levels: Mapping[str, Any]) -> None:
+    """Refuse a level that is written like a column, without quotes."""
+    for node in ast.walk(tree):
+        named = (
+            [side.id for side in ast.walk(node) if isinstance(side, ast.Name)] if isinstance(node, ast.Compare) else []
+        )
+        for column, other in itertools.permutations(named, 2):
+            if column in levels and other in levels[column] and other not in levels:
+                raise StudyError(
+                    f"where={shown(where)} names the level {shown(other)} without quotes: write '{other}'."
+                )
 
 
 def compared_with_texts(where: str) -> list[str]:
@@ -235,6 +253,19 @@ def _names(condition: Condition) -> list[str]:
             return [name for part in parts for name in _names(part)]
 
 
+def _may_compare(left: Interval, sign: str, right: Interval) -> bool:
+    """Whether some numbers of two intervals compare so. Ends count as a little further out, for rounding."""
+    slack = 1e-9 * max(map(abs, (*left, *right)))
+    match sign:
+        case "<" | "<=":
+            return left[0] <= right[1] + slack
+        case ">" | ">=":
+            return left[1] >= right[0] - slack
+        case "=":
+            return left[0] <= right[1] + slack and left[1] >= right[0] - slack
+    return not (left[0] == left[1] == right[0] == right[1])
+
+
 class _Reader:
     """Reads a condition over columns with bounds or levels."""
 
@@ -247,7 +278,28 @@ class _Reader:
         condition = self._condition(self._root)
         if not _names(condition):
             raise StudyError(f"where={shown(self._text)} names no column. {_ALLOWED}")
+        if not self._may_hold(condition, wanted=True):
+            raise StudyError(
+                f"where={shown(self._text)} holds for no row: the declared bounds and levels leave nothing that it could hold for. Mend the condition, or the bounds."
+            )
         return condition
+
+    def _may_hold(self, condition: Condition, *, wanted: bool) -> bool:
+        """Whether a condition may come out as `wanted`, by declarations alone. Parts that are joined are judged one by one, so some that are never met pass."""
+        match condition:
+            case Comparison(left, sign, right):
+                return _may_compare(
+                    interval_of(left, self._bounds),
+                    sign if wanted else _OPPOSITES[sign],
+                    interval_of(right, self._bounds),
+                )
+            case HasLevel(name, places):
+                return bool(set(places)) if wanted else len(set(places)) < len(self._levels[name])
+            case Joined("not", (part,)):
+                return self._may_hold(part, wanted=not wanted)
+            case Joined(word, parts):
+                every = (word == "and") == wanted
+                return (all if every else any)(self._may_hold(part, wanted=wanted) for part in parts)
 
     def _condition(self, node: ast.expr) -> Condition:
         match node:

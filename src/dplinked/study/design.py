@@ -571,7 +571,7 @@ def _checked_bounds(name: str, bounds: Mapping[str, Sequence[float]]) -> Interva
     if name not in bounds:
         raise StudyError(
             f"Column {shown(name)} has no declared bounds.{suggest(name, bounds)} Bounds are public and never read from "
-            f"the data: declare bounds={{{shown(name)}: (low, high)}}."
+            f"the data: declare bounds={{{shown(name)}: (low, high)}}, or, if it is a category, levels={{{shown(name)}: [reference, …]}}."
         )
     low, high = _interval(bounds[name], f"bounds of {shown(name)}")
     if not low < high:
@@ -600,6 +600,11 @@ def _misnamed(name: Any, columns: Mapping[str, Interval]) -> str:
 
 def _checked_levels(name: str, values: Sequence[Any], formula: str) -> tuple[str | None, ...]:
     """Levels as their texts, the reference first."""
+    if isinstance(values, (set, frozenset)):
+        known = shown(name) if str(name) in formula else "a column"
+        raise StudyError(
+            f"The levels of {known} are a set, which has no order: list them, [first, second], the reference level first."
+        )
     listed = (values,) if isinstance(values, str) else tuple(values)
     if len({key_text(level) for level in listed} - {None}) != len(listed) or len(listed) < 2:
         known = shown(name) if str(name) in formula else "a column"

@@ -67,6 +67,13 @@ def _parse(text: str, levels: tuple[str, ...], events: bool) -> ParsedFormula:
     from formulaic import Formula
     from formulaic.errors import FormulaicError
 
+    bare = re.sub(r"`[^`]*`", "", text)
+    if "^" in bare:
+        raise StudyError(
+            f"The formula {shown(text)} has a '^', which is no power here: write I(income**2) for a square."
+        )
+    if "|" in bare:
+        raise StudyError(f"The formula {shown(text)} has a '|', which means nothing here. {_ALLOWED}")
     try:
         parsed = Formula(text)
         left, right = list(parsed.lhs), list(parsed.rhs)

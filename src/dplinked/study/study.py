@@ -492,6 +492,8 @@ class Study(PlainlyShown):
         path = Path(path)
         try:
             text = path.read_text(encoding="utf-8")
+        except FileNotFoundError:
+            raise_alone(StudyError(f"The study file {shown(path.name)} does not exist."))
         except (OSError, UnicodeDecodeError):
             raise_alone(StudyError(f"The study file {shown(path.name)} cannot be read."))
         return cls.from_text(text, path.parent, name=path.name)

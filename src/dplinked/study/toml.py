@@ -75,7 +75,10 @@ def read_settings(text: str, folder: Path, name: str) -> dict[str, Any]:
         # The rest may quote the file, which may be the data's; so may the line of a file that is called something else.
         place = re.search(r"\(at (line \d+)", str(fault))
         told = f": see {place[1] if place else 'its end'}" if name.lower().endswith(".toml") else ""
-        raise_alone(StudyError(f"The study file {shown(name)} is not valid TOML{told}."))
+        headers = [line.strip() for line in text.splitlines()]
+        repeated = [section for section in SECTIONS if headers.count(f"[{section}]") > 1]
+        twice = f" The section [{repeated[0]}] stands there twice: join the two." if repeated else ""
+        raise_alone(StudyError(f"The study file {shown(name)} is not valid TOML{told}.{twice}"))
     _check_names(declared)
 
     def section(name: str, *required: str) -> dict[str, Any]:

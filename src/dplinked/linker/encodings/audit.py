@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 NUMBER = "number"
+MADE_BY = "made_by"  # column that tells answers of different keys or schemas apart, and nothing else
 _ENOUGH = 0.48  # mean likeness of the fields from which on a link is taken as right
 _LEAST_FIELDS = 2  # that must be there on both sides for a link to be judged
 
@@ -86,7 +87,9 @@ def answer_audit(asked: Any, data: Any, own: Any, *, key: str | Path, schema: An
             " ".join(_hashed(token, number, own_key) for token in some)
             for some, number in zip(found, numbers, strict=True)
         ]
-    return pa.table({NUMBER: numbers, **answers})
+    # A letter goes first, so that no reader of the file takes it for a number.
+    made_by = "k" + derive(secret, "which key", "audit", read.fingerprint()).hex()[:16]
+    return pa.table({NUMBER: numbers, MADE_BY: pa.array([made_by] * len(numbers), pa.string()), **answers})
 
 
 @plain_faults
@@ -106,11 +109,17 @@ def compare_answers(sample: Any, left: Any, right: Any) -> pa.Table:
         or a[NUMBER].to_pylist() != b[NUMBER].to_pylist()
     ):
         raise StudyError("The two answers do not belong together: they were made by other schemas, or to other lists.")
+    if MADE_BY not in a.column_names:
+        raise StudyError("The answers do not say by which key they were made. Let both holders answer again.")
+    if a[MADE_BY].to_pylist() != b[MADE_BY].to_pylist():
+        raise StudyError(
+            "The two answers were made with different keys or schemas, so nothing in them can be compared. Let both holders answer with the key and the schema that they share."
+        )
     if a.num_rows != table.num_rows:
         raise StudyError(
             f"The answers are to a list of {a.num_rows:,} links, and the sample has another number of them."
         )
-    labels = [name for name in a.column_names if name != NUMBER]
+    labels = [name for name in a.column_names if name not in (NUMBER, MADE_BY)]
     cells = [[_sets(answer[label]) for label in labels] for answer in (a, b)]
     names = [i for i, label in enumerate(labels) if not label.startswith("field")]
     said = [
