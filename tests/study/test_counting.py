@@ -10,7 +10,7 @@ import pytest
 
 import dplinked as dpl
 from dplinked.errors import StudyError
-from dplinked.study.counting import declare_counting
+from dplinked.study.counting import HasLevel, Joined, declare_counting, level_condition
 from dplinked.study.design import NULL, UNDECLARED
 
 BOUNDS = {"age": (0.0, 100.0), "income": (0.0, 10.0), "w": (1.0, 4.0)}
@@ -202,3 +202,18 @@ def test_clusters_of_the_other_file_are_refused() -> None:
     for name in ("y", "link_block"):
         with pytest.raises(StudyError, match="The clusters"):
             dpl.Study(**{**STUDY, "cluster": name}).prepare()
+
+
+@pytest.mark.parametrize(
+    "where", ["x > -2) or (x < 5", "x > 1) or True or (x < 5", "x > 1 #", "x > 1) and (h == 'p`q'"]
+)
+def test_levels_stay_apart_whatever_the_condition_says(where: str) -> None:
+    """A condition that is pasted together with a level must not let rows into several levels."""
+    with pytest.raises(StudyError):
+        level_condition(where, "g", "a")
+
+
+def test_backquotes_in_texts_name_no_columns() -> None:
+    text = level_condition("h == 'p`q'", "the group", "a`b")
+    condition = declare_counting(None, text, {}, {"h": ["p`q", "r"], "the group": ["a`b", "c"]}).condition
+    assert condition == Joined("and", (HasLevel("h", (0,)), HasLevel("the group", (0,))))

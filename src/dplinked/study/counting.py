@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import ast
 import itertools
+import keyword
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeGuard
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,6 +30,9 @@ _ALLOWED = (
     "Compare columns with numbers (<, <=, ==, !=, >=, >) or with declared levels (==, !=, in, not in), and join comparisons by and, or, not: "
     "\"age >= 65 and region in ['north', 'east']\"."
 )
+_QUOTED = re.compile(
+    r"""'(?:\\.|[^'\\])*'|"(?:\\.|[^"\\])*"|`([^`]*)`"""
+)  # texts, and names in backquotes outside of them
 _SPREAD = 30.0  # largest weight over the smallest that is taken for usual, where nothing is known of them
 _SIGNS: dict[type[ast.cmpop], tuple[str, Callable[[Any, Any], Any]]] = {
     ast.Lt: ("<", np.less),
@@ -217,6 +221,31 @@ def _refuse_bare_levels(where: str, tree: ast.expr, levels: Mapping[str, Any]) -
                 )
 
 
+def level_condition(where: str | None, by: str, level: str | None) -> str:
+    """The condition for rows to be of one level of a column, among those that fulfil another condition.
+
+    Rows of different levels must be different ones, else a person would count in several. So what comes out is read back: it must be the condition *and* that level, whatever texts were given.
+    """
+    name = by if by.isidentifier() and not keyword.iskeyword(by) else f"`{by}`"
+    if where is not None:
+        _tree(where)  # refused if it is no condition by itself
+    text = f"{name} == {level!r}" if where is None else f"({where}) and {name} == {level!r}"
+    root, quoted = _tree(text)
+    last = root if where is None else root.values[-1] if _joins_two(root) else None
+    match last:
+        case ast.Compare(left=ast.Name(id=found), ops=[ast.Eq()], comparators=[ast.Constant(value=value)]):
+            if quoted.get(found, found) == by and value == level:
+                return text
+    raise StudyError(
+        f"by={shown(by)} does not go with where={shown(where)}: write the condition without brackets that close early."
+    )
+
+
+def _joins_two(root: ast.expr) -> TypeGuard[ast.BoolOp]:
+    """Whether a condition is two parts joined by and."""
+    return isinstance(root, ast.BoolOp) and isinstance(root.op, ast.And) and len(root.values) == 2
+
+
 def compared_with_texts(where: str) -> list[str]:
     """The columns that a condition compares with texts, and so must have levels."""
     tree, quoted = _tree(where)
@@ -234,11 +263,13 @@ def _tree(text: str) -> tuple[ast.expr, dict[str, str]]:
     quoted: dict[str, str] = {}
 
     def hide(match: re.Match[str]) -> str:
+        if match.group(1) is None:
+            return match.group(0)
         quoted[name := f"_quoted_{len(quoted)}"] = match.group(1)
         return name
 
     try:
-        return ast.parse(re.sub(r"`([^`]*)`", hide, text).strip(), mode="eval").body, quoted
+        return ast.parse(_QUOTED.sub(hide, text).strip(), mode="eval").body, quoted
     except (SyntaxError, ValueError, MemoryError, RecursionError):
         raise_alone(StudyError(f"where={shown(text)} cannot be read. {_ALLOWED}"))
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import keyword
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from dplinked.data.keys import key_text
 from dplinked.errors import StudyError, shown, suggest
+from dplinked.study.counting import level_condition
 from dplinked.study.formula import parse_formula
 
 _BOUND = re.compile(r"\s*cbind\s*\((.*)\)\s*", re.DOTALL)
@@ -70,6 +70,4 @@ def split_levels(
     listed = [levels[by]] if isinstance(levels[by], str) else list(levels[by])
     if len(listed) > MOST_LEVELS:
         raise StudyError(f"by={shown(by)} has more than {MOST_LEVELS} levels. Declare fewer, or join some of them.")
-    before = "" if where is None else f"({where}) and "
-    name = by if by.isidentifier() and not keyword.iskeyword(by) else f"`{by}`"
-    return {str(key_text(level)): f"{before}{name} == {key_text(level)!r}" for level in listed}
+    return {str(key): level_condition(where, by, key) for key in map(key_text, listed)}

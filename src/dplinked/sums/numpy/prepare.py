@@ -235,10 +235,11 @@ class PreparedRows:
         """The same rows, beside the clusters that the design's column puts them into."""
         name = self.design.cluster
         assert name is not None
-        if name not in self.kept:
+        place = f"clusters by {name}"
+        if place not in self.kept:
             self.rows.check_key(name)
-            self.kept[name] = Clusters(name, self.rows.find_keys(name))
-        return replace(self, clusters=self.kept[name])
+            self.kept[place] = Clusters(name, self.rows.find_keys(name))
+        return replace(self, clusters=self.kept[place])
 
     @property
     def has_links(self) -> bool:
