@@ -128,7 +128,9 @@ def suggest(name: Any, known: Iterable[Any]) -> str:
 
 
 def list_columns(names: Sequence[Any]) -> str:
-    """Return `` It has the columns …`` with the first of them."""
+    """Return `` It has the columns …`` with the first of them. What is no text is no name of a column, and may be a cell."""
+    if not all(isinstance(name, str) for name in names):
+        return ""
     more = f" and {len(names) - _MOST_COLUMNS} more" if len(names) > _MOST_COLUMNS else ""
     return (
         f" It has the columns {', '.join(map(shown, names[:_MOST_COLUMNS]))}{more}." if names else " It has no columns."
