@@ -150,6 +150,8 @@ def rounds_needed(strengths: Floats) -> int:
 
 def spectral_noise(entries: int, scale: float, weight: float) -> float:
     """Spectral size of the noise in the squares of whitened rows of so many entries, relative to them; `scale` is that of their packed entries."""
+    if weight <= 0.0:  # links that are no better than chance tell nothing
+        return math.inf
     return _EDGE * scale * math.sqrt(entries / 2.0) / weight
 
 
