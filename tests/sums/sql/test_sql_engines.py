@@ -516,7 +516,7 @@ def test_spark_errors_tell_nothing_of_rows(session: Any, capfd: pytest.CaptureFi
     frame = session.sql("select cast(concat('secret', id) as double) as x, id as y, id as k from range(9)")
     unit = dpl.PrivacyUnit(moves_block=True)
     with pytest.raises(dpl.ReleaseError) as fault:
-        spark.open_frame(frame).open(build_design("y ~ x", BOUNDS), dpl.ELE(0.8, block="k"), unit)
+        spark.open_frame(frame).open(build_design("y ~ x", BOUNDS), dpl.ELE(0.8, block="k"), unit).instrument_sums()
     assert str(fault.value) == dialect.FAILED
     assert fault.value.__context__ is None
     assert "secret" not in "".join(capfd.readouterr())
