@@ -98,7 +98,7 @@ def encode(data: Any, *, key: str | Path, schema: Any, id: str | None = None, an
 
     Privacy
     -------
-    Encodings are pseudonymous data, and not differentially private. They protect against those who do not have the key, as far as :doc:`encodings` tells.
+    Encodings are pseudonymous data, and not differentially private. They protect against those who do not have the key, as far as the page on files that may not be shared tells.
     """
     read = read_schema(schema)
     secret = read_key(Path(key), ENCODING)
