@@ -143,6 +143,14 @@ def test_catches_levels_in_which_all_rows_count(monkeypatch: pytest.MonkeyPatch)
         distance(monkeypatch, "exact", "levels")
 
 
+@pytest.mark.parametrize("way", ["outcomes", "levels"])
+def test_catches_half_the_noise_of_several_results(monkeypatch: pytest.MonkeyPatch, way: str) -> None:
+    scales = NoisePlan.scales
+    monkeypatch.setattr(NoisePlan, "scales", lambda plan: 0.5 * scales(plan))
+    with pytest.raises(Leak):
+        distance(monkeypatch, "exact", way)
+
+
 def test_levels_must_draw_the_same() -> None:
     plan = NoisePlan((Part("one", 1, 1.0, 1.0, 2.0),), 0.5)
     others = {
