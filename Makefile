@@ -8,7 +8,7 @@ FEBRL ?= .venv-febrl
 RELEASE ?= .venv-release
 PYTEST := $(BIN)/python -m pytest -n 2
 
-.PHONY: demo studio test test-slow test-all test-febrl test-pythons check format hooks docs wheel bench bench-attack bench-audits bench-coverage bench-encodings bench-engines bench-estimand bench-ledger bench-linking bench-missing bench-outcomes bench-peers bench-plan bench-reproduction bench-sharper bench-surveys bench-symmetric clean
+.PHONY: demo studio test test-slow test-all test-febrl test-pythons check format hooks docs wheel bench bench-attack bench-audits bench-coverage bench-encodings bench-engines bench-estimand bench-ledger bench-linking bench-missing bench-outcomes bench-peers bench-plan bench-reproduction bench-sharper bench-studio bench-surveys bench-symmetric clean
 
 $(READY): pyproject.toml constraints.txt hatch_build.py src/dplinked/sums/numpy/kernel.c
 	$(PYTHON) -m venv $(VENV)
@@ -139,6 +139,7 @@ bench-outcomes: $(READY)
 # Coverage of intervals with survey weights and in subgroups.
 bench-surveys: $(READY)
 	$(BIN)/python benchmarks/surveys.py --out benchmarks/results
+	$(BIN)/python benchmarks/surveys.py --strata --out benchmarks/results
 	$(BIN)/python benchmarks/several.py --out benchmarks/results
 
 # What declaring symmetric errors does.
@@ -148,6 +149,10 @@ bench-symmetric: $(READY)
 # The demo's slope by the ways in which an audit's accuracy may reach the fit.
 bench-audits: $(READY)
 	$(BIN)/python benchmarks/audits.py --out benchmarks/results
+
+# A browser walks the studio's path from two files to a published page: actions, and how long each waits.
+bench-studio: $(READY)
+	$(BIN)/python benchmarks/studio.py --out benchmarks/results
 
 # The fit at perfect linkage against private regression by others. SURVEY=path, HOUSING=path: files whose cells are left out without them.
 bench-peers: $(READY)
@@ -173,9 +178,9 @@ bench-linking: $(READY) $(FEBRL)/.ready
 	$(BIN)/python benchmarks/linking.py million
 	$(BIN)/python benchmarks/linking.py fit
 
-# Linking on encodings beside plain linking, and a million by a million within keyed blocks.
+# Linking on encodings beside plain linking, and a million by a million within keyed blocks; ANONLINK=… names a Python that has anonlink, to run it beside.
 bench-encodings: $(FEBRL)/.ready
-	$(FEBRL)/bin/python benchmarks/encoded_files.py --out benchmarks/results
+	$(FEBRL)/bin/python benchmarks/encoded_files.py --out benchmarks/results $(if $(ANONLINK),--anonlink $(ANONLINK))
 
 clean:
 	rm -rf $(VENV) $(FEBRL) $(RELEASE) build dist demo site src/dplinked/sums/numpy/libkernel*

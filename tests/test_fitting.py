@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 from functools import partial
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -20,6 +21,7 @@ from hypothesis import strategies as st
 import dplinked as dpl
 from dplinked.privacy import noise
 from dplinked.simulate import linked_households, mislink
+from dplinked.sums.numpy.tables import TablePass
 from replay import record
 from stages import set_in_stage
 
@@ -553,6 +555,58 @@ def test_no_random_numbers_outside_noise_and_simulation() -> None:
         assert not re.search(r"np\.random|numpy\.random|import random|from random|default_rng|secrets|urandom", text), (
             path
         )
+
+
+@pytest.mark.usefixtures("no_noise")
+@pytest.mark.parametrize("holes", [0.0, 0.02])
+@pytest.mark.parametrize("informative", [0.0, 1.0])
+def test_a_first_step_that_hardly_leads_away_is_the_last(
+    monkeypatch: pytest.MonkeyPatch, informative: float, holes: float
+) -> None:
+    """Weights that tell nothing: the equation around the first stage's line is released twice. Weights that go with slopes: another one is summed, around the weighted line. Either way it is that line that is found."""
+    rng, count, passes = np.random.default_rng(5), 60_000, list[Any]()
+    x, weight, block = rng.uniform(-1.0, 1.0, count), rng.uniform(1.0, 4.0, count), np.arange(count) // 20
+    y = (2.0 + informative * (weight - 2.5)) * x + 0.5 * rng.standard_normal(count)
+    x = np.where(rng.random(count) < holes, np.nan, x)
+    data = {"x": x, "y": y[mislink(block, np.full(count // 20, 0.9), rng)], "w": weight, "block": block}
+    bounds, linkage = {"x": (-1.0, 1.0), "y": (-8.0, 8.0), "w": (0.0, 4.0)}, dpl.ELE(0.9, block="block")
+    sums = TablePass.right_residuals
+    monkeypatch.setattr(TablePass, "right_residuals", lambda *asked: passes.append(asked) or sums(*asked))
+
+    def fitted() -> tuple[int, dpl.Release]:
+        passes.clear()
+        release = dpl.fit(data, "y ~ x", bounds=bounds, weights="w", linkage=linkage, epsilon=8.0, delta=1e-6)
+        assert [part.name for part in release.released.parts].count("right residuals") == 2
+        return len(passes), release
+
+    taken, release = fitted()
+    assert taken == 1 + (informative > 0.0)
+    truth = 2.0 + informative * weight.var() / weight.mean()
+    assert abs(release.coef["x"] - truth) < 3.0 * release.std_err["x"]
+    set_in_stage(monkeypatch, "began_near", lambda *public: False)
+    taken, other = fitted()
+    assert taken == 2
+    assert abs(release.coef["x"] - other.coef["x"]) < 0.1 * other.std_err["x"]
+    assert release.std_err["x"] == pytest.approx(other.std_err["x"], rel=0.1)
+
+
+@pytest.mark.usefixtures("no_noise")
+@pytest.mark.parametrize(("shift", "times"), [(0.0, 1), (0.2, 1), (3.0, 2)])
+def test_residuals_are_measured_again_where_their_size_is_another(
+    monkeypatch: pytest.MonkeyPatch, shift: float, times: int
+) -> None:
+    """A subgroup lies above the line of all rows: not at all, by a part of a deviation, or by so much that residuals around its own line are far smaller."""
+    rng, count, measured = np.random.default_rng(5), 100_000, list[Any]()
+    x, age, block = rng.uniform(-1.0, 1.0, count), rng.uniform(0.0, 100.0, count), np.arange(count) // 20
+    y = 2.0 * x + shift * (age >= 50.0) + 0.5 * rng.standard_normal(count)
+    data = {"x": x, "y": y[mislink(block, np.full(count // 20, 0.9), rng)], "age": age, "block": block}
+    bounds, linkage = {"x": (-1.0, 1.0), "y": (-8.0, 8.0), "age": (0.0, 100.0)}, dpl.ELE(0.9, block="block")
+    counts = TablePass.residual_counts
+    monkeypatch.setattr(TablePass, "residual_counts", lambda *asked: measured.append(asked) or counts(*asked))
+    release = dpl.fit(data, "y ~ x", bounds=bounds, where="age >= 50", linkage=linkage, epsilon=8.0, delta=1e-6)
+    assert len(measured) == times
+    assert abs(release.coef["Intercept"] - shift) < 3.0 * release.std_err["Intercept"]
+    assert abs(release.coef["x"] - 2.0) < 3.0 * release.std_err["x"]
 
 
 @pytest.mark.usefixtures("no_noise")

@@ -125,6 +125,7 @@ NOT_HERE = {
     "where",
     "by",
     "cluster",
+    "strata",
     "fill",
     "units",
     "ledger",

@@ -46,8 +46,8 @@ from dplinked.privacy.quantities.paper import (
 )
 from dplinked.privacy.quantities.ranges import BINS, plan_ranges, release_ranges
 from dplinked.privacy.quantities.residual_scale import plan_residual_scale, release_residual_scale, residual_edges
-from dplinked.privacy.quantities.weights import release_weight_moments
-from dplinked.privacy.spending import CURVATURE, MEAT, RANGES, RESIDUAL_SCALE, VARIANCE, WEIGHTS, Spending
+from dplinked.privacy.quantities.stratum_totals import FOR_MEANS, release_strata
+from dplinked.privacy.spending import CURVATURE, MEAT, RANGES, RESIDUAL_SCALE, STRATA, VARIANCE, Spending
 from dplinked.release.build import build_release
 from dplinked.release.release import Release
 from dplinked.second_stage.expectation import expect_second_stage, may_take_second_stage
@@ -125,7 +125,7 @@ def method_of(study: Study) -> Method:
 
 def fit_sums(study: Study, rows: LinkedRows, spending: Spending) -> Release:
     """Sufficient statistics of the bounded instrument, and then a second stage on residuals where it pays (the default)."""
-    rows = measure_weights(rows.with_design(aim_instrument(study, rows, spending)), spending)
+    rows = rows.with_design(aim_instrument(study, rows, spending))
     rows, groups = weigh_groups(study, rows, spending)
     private, intercept = rows.instrument_sums(), rows.design.intercept
     start, first = None, 0.0
@@ -136,11 +136,12 @@ def fit_sums(study: Study, rows: LinkedRows, spending: Spending) -> Release:
         if stage is not None:
             return fit_residuals(study, rows, spending, start, stage)
     assert not study.needs_second_stage, "one stage counts all rows the same, and squares no clusters"
-    rest, last = spending.unspent(VARIANCE if study.intervals else 0.0), rows.design
+    kept, last = kept_for_variance(study, rows), rows.design
+    rest = spending.unspent(kept)
     if start is not None and (last := one_stage_design(rows.design)) is not rows.design:
         rows = rows.with_design(last)
         private, start = rows.instrument_sums(), None
-    sums = release_sums(private, spending, intervals=study.intervals)
+    sums = release_sums(private, spending, intervals=study.intervals, keep=kept)
     if start is not None:
         sums = pool_sums(start, sums, first / (first + rest))
     estimate = solve_sums(sums, intercept=intercept, prior_scale=prior_scale(rows.design), ridge=study.ridge)
@@ -214,13 +215,14 @@ def search_ranges(rows: LinkedRows, spending: Spending, share: float = RANGES) -
     return rows.design.centred(middles)
 
 
-def measure_weights(rows: LinkedRows, spending: Spending, part: float = 1.0) -> LinkedRows:
-    """The same rows, of which it is known by then how large their weights are; a `part` of the usual share is spent on that."""
-    counting = rows.design.counting
-    if counting is None or counting.weight is None:
-        return rows
-    moments = release_weight_moments(rows.weight_moments(), spending, part * WEIGHTS)
-    return rows.with_design(replace(rows.design, counting=replace(counting, moments=moments)))
+def kept_for_variance(study: Study, rows: LinkedRows) -> float:
+    """Share of the budget that is kept for the variance of one stage."""
+    return (VARIANCE + STRATA * _is_stratified(study, rows)) if study.intervals else 0.0
+
+
+def _is_stratified(study: Study, rows: LinkedRows) -> bool:
+    """Whether squares of one stage are taken around the means of strata: if others' residuals stay as they are, which under an explicit Q they do not."""
+    return study.strata is not None and rows.exposure.symmetric
 
 
 def release_variance(
@@ -236,10 +238,17 @@ def release_variance(
     residual, route = R / 2.0, SCALE_ALONE
     if plan_residual_scale(exposure, count, spending.share(RESIDUAL_SCALE)) is not None:
         residual = release_residual_scale(rows.residual_counts(predictor, residual_edges(R)), spending)
-        route = choose_route(p, exposure, None if blocks is None else blocks.largest, count, spending.share(MEAT))
-    weights = _instrument_weights(design, sums, groups)
+        largest, centred = None if blocks is None else blocks.largest, _is_stratified(study, rows)
+        route = choose_route(p, exposure, largest, count, spending.share(MEAT), centred=centred)
+    within, weights = 1.0, _instrument_weights(design, sums, groups)
     if route is SCALE_ALONE:
         meat, noise = groups.squares * residual**2 * np.eye(p), 0.0
+    elif _is_stratified(study, rows):
+        totals = rows.row_strata(predictor, weights, FOR_MEANS * math.sqrt(p) * residual)
+        strata = release_strata(totals, np.ones(p), spending)
+        private = rows.meat("row", predictor, weights, route.clip * residual, strata.centres)
+        meat, noise = release_meat(private, spending)
+        meat, within = strata.within(meat)
     else:
         meat, noise = release_meat(rows.meat(route.name, predictor, weights, route.clip * residual), spending)
     return NoisyVariance(
@@ -251,6 +260,7 @@ def release_variance(
         accuracy_variance(study.linkage.public, blocks),
         link_dependence(study.linkage, route.name, blocks),
         repeated=repeated_rows(study.linkage, study.unit, route.name),
+        within=within,
     )
 
 

@@ -14,17 +14,17 @@ from dplinked.errors import StudyError
 from dplinked.estimate.coefficients import solve_sums
 from dplinked.estimate.groups import Groups
 from dplinked.estimate.variance import split_errors
-from dplinked.methods import aim_instrument, measure_weights, release_variance, spending_of
+from dplinked.methods import aim_instrument, kept_for_variance, release_variance, spending_of
 from dplinked.plan.expected import first_share
 from dplinked.privacy.quantities.instrument import ReleasedSums, release_curvature, release_sums
 from dplinked.privacy.quantities.responses import divide_share, release_response
-from dplinked.privacy.spending import GRAM, VARIANCE, Spending
+from dplinked.privacy.spending import GRAM, Spending
 from dplinked.release.build import build_release
 from dplinked.release.release import Release
 from dplinked.release.releases import Releases
 from dplinked.second_stage.expectation import expect_by_columns, may_take_second_stage
 from dplinked.second_stage.slope import release_slope, times_factor
-from dplinked.second_stage.start import prior_scale, weigh_groups
+from dplinked.second_stage.start import measure_weights, prior_scale, weigh_groups
 from dplinked.second_stage.steps import fit_residuals
 from dplinked.study.design import Design
 from dplinked.study.study import Study
@@ -141,7 +141,7 @@ def _fit_one_stage(
     assert not study.needs_second_stage, "one stage counts all rows the same, and squares no clusters"
     lead = next(iter(rows.values()))
     matrix, _ = divide_share(lead.design, lead.exposure, lead.count, len(rows), intervals=study.intervals)
-    rest = spending.unspent(VARIANCE if study.intervals else 0.0)
+    rest = spending.unspent(kept_for_variance(study, lead))
     sums = _release_sums(study, rows, spending, purses, rest * matrix, rest * (1.0 - matrix))
     results = {}
     for key, part in study.parts.items():

@@ -14,6 +14,7 @@ from dplinked.estimate.residuals import (
     clipped_square,
     closest_clip,
     expect_residuals,
+    most_changed,
     right_deviation,
     slope_kept,
     wider_width,
@@ -21,6 +22,21 @@ from dplinked.estimate.residuals import (
 from dplinked.sums.partners import clip_residuals
 
 DRAWS = np.random.default_rng(0).normal(size=200_000)
+
+
+@pytest.mark.parametrize("alike", [0.0, 0.9, 1.0])
+def test_no_line_changes_residuals_further(alike: float) -> None:
+    """Whatever columns have in common and wherever their means are; if they are the same column, and slopes go one way, residuals change by as much as that."""
+    rng = np.random.default_rng(int(10 * alike))
+    for _ in range(50):
+        common, way = rng.normal(rng.normal(), 1.0, (1, 400)), rng.normal(size=4)
+        x = alike * common + (1.0 - alike) * rng.normal(rng.normal(), 1.0, (3, 400))
+        sizes = np.sqrt((x**2).mean(axis=1))
+        changed = np.sqrt(((way[0] + way[1:] @ x) ** 2).mean())
+        assert changed <= most_changed(way, sizes) * (1 + 1e-12)
+        if alike == 1.0:
+            same = np.abs(np.r_[0.0, way[1:]])
+            assert np.sqrt(((same[1:] @ x) ** 2).mean()) == pytest.approx(most_changed(same, sizes))
 
 
 @pytest.mark.parametrize("clip", [1.0, 2.0, 4.0])
@@ -49,11 +65,11 @@ def test_released_values_however_odd_give_a_deviation() -> None:
 
 
 def test_clips_widen_with_the_number_of_rows_and_close_where_noise_drowns_the_rest() -> None:
-    clips = [choose_clip(noise, errors="any") for noise in (3.0, 1.0, 0.3, 0.1, 0.01)]
+    clips = [choose_clip(noise, errors="any") for noise in (3.0, 1.0, 0.3, 0.1, 0.04, 0.01)]
     assert clips == sorted(clips)
     assert clips[0] == pytest.approx(2.0)
     assert 2.1 < clips[1] < clips[2]
-    assert clips[-1] == pytest.approx(100.0)
+    assert clips[3:] == pytest.approx([10.0, 25.0, 100.0])
     assert choose_width(30.0, 1e4) == 2.5
     assert choose_width(1e-3, 1e4) > 1e3
     assert [wider_width(width) for width in (2.5, 3.0, 6.0, 30.0)] == [2.5, 3.0, 12.0, 75.0]
@@ -68,6 +84,15 @@ def test_skewed_residuals_are_clipped_far_out_whatever_the_noise() -> None:
     for noise in (3.0, 1.0, 0.3):
         assert choose_clip(noise, errors="skewed") == 10.0 > 2.0 * choose_clip(noise, errors="any")
     assert choose_clip(0.01, errors="skewed") == choose_clip(0.01, errors="any") == pytest.approx(100.0)
+
+
+def test_residuals_that_are_alike_on_both_sides_are_clipped_closer_but_never_below_four_deviations() -> None:
+    for noise, clip in ((0.2, 4.0), (0.1, 4.0), (0.04, 6.25), (0.01, 25.0)):
+        assert choose_clip(noise, errors="alike") == pytest.approx(clip)
+        assert choose_clip(noise, errors="any") > 1.2 * clip
+    for noise in (3.0, 1.0, 0.3):
+        assert choose_clip(noise, errors="alike") == choose_clip(noise, errors="any")
+    assert choose_clip(0.1, errors="alike", closest=7.0) == 7.0
 
 
 def test_symmetric_residuals_are_clipped_where_the_error_is_smallest() -> None:

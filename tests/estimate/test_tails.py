@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
 
@@ -29,11 +31,14 @@ def test_of_many_columns_one_may_seem_to_have_a_tail_by_chance() -> None:
 
 
 def test_the_norm_grows_with_what_noise_allows() -> None:
-    norms = [choose_norm(2, lambda norm, unit=unit: unit * norm**2) for unit in (1e-2, 1e-3, 1e-4)]
+    norms = [choose_norm(2, lambda norm, unit=unit: unit * norm**2, math.inf) for unit in (1e-2, 1e-3, 1e-4)]
     assert norms[0] == pytest.approx(4.0 * 2**0.5)
     assert norms[0] < norms[1] < norms[2]
     assert 1e-3 * norms[1] ** 2 <= 0.2
-    assert choose_norm(2, lambda norm: 1.0) is None
+    assert choose_norm(2, lambda norm: 1.0, math.inf) is None
+    far = choose_norm(2, lambda norm: 1e-3 * min(norm, 8.0) ** 2, 8.0)  # noise that grows no more where nothing is cut
+    assert far is not None
+    assert 8.0 <= far <= 8.8
 
 
 def test_rows_of_which_more_is_known_have_less_to_tell() -> None:

@@ -25,6 +25,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pyarrow as pa
+import pyarrow.csv
 import pyarrow.parquet as pq
 import pytest
 import sqlalchemy as sa
@@ -39,6 +40,7 @@ from dplinked.ledger import ledger as ledgers
 from dplinked.ledger.costs import UNITS, budget_units, cost
 from dplinked.ledger.ledger import CheckedLinks, Ledger
 from dplinked.linkage.secret_sample import SecretSample
+from dplinked.linker.audit import read_audit
 from dplinked.privacy.calibration import privacy_epsilon, privacy_mu
 from dplinked.simulate import linked_households, review_links, two_files
 
@@ -536,6 +538,90 @@ def test_accuracies_recorded_by_an_older_version_are_not_taken_for_others(
     first = dpl.release_accuracy(audited, **options, ledger=url, population="people", release_id="again")
     assert dpl.release_accuracy(audited, **options, ledger=url, population="people", release_id="again") == first
     assert ledger.verify().spent == 2 * cost(MU)
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Any]:
+    """Two files with semicolons and decimal commas, and the people in them."""
+    folder, files = tmp_path_factory.mktemp("written"), two_files(300, 4)
+    for name, table in (("left.csv", files.left), ("right.csv", files.right)):
+        lines = [";".join(table.column_names)]
+        lines += [";".join(str(cell).replace(".", ",") for cell in row.values()) for row in table.to_pylist()]
+        (folder / name).write_text("\n".join(lines) + "\n", encoding="latin-1")
+    return folder, files
+
+
+WRITTEN: dict[str, Any] = {"separator": ";", "decimal": ",", "encoding": "latin-1"}
+OTHERWISE: dict[str, Any] = {**WRITTEN, "thousands": "."}
+
+
+@pytest.mark.parametrize(
+    ("registered", "linked_as", "released"),
+    [
+        (WRITTEN, WRITTEN, True),
+        (OTHERWISE, OTHERWISE, True),
+        (WRITTEN, OTHERWISE, False),
+        (OTHERWISE, WRITTEN, False),
+        ({}, WRITTEN, False),
+    ],
+)
+def test_accuracies_of_files_are_released_as_they_were_registered(
+    tmp_path: Path, written: tuple[Path, Any], registered: dict[str, Any], linked_as: dict[str, Any], released: bool
+) -> None:
+    """The same bytes read with other options are other data."""
+    folder, files = written
+    paths = [folder / "left.csv", folder / "right.csv"]
+    ledger = Ledger.create(tmp_path / "budget.db", "people", **BUDGET)
+    for path in paths:
+        ledger.register(dpl.File(path, **registered))
+    linked = dpl.link(
+        *(dpl.File(path, **linked_as) for path in paths), fields=["given_name", "surname", "date_of_birth"], id="id"
+    )
+    linked.save(tmp_path / "linked", audit_sample=60)
+    answers = tmp_path / "linked" / "audit.csv"
+    pyarrow.csv.write_csv(review_links(pyarrow.csv.read_csv(answers), files), answers)
+    audited = linked.audited(answers)
+    options: dict[str, Any] = {"epsilon": 0.5, "delta": 1e-6, "unit": dpl.PrivacyUnit(), "ledger": tmp_path / "budget.db"}  # fmt: skip
+    if released:
+        assert dpl.release_accuracy(audited, **options).ledger is not None
+        assert ledger.verify().spent == cost(MU)
+        paths[1].touch()
+        with pytest.raises(LedgerError, match="changed since they were linked"):
+            dpl.release_accuracy(audited, **options)
+        return
+    with pytest.raises(LedgerError, match="not registered"):
+        dpl.release_accuracy(audited, **options)
+    assert ledger.verify().spent == 0
+
+
+def test_the_command_line_pays_for_files_as_they_were_registered(
+    tmp_path: Path, written: tuple[Path, Any], data: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:  # fmt: skip
+    monkeypatch.chdir(tmp_path)
+    folder, files = written
+    paths = [str(folder / "left.csv"), str(folder / "right.csv")]
+    how = ["--separator", ";", "--decimal", ",", "--encoding", "latin-1"]
+    Path("study.toml").write_text(STUDY, encoding="utf-8")
+
+    def run(*arguments: str, code: int = 0) -> str:
+        monkeypatch.setattr(sys, "argv", ["dplinked", *arguments])
+        with pytest.raises(SystemExit) as ended:
+            cli.main()
+        out = "".join(capsys.readouterr())
+        assert ended.value.code == code, out
+        return out
+
+    link = ["link", *paths, *how, "--out", "linked", "--id", "id", "--field", "surname", "--field", "date_of_birth"]
+    run(*link, "--audit-sample", "60")
+    answers = Path("linked/audit.csv")
+    pyarrow.csv.write_csv(review_links(read_audit(answers), files), answers)
+    pay = ["--audited", str(answers), "--release-accuracy", "0.5", "--delta", "1e-6", "--displaced-links", "0", "--ledger", "budget.db"]  # fmt: skip
+    run("budget", "init", "study.toml", "--epsilon", "2", "--delta", "1e-6", "--register", paths[0], *how)
+    assert "not registered" in run(*link, *pay, code=4)
+    assert "in [data]" in run("budget", "register", "study.toml", *how, code=2)
+    run("budget", "register", "study.toml", paths[1], *how)
+    run(*link, *pay)
+    assert Ledger("budget.db").verify().spent == cost(MU)
 
 
 def test_files_exchanged_after_linking_are_refused(tmp_path: Path) -> None:

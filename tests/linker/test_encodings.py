@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import stat
+import time
+import tracemalloc
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +17,8 @@ import pytest
 import dplinked as dpl
 from dplinked.encodings import Encoded, answer_audit, audit_lists, compare_answers, join_encoded, new_key
 from dplinked.errors import StudyError
+from dplinked.linker.encodings import compare
+from dplinked.linker.encodings.encode import read_encodings
 from dplinked.linker.encodings.schema import EncodedField, read_schema
 from dplinked.linker.encodings.tokens import normalise, tokens
 from dplinked.simulate import TwoFiles, two_files
@@ -57,7 +61,7 @@ def right_links(files: TwoFiles, left: Encoded, right: Encoded, linked: dpl.Link
 # --- linking ------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("settings", [{}, {"encoding": {"fold": False, "balance": False, "flip": 0.0}}, {"blocks": {"keys": ["postcode", ["surname:sound", "date_of_birth:year"], "date_of_birth"]}}])  # fmt: skip
+@pytest.mark.parametrize("settings", [{}, {"encoding": {"fold": False, "balance": False, "flip": 0.0}}, {"blocks": {"keys": ["postcode", ["surname:sound", "date_of_birth:year"], "date_of_birth"], "alone": True}}])  # fmt: skip
 def test_encodings_link_nearly_as_well_as_the_fields_themselves(
     files: TwoFiles, key: Path, settings: dict[str, Any]
 ) -> None:
@@ -112,6 +116,15 @@ def test_an_audit_is_answered_by_each_holder_alone(files: TwoFiles, key: Path) -
     for wrong in ({"key": another, "schema": schema}, {"key": key, "schema": weighted}):
         with pytest.raises(StudyError, match="different keys or schemas"):
             compare_answers(sample, answers[0], answer_audit(lists[1], files.right, right.own, id="id", **wrong))
+    with pytest.raises(StudyError, match="two answers are the same"):
+        compare_answers(sample, answers[0], answers[0])
+    with pytest.raises(StudyError, match="not one of this file's"):
+        answer_audit(lists[0], files.right, right.own, key=key, schema=schema, id="id")
+    with pytest.raises(StudyError, match="other ids than when it was encoded"):
+        answer_audit(lists[1], files.right, right.own, key=key, schema=schema)
+    cut = answers[1].set_column(2, "name0", pa.array(["ab"] * answers[1].num_rows))
+    with pytest.raises(StudyError, match="damaged"):
+        compare_answers(sample, answers[0], cut)
     with pytest.raises(StudyError, match="by which key"):
         compare_answers(sample, *(answer.drop_columns(["made_by"]) for answer in answers))
     audited = linked.audited(judged)
@@ -123,6 +136,26 @@ def test_an_audit_is_answered_by_each_holder_alone(files: TwoFiles, key: Path) -
     cells = {str(cell) for answer in answers for name in answer.column_names for cell in answer[name].to_pylist()}
     assert not words & {cell.casefold() for cell in cells - {str(number) for number in range(len(said))}}
     assert not {name for answer in answers for name in answer.column_names} & set(FIELDS)
+
+
+def test_answers_tell_nothing_but_how_alike_the_records_of_one_link_are(files: TwoFiles, key: Path) -> None:
+    """However a list is made: sketches of one record in two links have nothing in common, and all are as long."""
+    left, right = both(files, key)
+    mine, theirs = left.own["pseudonym"].to_pylist()[0], right.own["pseudonym"].to_pylist()[:300]
+    asked = {"number": [0] * 300, "pseudonym": [mine] * 300, "partner": theirs}
+    answer = answer_audit(asked, files.left, left.own, key=key, schema={"fields": FIELDS}, id="id")
+    sketches = [np.frombuffer(bytes.fromhex(text), np.uint8) for text in answer["name0"].to_pylist()]
+    agree = [(sketches[0] == other).mean() for other in sketches[1:]]
+    assert np.mean(agree) == pytest.approx(1.0 / 256.0, abs=0.003)
+    everybody = {
+        "number": range(300),
+        "pseudonym": left.own["pseudonym"].to_pylist()[:300],
+        "partner": [theirs[0]] * 300,
+    }
+    answer = answer_audit(everybody, files.left, left.own, key=key, schema={"fields": FIELDS}, id="id")
+    cells = [cell for name in answer.column_names[2:] for cell in answer[name].to_pylist()]
+    assert {len(cell) for cell in cells} <= {0, 256}
+    assert len(set(cells) - {""}) == sum(map(bool, cells))  # namesakes do not show
 
 
 # --- what filters hide --------------------------------------------------------------------------------
@@ -138,10 +171,15 @@ def test_the_same_record_never_has_the_same_filter_twice_and_all_have_as_many_bi
 
 
 def test_nothing_but_filters_leaves_the_holder(files: TwoFiles, key: Path, tmp_path: Path) -> None:
-    left, _ = both(files, key, blocks={"keys": ["postcode"]})
+    left, _ = both(files, key, blocks={"keys": ["postcode"], "alone": True})
     written = left.save(tmp_path / "left.clk")
     assert [path.name for path in written] == ["left.clk", "left.own.parquet", "left.rows.parquet"]
-    assert stat.S_IMODE(written[1].stat().st_mode) == 0o600
+    assert {stat.S_IMODE(path.stat().st_mode) for path in written} == {0o600}
+    assert left.largest_blocks()[0] == pytest.approx(
+        np.unique(files.left["postcode"].to_numpy(zero_copy_only=False).astype(str), return_counts=True)[1].max()
+        / 1_500,
+        abs=0.02,
+    )
     assert pq.read_table(written[0]).column_names == ["pseudonym", "filter", "block0"]
     assert (
         left.table["pseudonym"].to_pylist() != left.own["pseudonym"].to_pylist() != left.rows["pseudonym"].to_pylist()
@@ -157,6 +195,98 @@ def test_a_salt_parts_people_who_differ_there(files: TwoFiles, key: Path) -> Non
     left, right = both(files, key, encoding={"salt": "date_of_birth:year", "flip": 0.0})
     linked = dpl.link(left, right)
     assert right_links(files, left, right, linked).mean() > 0.8
+    same = {"given_name": ["anna"], "surname": ["berg"], "postcode": ["2000"], "address": ["high street"]}
+    settings = {"salt": ["date_of_birth:year"], "flip": 0.0, "fold": False, "balance": False}
+
+    def bits(born: str) -> np.ndarray[Any, Any]:
+        made = dpl.encode({**same, "date_of_birth": [born]}, key=key, schema={"fields": FIELDS, "encoding": settings})
+        return np.unpackbits(np.frombuffer(made.table["filter"][0].as_py(), np.uint8)).astype(bool)
+
+    one, other, another = bits("1980-05-06"), bits("1980-05-06"), bits("1981-05-06")
+    assert (one == other).all()
+    shared = (one & another).sum() / one.sum()
+    assert shared < 2.0 * one.mean()  # the date's own letters have no other salt, and chance makes some alike
+
+
+def test_the_same_candidates_are_found_in_large_and_in_small_blocks(
+    files: TwoFiles, key: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    left, right = both(
+        files,
+        key,
+        blocks={
+            "keys": [
+                ["postcode", "date_of_birth:year"],
+                ["surname:sound", "postcode"],
+                ["given_name:start", "surname:sound"],
+            ]
+        },
+    )
+    found = []
+    for large, rows, across in ((1, 7, 11), (4_096, 1_024, 8_192), (10**9, 1_024, 8_192)):
+        monkeypatch.setattr(compare, "_LARGE", large)
+        monkeypatch.setattr(compare, "_ROWS", rows)
+        monkeypatch.setattr(compare, "_ACROSS", across)
+        scored = compare.score_encodings(read_encodings(left, "left"), read_encodings(right, "right"))
+        found.append(scored)
+    first = found[0]
+    for other in found[1:]:
+        assert [one.pairs for one in other.passes[:-1]] == [one.pairs for one in first.passes[:-1]]
+        pairs = [
+            set(zip(one.candidates.left.tolist(), one.candidates.right.tolist(), strict=True)) for one in (first, other)
+        ]
+        assert len(pairs[0] & pairs[1]) > 0.99 * len(
+            pairs[0] | pairs[1]
+        )  # those that were left over may differ a little
+
+
+def test_a_pair_of_several_blocks_counts_once(files: TwoFiles, key: Path) -> None:
+    """Else matches, which agree on every key, are taken for pairs that are often so alike by chance."""
+    one, other = (
+        read_encodings(dpl.encode(table.slice(0, 900), key=key, schema={"fields": FIELDS}), "left")
+        for table in (files.left, files.right)
+    )
+    everybody = (np.zeros(900, np.uint64), np.ones(900, bool))
+    once, thrice = compare._Comparing(one, other), compare._Comparing(one, other)
+    once.add_blocks("everybody", everybody, everybody)
+    for _ in range(3):
+        thrice.add_blocks("everybody", everybody, everybody)
+    high = slice(compare._bins(np.array([once._low + 8.0 * once.spread]))[0], None)
+    assert once.pairs().counts[high].sum() > 300
+    assert thrice.pairs().counts[high].sum() == pytest.approx(once.pairs().counts[high].sum(), rel=0.01)
+
+
+def test_comparing_takes_the_memory_of_a_piece_and_the_time_of_a_matrix_product(
+    key: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Sixteen times the pairs take little more memory, and all of them a few times what the bare product takes beside."""
+    monkeypatch.setattr(compare, "_ROWS", 256)
+    monkeypatch.setattr(compare, "_ACROSS", 512)
+    many = two_files(6_000, seed=12, errors=1.0)
+    taken, spent, bare = [], 0.0, 0.0
+    for rows in (1_500, 6_000):
+        one, other = (
+            read_encodings(dpl.encode(table.slice(0, rows), key=key, schema={"fields": FIELDS}), "left")
+            for table in (many.left, many.right)
+        )
+        everybody = (np.zeros(rows, np.uint64), np.ones(rows, bool))
+        comparing = compare._Comparing(one, other)
+        tracemalloc.start()
+        began = time.process_time()
+        comparing.add_blocks("everybody", everybody, everybody)
+        spent = time.process_time() - began
+        taken.append(tracemalloc.get_traced_memory()[1])
+        tracemalloc.stop()
+        assert comparing.passes[0].pairs == rows * rows
+        assert comparing.pairs().counts.sum() == pytest.approx(rows * rows)
+        assert comparing.pairs().left.size <= compare._MOST * rows
+        vectors = [side.rows(np.arange(rows)) for side in (comparing.a, comparing.b)]
+        began = time.process_time()
+        for start in range(0, rows, 512):
+            vectors[0][start : start + 512] @ vectors[1].T
+        bare = time.process_time() - began
+    assert taken[1] < 2.0 * taken[0] < 6_000 * 6_000
+    assert spent < 8.0 * bare
 
 
 def test_values_are_read_alike_however_they_are_written() -> None:
@@ -225,6 +355,9 @@ def test_keys_that_are_missing_or_open_are_refused(files: TwoFiles, key: Path, t
         ({"fields": FIELDS, "encoding": {"flips": 0.1}}, "Did you mean 'flip'"),
         ({"fields": {**FIELDS, "surname": "nme"}}, "kind must be one of"),
         ({"fields": FIELDS, "blocks": {"keys": ["surname:sounds"]}}, "a part is one of"),
+        ({"fields": FIELDS, "blocks": {"keys": ["postcode"]}}, "one column alone"),
+        ({"fields": FIELDS, "blocks": {"keys": [["date_of_birth:year", "date_of_birth:month"]]}}, "one column alone"),
+        ({"fields": FIELDS, "blocks": {"keys": ["postcode"], "alone": 1}}, "true or false"),
         ({"field": FIELDS}, "no section 'field'"),
         ("nowhere.toml", "is missing"),
         (7, "TOML file"),
@@ -260,7 +393,7 @@ def test_the_commands_of_holders_read_files_as_they_are_written(tmp_path: Path, 
     done = CliRunner().invoke(app, [*encode, *written])
     assert done.exit_code == 0, done.output
     own = tmp_path / "persons.own.parquet"
-    asked = pa.table({"number": [0, 1], "pseudonym": pq.read_table(own)["pseudonym"]})
+    asked = pa.table({"number": [0, 1], "pseudonym": pq.read_table(own)["pseudonym"], "partner": ["a", "b"]})
     pq.write_table(asked, tmp_path / "asked.parquet")
     answer = ["answer", str(tmp_path / "asked.parquet"), str(persons), "--own", str(own), *shared, *written]
     done = CliRunner().invoke(app, [*answer, "--out", str(tmp_path / "answer.csv")])

@@ -11,7 +11,7 @@ import pytest
 
 import dplinked as dpl
 from dplinked.plan.curve import line_deviation
-from dplinked.plan.planning import expect_errors, guess_rows, list_errors, make_setting
+from dplinked.plan.figures import expect_errors, guess_rows, list_errors, make_setting
 from dplinked.plan.rows import example_rows
 from dplinked.report.numbers import format_number
 from dplinked.study.design import build_design

@@ -10,7 +10,7 @@ import pytest
 
 import dplinked as dpl
 from dplinked.linkage.secret_sample import SecretSample
-from dplinked.plan.planning import guess_rows, make_setting
+from dplinked.plan.figures import guess_rows, make_setting
 from dplinked.plan.split import IDENTIFIERS, PUBLIC, SECRET, Split, SplitPlan, _Planner
 from dplinked.privacy.calibration import privacy_epsilon, privacy_mu
 from dplinked.privacy.secret_sample import secret_epsilon

@@ -870,7 +870,7 @@ def uses_of(module: str) -> set[str]:
 
 
 # SQL engines order the rows of a block by random numbers, to find partners: the same law for all neighbours, and no noise.
-ORDERS = {f"dplinked.sums.sql.{name}" for name in ("blocks", "dialect", "duckdb_engine", "right_residuals", "spark")}
+ORDERS = {f"dplinked.sums.sql.{name}" for name in ("blocks", "dialect", "duckdb_engine", "spark")}
 
 
 def test_releases_draw_random_numbers_at_the_door_only() -> None:

@@ -28,8 +28,16 @@ from dplinked.linker.release_accuracy import GUESS
 from dplinked.privacy import spending as spent
 from dplinked.privacy.calibration import privacy_mu
 from dplinked.privacy.noise_plan import NoisePlan
-from dplinked.privacy.quantities import instrument, meat, ranges, residual_scale, right_links, right_residuals
-from dplinked.second_stage import expectation, slope, start
+from dplinked.privacy.quantities import (
+    instrument,
+    meat,
+    ranges,
+    residual_scale,
+    right_links,
+    right_residuals,
+    stratum_totals,
+)
+from dplinked.second_stage import expectation, sides, slope, start, steps
 from dplinked.sums import files as file_engine
 from dplinked.sums.linked_rows import LinkedRows
 from dplinked.sums.numpy import kernel, tables
@@ -59,6 +67,7 @@ PATHS = {
     "ssp": {"ranges": "declared", "intervals": False},
     "row meat": {"ranges": "declared"},
     "block meat": {"ranges": "declared"},
+    "row meat, strata": {"ranges": "declared", "strata": "g"},
     "weighed groups": {},
     "typical": {"typical": {"x": (2.0, 4.0)}},
     "private ranges": {"ranges": "private", "intervals": False},
@@ -75,14 +84,22 @@ PATHS = {
     "second stage, tails": {},
     "second stage, tails, filled cells": {"missing": "fill"},
     "second stage, whitened, tails": {"intervals": False},
+    "second stage, both sides": {},
+    "second stage, whitened, both sides": {"intervals": False},
     "fall-back, far columns": {"typical": {"x": (2.0, 4.0)}},
     "second stage, weights": {"weights": "x"},
     "second stage, weights, block meat": {"weights": "x", "typical": {"x": (1.0, 3.0)}},
     "second stage, weights, scale alone": {"weights": "x", "ranges": "declared"},
+    "second stage, weights, begun near": {"weights": "x"},
+    "second stage, whitened, begun near, a condition": {"where": "not g == 'c' or w < 0"},
     "second stage, a condition": {"where": "x > 4 and g != 'b'"},
     "second stage, whitened, a condition and weights": {"where": "not g == 'c' or w < 0", "weights": "x"},
     "second stage, clusters": {"cluster": "g"},
     "second stage, whitened, clusters and weights": {"cluster": "g", "weights": "x"},
+    "second stage, strata": {"strata": "g"},
+    "second stage, strata, scale alone": {"strata": "g"},
+    "second stage, strata and clusters": {"strata": "g", "cluster": "x"},
+    "second stage, whitened, strata and weights": {"strata": "g", "weights": "x", "where": "w < 0"},
     "second stage, goodness": {"goodness": True},
     "second stage, whitened, goodness and weights": {"goodness": True, "weights": "x"},
     "second stage, declared ranges": {"typical": {"x": (2.0, 4.0)}, "ranges": "declared"},
@@ -128,7 +145,7 @@ def in_memory(data: dict[str, Any], linkage: Any) -> tuple[Any, Any]:
 
 
 def count_steps(release: dpl.Release) -> int:
-    """Steps of the second stage; 0 without one."""
+    """Steps of the second stage, a look at both sides of the line among them; 0 without one."""
     return [part.name for part in release.released.parts].count("right residuals")
 
 
@@ -141,7 +158,7 @@ def check(
     monkeypatch: pytest.MonkeyPatch, pair: Pair, formula: str, path: str, seed: int, engine: Any = in_memory
 ) -> float:
     options = {"epsilon": EPSILON, **PATHS[path]}
-    if {"weights", "where", "cluster", "goodness"} & options.keys() and not can_be_unlinked(pair):
+    if {"weights", "where", "cluster", "strata", "goodness"} & options.keys() and not can_be_unlinked(pair):
         return 0.0  # refused
 
     def run(data, linkage):
@@ -150,7 +167,8 @@ def check(
             data, formula, bounds=BOUNDS, levels=LEVELS, linkage=linkage, unit=pair.unit, delta=DELTA, **options
         )
         staged = path.startswith("second stage") and can_be_unlinked(pair)
-        assert count_steps(release) == (0 if not staged else 1 if "one step" in path else 2)
+        steps = 1 if "one step" in path else 3 if "both sides" in path else 2
+        assert count_steps(release) == (steps if staged else 0)
         meats = [part.name for part in release.released.parts].count("meat")
         assert not (staged and "tails" in path) or meats == (1 if "whitened" in path else 2)
         whitened = any(part.name == "whitened matrix" for part in release.released.parts)
@@ -190,10 +208,12 @@ def take_path(patch: pytest.MonkeyPatch, path: str) -> None:
     set_in_stage(patch, "_pays", lambda *public: not path.startswith("fall-back"))
     is_far = "tails" in path or "far columns" in path
     set_in_stage(patch, "far_columns", lambda design, sizes: np.full(sizes.size, is_far))
-    set_in_stage(patch, "choose_tail_norm", lambda entries, chance: 0.5)  # a tight one, which must bite
+    set_in_stage(patch, "choose_tail_norm", lambda *public: 0.5)  # a tight one, which must bite
     set_in_stage(patch, "widen_clip", lambda squares, *_: 2.0 + 0.1 * math.tanh(squares.max()))
     set_in_stage(patch, "is_calm", lambda *public: "tails" in path)
-    set_in_stage(patch, "_is_near", lambda *public: "one step" in path)
+    set_in_stage(patch, "is_worth_a_look", lambda *public: "both sides" in path)
+    set_in_stage(patch, "_is_near", lambda *public: "one step" in path or "begun near" in path)
+    set_in_stage(patch, "began_near", lambda *public: public[-1].beta[-1] > public[-2].beta[-1])  # now and then
     set_in_stage(patch, "_hang_together", lambda inverse, sizes: "whitened" in path)
     set_in_stage(patch, "has_rare_levels", lambda *public: False)
     set_in_stage(patch, "_choose", lambda by_columns, whitened: whitened if "whitened" in path else by_columns)
@@ -201,15 +221,17 @@ def take_path(patch: pytest.MonkeyPatch, path: str) -> None:
         set_in_stage(patch, "choose_weights", lambda groups, noise: np.linspace(0.2, 1.0, groups.sizes.size)[::-1])
     wanted = "block" if "block meat" in path else "scale" if "scale alone" in path else "row"
 
-    def choose(p, exposure, largest_block, count, mu):
+    def choose(p, exposure, largest_block, count, mu, **kind):
         if wanted == "scale":
             return meat.SCALE_ALONE
-        route = route_of(p, exposure, largest_block if wanted == "block" else None, 10**9, mu)
+        route = route_of(p, exposure, largest_block if wanted == "block" else None, 10**9, mu, **kind)
         assert route.name == wanted
         return dataclasses.replace(route, clip={"block": 1.0, "row": 0.7}[route.name])  # tight clips: they must bite
 
     patch.setattr(methods, "choose_route", choose)
     set_in_stage(patch, "choose_route", choose)
+    patch.setattr(stratum_totals, "_CLEAR", 0.0)  # strata of few rows have centres too
+    patch.setattr(stratum_totals, "_TELLING", 0.0)
     set_in_stage(patch, "choose_total_norm", lambda p, sizes, scale, private, spending: private.norms[0] / 4.0)
 
 
@@ -224,7 +246,7 @@ def check_pairs(monkeypatch: pytest.MonkeyPatch, kind: str, path: str, first: in
 
 def in_turn(cells: list[tuple[str, str]]) -> list[Any]:
     """All cells, but of what rows count every third by default: their releases are tried one by one in `test_right_residuals.py`."""
-    counted = [cell for cell in cells if {"weights", "where", "cluster", "goodness"} & PATHS[cell[1]].keys()]
+    counted = [cell for cell in cells if {"weights", "where", "cluster", "strata", "goodness"} & PATHS[cell[1]].keys()]
     late = {cell for k, cell in enumerate(counted) if k % 3}
     return [pytest.param(*cell, marks=pytest.mark.slow) if cell in late else cell for cell in cells]
 
@@ -797,6 +819,49 @@ def test_catches_tails_that_were_not_paid(monkeypatch: pytest.MonkeyPatch, fault
     assert caught(monkeypatch, "exact", "second stage, tails")
 
 
+@pytest.mark.parametrize("fault", ["decided by the data", "drawn again unpaid"])
+def test_catches_an_equation_that_is_released_again(monkeypatch: pytest.MonkeyPatch, fault: str) -> None:
+    """Whether the first step is the last hangs on what was not released; or the same equation is drawn again for more than is left."""
+    take, draw = take_path, steps.release_right_residuals
+
+    def again(private: Any, spending: Any, mu: float) -> Any:
+        drawn, purse = [part.name for part in spending.parts].count("right residuals"), spent.Spending(9.0 * mu)
+        paid = draw(private, spending, mu)
+        return draw(private, purse, purse.take(1.0)) if drawn else paid
+
+    def faulty(patch: pytest.MonkeyPatch, path: str) -> None:
+        take(patch, path)
+        if fault == "decided by the data":
+            set_in_stage(patch, "began_near", lambda stage, *_: stage.rows.weight_moments().sums[0] % 0.1 < 0.05)
+        else:
+            set_in_stage(patch, "began_near", lambda *public: True)
+            set_in_stage(patch, "release_right_residuals", again)
+
+    monkeypatch.setattr(sys.modules[__name__], "take_path", faulty)
+    assert caught(monkeypatch, "exact", "second stage, weights, begun near")
+
+
+@pytest.mark.parametrize("fault", ["not drawn", "little noise"])
+def test_catches_a_look_at_both_sides_that_was_not_paid(monkeypatch: pytest.MonkeyPatch, fault: str) -> None:
+    """What residuals near the line tell decides how far the last step clips: as it is, or with too little noise."""
+    release, sensitivity = sides.release_right_residuals, right_residuals.right_residuals_sensitivity
+
+    def seen(private, spending, mu):
+        found = release(private, spending, mu)
+        return (private.vector, found[1]) if fault == "not drawn" else found
+
+    def drawn(private, spending, mu):
+        with monkeypatch.context() as patch:
+            patch.setattr(right_residuals, "right_residuals_sensitivity", lambda *of: 0.02 * sensitivity(*of))
+            return release(private, spending, mu)
+
+    monkeypatch.setattr(sides, "release_right_residuals", seen if fault == "not drawn" else drawn)
+    monkeypatch.setattr(
+        sides, "_SEEN", 0.03
+    )  # few rows tell little beside their noise: the choice must turn on one of them
+    assert caught(monkeypatch, "exact", "second stage, both sides", formula="y ~ x")
+
+
 def test_catches_clips_that_follow_the_data(monkeypatch: pytest.MonkeyPatch) -> None:
     residuals = LinkedRows.right_residuals
 
@@ -874,7 +939,9 @@ def test_catches_a_meat_that_was_clipped_less_than_it_says(monkeypatch: pytest.M
     name = path.replace(" ", "_")
     original = getattr(TablePass, name)
     monkeypatch.setattr(
-        TablePass, name, lambda data, predictor, weights, norm: original(data, predictor, weights, 8.0 * norm)
+        TablePass,
+        name,
+        lambda data, predictor, weights, norm, *centres: original(data, predictor, weights, 8.0 * norm, *centres),
     )
     assert caught(monkeypatch, "ele", path, tries=600)
 

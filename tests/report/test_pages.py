@@ -525,17 +525,19 @@ def test_without_matplotlib(
 
 def test_curves_pass_through_the_plans_own_rows(plans: dict[str, dpl.Plan]) -> None:
     plan = plans["plan"]
-    assert {curve.quantity for curve in plan.curves} == {"epsilon", "rows", "accuracy"}
+    assert {curve.quantity for curve in plan.curves} == {"epsilon", "rows", "accuracy", "bounds"}
     own = {row.name: row for row in plan.rows if (row.epsilon, row.count) == (plan.point.epsilon, plan.point.count)}
-    at = {"epsilon": plan.point.epsilon, "rows": plan.point.count, "accuracy": plan.point.accuracy}
+    at = {"epsilon": plan.point.epsilon, "rows": plan.point.count, "accuracy": plan.point.accuracy, "bounds": 1.0}
     for curve in plan.curves:
-        k = curve.values.index(at[curve.quantity])
+        assert curve.place == at[curve.quantity]
+        k = curve.values.index(curve.place)
         assert curve.half_width[k] == pytest.approx(own[curve.name].half_width())
         assert curve.now == pytest.approx(own[curve.name].half_width())
         assert list(curve.values) == sorted(curve.values)
         assert (
             all(low < 1.25 * high for high, low in zip(curve.half_width, curve.half_width[1:], strict=False))
             or curve.name == "Intercept"
+            or curve.quantity == "bounds"
         )
         assert all(low <= high for low, high in zip(curve.floor, curve.half_width, strict=True))
         assert curve.quantity != "rows" or max(curve.values) < 1.0 / plan.delta

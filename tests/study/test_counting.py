@@ -10,7 +10,8 @@ import pytest
 
 import dplinked as dpl
 from dplinked.errors import StudyError
-from dplinked.study.counting import HasLevel, Joined, declare_counting, level_condition
+from dplinked.privacy import noise
+from dplinked.study.counting import Counting, HasLevel, Joined, declare_counting, level_condition
 from dplinked.study.design import NULL, UNDECLARED
 
 BOUNDS = {"age": (0.0, 100.0), "income": (0.0, 10.0), "w": (1.0, 4.0)}
@@ -29,7 +30,12 @@ CODES = {
 def counted(weights: str | None, where: str | None) -> list[float]:
     counting = declare_counting(weights, where, BOUNDS, LEVELS)
     assert counting is not None
-    return counting.factors(ROWS, CODES).tolist()
+    return found(counting, ROWS, CODES)
+
+
+def found(counting: Counting, raw: dict[str, Any], codes: dict[str, Any]) -> list[float]:
+    counting.write_factors(raw, codes, out := np.empty(len(next(iter(codes.values())))))
+    return out.tolist()
 
 
 @pytest.mark.parametrize(
@@ -60,7 +66,7 @@ def test_a_cell_of_no_declared_level_does_not_count() -> None:
     codes = {"region": np.array([0, UNDECLARED, NULL, 1], np.int32)}
     assert counting is not None
     assert other is not None
-    assert counting.factors({}, codes).tolist() == other.factors({}, codes).tolist() == [1.0, 0.0, 0.0, 0.0]
+    assert found(counting, {}, codes) == found(other, {}, codes) == [1.0, 0.0, 0.0, 0.0]
 
 
 def test_functions_are_no_columns() -> None:
@@ -150,6 +156,17 @@ def test_too_few_rows_are_refused_before_anything_is_spent() -> None:
         dpl.fit_study(dpl.Study(**{**STUDY, "weights": "w", "epsilon": 0.01}), linked(60))
 
 
+def test_links_no_better_than_chance_are_refused_before_anything_is_spent(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In blocks of two whose links are right half of the time, nothing of right links can be told from the others."""
+    monkeypatch.setattr(noise, "add_gaussian", lambda *drawn: pytest.fail("something was drawn"))
+    linkage = dpl.ELE(0.5, block="pair")
+    with pytest.raises(StudyError, match="need a second stage"):
+        dpl.fit_study(
+            dpl.Study(**{**STUDY, "linkage": linkage, "cluster": "k", "epsilon": 8.0}),
+            {**linked(), "pair": np.arange(4000) // 2},
+        )
+
+
 def test_columns_of_the_other_file_are_refused() -> None:
     """As far as columns say which of the linked files they come from."""
     design, _ = dpl.Study(**STUDY, where="g == 'a'").prepare()
@@ -190,7 +207,7 @@ def test_plans_know_subgroups() -> None:
 def test_weights_and_conditions_of_the_other_file_are_refused(change: dict[str, Any]) -> None:
     study = dpl.Study(**{**STUDY, **change})
     study.check_origins(study.prepare()[0], {"x": "left", "w": "left", "g": "left", "y": "right"})
-    with pytest.raises(StudyError, match="Weights, conditions and levels take columns of the regressors' file"):
+    with pytest.raises(StudyError, match="Weights, conditions, levels and strata take columns of the regressors' file"):
         study.check_origins(study.prepare()[0], {"x": "left", "w": "right", "g": "right", "y": "right"})
 
 
@@ -202,6 +219,64 @@ def test_clusters_of_the_other_file_are_refused() -> None:
     for name in ("y", "link_block"):
         with pytest.raises(StudyError, match="The clusters"):
             dpl.Study(**{**STUDY, "cluster": name}).prepare()
+
+
+STRATA = {"levels": {"h": ["a", "b"], "g": ["a", "b"]}, "strata": "h"}
+
+
+def test_strata_of_the_other_file_are_refused() -> None:
+    study = dpl.Study(**{**STUDY, **STRATA})
+    design = study.prepare()[0]
+    assert (design.strata, design.strata_alone) == ("h", {"h"})
+    study.check_origins(design, {"x": "left", "h": "left", "y": "right"})
+    with pytest.raises(StudyError, match="The strata are 'h', which comes from another file"):
+        study.check_origins(design, {"x": "left", "h": "right", "y": "right"})
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"strata": "k"}, "must name a column with declared levels"),
+        ({"strata": "x"}, "must name a column with declared levels"),
+        ({"strata": "link_block", "levels": {"link_block": ["a", "b"]}}, "result of linking"),
+        ({"intervals": False}, "strata belongs to intervals"),
+        ({"method": "ngd"}, "strata belongs to method='ssp'"),
+        ({"calibration": "paper"}, "strata belongs to method='ssp'"),
+        ({"family": "logistic", "formula": "g ~ x"}, "strata belongs to method='ssp'"),
+        ({"missing": "fill"}, "strata belongs to method='ssp'"),
+        ({"ridge": 0.1}, "strata belongs to method='ssp'"),
+        ({"by": "g"}, "strata and by do not go together"),
+        ({"cluster": "h"}, "strata and cluster are the same column"),
+        ({"linkage": dpl.Exact(), "unit": dpl.PrivacyUnit(rows=2, id="p")}, "need the clusters"),
+        ({"linkage": dpl.ELE(0.9, block="h"), "unit": dpl.PrivacyUnit(linkage_change=1.0)}, "change on many rows"),
+    ],
+)
+def test_strata_are_refused_where_they_make_no_sense(change: dict[str, Any], said: str) -> None:
+    with pytest.raises(StudyError, match=said):
+        dpl.Study(**{**STUDY, **STRATA, **change}).prepare()
+
+
+def test_strata_may_be_the_blocks_or_a_regressor() -> None:
+    """Where blocks are held fixed nobody changes their stratum; where a person may move, it is the person's own."""
+    for unit in (dpl.PrivacyUnit(), dpl.PrivacyUnit(moves_block=True)):
+        study = dpl.Study(**{**STUDY, **STRATA, "linkage": dpl.ELE(0.9, block="h", other=0.9), "unit": unit})
+        assert study.prepare()[0].strata == "h"
+    design = dpl.Study(**{**STUDY, **STRATA, "formula": "y ~ x + C(h)"}).prepare()[0]
+    assert design.strata_alone == set()
+    with pytest.raises(StudyError, match="the column of the blocks"):
+        dpl.Study(**{**STUDY, **STRATA, "formula": "y ~ x + C(h)", "linkage": dpl.ELE(0.9, block="h")}).prepare()
+
+
+def test_clusters_that_many_people_may_change_are_refused() -> None:
+    """A change of Q may move many rows to other blocks, and so to other clusters."""
+    unit = dpl.PrivacyUnit(linkage_change=1.0)
+    with pytest.raises(StudyError, match="change on many rows"):
+        dpl.Study(**{**STUDY, "cluster": "b", "linkage": dpl.ELE(0.9, block="b"), "unit": unit}).prepare()
+
+
+def test_studies_without_strata_ask_for_the_same_as_before() -> None:
+    assert "strata" not in dpl.Study(**STUDY).request(["one"])
+    assert dpl.Study(**{**STUDY, **STRATA}).request(["one"])["strata"] == "h"
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from dplinked.check.findings import Finding, look, note
+from dplinked.check.findings import LOOK, NOTE, Finding, note
 from dplinked.errors import DplinkedError
 from dplinked.estimate.curve import WORTH_A_SEARCH, limit_step
 from dplinked.methods import method_of, spending_of
@@ -152,9 +152,15 @@ def check_clipping(study: Study, rows: Source, facts: Mapping[str, CellFacts]) -
             if _long_counts(study, facts)
             else "No budget lowers this bias and no interval covers it"
         )
+        (name, end), *_ = found.by_bound
+        remedy = (
+            f"Widen the {('lower', 'upper')[end]} bound of {name} first, if values beyond it are real." if much else ""
+        )
         told.append(
-            (look if much else note)(
-                f"Clipping moves coefficients by about {_effects(found, found.bias)}. {no_budget}. If cells beyond the bounds are errors rather than values, clipping is right, and this is no bias."
+            Finding(
+                LOOK if much else NOTE,
+                f"Clipping moves coefficients by about {_effects(found, found.bias)}. {no_budget}. If cells beyond the bounds are errors rather than values, clipping is right, and this is no bias.",
+                remedy,
             )
         )
     for place, ((name, end), effect) in enumerate(found.by_bound.items()):

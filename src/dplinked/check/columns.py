@@ -23,6 +23,12 @@ from dplinked.sums.types import CellFacts
 MISSING, CLIPPED, UNDECLARED = 0.05, 0.02, 0.01  # shares of rows from which on a second look is due
 _NARROW = 1e-3  # of their bounds that the middle of the cells may fill without a second look
 _SHOWN = 5
+_EMPTY = "Are they empty in the source, too? If an empty cell has a meaning, write it; if not, these rows tell nothing."
+_CLIPPED = "If these are real values, widen the bounds to a round value that the subject suggests, not to the rows' own; if they are errors, clipping is right."
+_CONSTANT = "Leave the column out of the formula, or look whether this is the right file."
+_UNIT = "Write bounds in the unit of the column."
+_SPELLING = "Spell levels as in the rows, declare those that are missing, or mend the rows."
+_ABSENT = "Take a level that nobody has out of the study, unless it is spelled otherwise in the rows."
 
 
 @dataclass(frozen=True)
@@ -69,6 +75,7 @@ def judge_numbers(
             graded(
                 seen.empty / count,
                 f"{name}: {_percent(seen.empty, count)} of the cells are empty ({lost}).",
+                _EMPTY,
                 much=MISSING,
             )
         )
@@ -88,15 +95,16 @@ def judge_numbers(
             for number, side, end in ((cells.below, "below", low), (cells.above, "above", high))
             if number
         ]
-        found.append(graded(outside / count, f"{name}: {' and '.join(parts)}, clipped to it.", much=CLIPPED))
+        found.append(graded(outside / count, f"{name}: {' and '.join(parts)}, clipped to it.", _CLIPPED, much=CLIPPED))
     if cells.ends is not None and cells.ends[0] == cells.ends[1] and name not in (study.exposure, study.weights):
-        found.append(look(f"{name}: all cells are {cells.ends[0]:g}, so nothing can be learnt from it."))
+        found.append(look(f"{name}: all cells are {cells.ends[0]:g}, so nothing can be learnt from it.", _CONSTANT))
     elif cells.middle is not None and outside < CLIPPED * count:
         width = cells.middle[1] - cells.middle[0]
         if 0.0 < width < _NARROW * (high - low):
             found.append(
                 look(
-                    f"{name}: the middle 70 % of the cells fill {100 * width / (high - low):.2g} % of the bounds ({low:g}, {high:g}). Are both in the same unit?"
+                    f"{name}: the middle 70 % of the cells fill {100 * width / (high - low):.2g} % of the bounds ({low:g}, {high:g}). Are both in the same unit?",
+                    _UNIT,
                 )
             )
     return found
@@ -139,17 +147,21 @@ def judge_levels(seen: LevelsSeen, study: Study, design: Design, count: int) -> 
         share = sum(undeclared.values()) / count
         modelled = any(name == used for column in (*design.columns, design.response) for used, _ in column.cell)
         counted = f"count as {reference!r}" if modelled else "fulfil no condition"
+        counted = "are a stratum of their own" if name in design.strata_alone else counted
         text = f"{name}: {sum(undeclared.values()):,} rows have a level that is not declared and {counted}: {', '.join(listed)}{more}."
-        found.append(graded(share, text, much=UNDECLARED))
-    if nulls:
+        found.append(graded(share, text, _SPELLING, much=UNDECLARED))
+    if nulls and name in design.strata_alone:
+        text = f"{name}: {nulls:,} rows without a level are a stratum of their own, as those of levels that are not declared."
+        found.append(graded(nulls / count, text, much=UNDECLARED))
+    elif nulls:
         counted = f"count as {reference!r}"
         left_out = f"are left out by the second stage, else {counted}" if design.curve is None else "are left out"
         text = f"{name}: {nulls:,} rows without a level {left_out if study.drops_missing else counted}."
         if study.drops_missing and design.curve is not None and name in design.response_variables:
             text += f" If that means {reference!r}, declare missing='fill'."
-        found.append(graded(nulls / count, text, much=MISSING))
+        found.append(graded(nulls / count, text, _EMPTY, much=MISSING))
     if absent := [repr(level) for level, number in seen.declared.items() if not number]:
-        found.append(look(f"{name}: declared, but on no row: {list_names(absent)}."))
+        found.append(look(f"{name}: declared, but on no row: {list_names(absent)}.", _ABSENT))
     return found
 
 
@@ -165,6 +177,24 @@ def see_clusters(rows: Source, name: str) -> Finding:
     """How many clusters there are, and of how many rows."""
     sizes = np.array(list(rows.count_keys(name).values()))
     return note(f"{name}: {sizes.size:,} clusters of {sizes.min():,} to {sizes.max():,} rows.")
+
+
+def see_strata(seen: LevelsSeen) -> list[Finding]:
+    """How many rows strata have, and which have fewer than two: nothing varies within them."""
+    sizes = {name: number for name, number in seen.declared.items() if number}
+    found = (
+        [note(f"{seen.name}: {len(sizes):,} strata of {min(sizes.values()):,} to {max(sizes.values()):,} rows.")]
+        if sizes
+        else []
+    )
+    if few := [repr(name) for name, number in sizes.items() if number == 1]:
+        found.append(
+            look(
+                f"{seen.name}: strata of a single row: {list_names(few)}.",
+                "Join them with others: nothing varies within them.",
+            )
+        )
+    return found
 
 
 def judge_blocks(rows: Source, linkage: ELE, unit: PrivacyUnit) -> list[Finding]:

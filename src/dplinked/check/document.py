@@ -13,7 +13,7 @@ from dplinked.report.numbers import format_number
 if TYPE_CHECKING:
     from dplinked.check.study import Check
 
-_MEANING = {
+MEANING = {
     READY: "Ready: nothing was seen that would stop a release, or bend it much.",
     LOOK_AGAIN: "Look again: a release would run and spend its budget, and what follows may bend it.",
     NOT_USABLE: "Not usable: a release would be refused, or would spend its budget on something else than the columns are meant to hold.",
@@ -29,8 +29,8 @@ def describe_check(check: Check) -> Document:
 
 
 def _sections(check: Check) -> Iterator[Section]:
-    texts = {grade: [one.text for one in check.findings if one.grade == grade] for grade in (FAULT, LOOK, NOTE)}
-    parts: list[Part] = [Lead([_MEANING[check.verdict]])]
+    texts = {grade: [one.told for one in check.findings if one.grade == grade] for grade in (FAULT, LOOK, NOTE)}
+    parts: list[Part] = [Lead([MEANING[check.verdict]])]
     if check.advice:
         parts += ["In the study file:", Code("[data]\n" + as_toml(check.advice), "Lines for the study file")]
     yield Section("", parts)
@@ -39,14 +39,14 @@ def _sections(check: Check) -> Iterator[Section]:
     if texts[LOOK]:
         yield Section("What to look at again", [Bullets(texts[LOOK])])
     if check.numbers and check.count:
-        yield Section("Numbers", [_numbers_table(check, check.count)])
+        yield Section("Numbers", [numbers_table(check, check.count)])
     if check.levels:
-        yield Section("Levels", [_levels_table(check)])
+        yield Section("Levels", [levels_table(check)])
     if texts[NOTE]:
         yield Section("Also seen", [Bullets(texts[NOTE])])
 
 
-def _numbers_table(check: Check, count: int) -> Table:
+def numbers_table(check: Check, count: int) -> Table:
     """Shares of the rows in each column of numbers."""
     rows = []
     for seen in check.numbers:
@@ -60,7 +60,7 @@ def _numbers_table(check: Check, count: int) -> Table:
     return Table(header, rows, "Columns of numbers: shares of cells that are empty, texts, and beyond the bounds")
 
 
-def _levels_table(check: Check) -> Table:
+def levels_table(check: Check) -> Table:
     """Rows of each level."""
     rows = []
     for seen in check.levels:

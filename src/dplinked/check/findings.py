@@ -20,10 +20,20 @@ class Finding:
     ----------
     grade
         `NOTE`; `LOOK` if it may bend a release; `FAULT` if it stops one, or makes it be about something else than it says.
+    text
+        What was seen.
+    remedy
+        What to do about it, where the text does not say so already.
     """
 
     grade: int
     text: str
+    remedy: str = ""
+
+    @property
+    def told(self) -> str:
+        """What was seen, and what to do about it."""
+        return f"{self.text} {self.remedy}".rstrip()
 
     @property
     def fault(self) -> bool:
@@ -36,19 +46,20 @@ def note(text: str) -> Finding:
     return Finding(NOTE, text)
 
 
-def look(text: str) -> Finding:
+def look(text: str, remedy: str = "") -> Finding:
     """A finding that may bend a release."""
-    return Finding(LOOK, text)
+    return Finding(LOOK, text, remedy)
 
 
-def fault(text: str) -> Finding:
+def fault(text: str, remedy: str = "") -> Finding:
     """A finding that makes data unusable."""
-    return Finding(FAULT, text)
+    return Finding(FAULT, text, remedy)
 
 
-def graded(share: float, text: str, *, much: float, most: float = 0.5) -> Finding:
-    """A finding about a share of the rows: a second look from `much` on, not usable from `most` on."""
-    return Finding(FAULT if share >= most else LOOK if share >= much else NOTE, text)
+def graded(share: float, text: str, remedy: str = "", *, much: float, most: float = 0.5) -> Finding:
+    """A finding about a share of the rows: a second look from `much` on, not usable from `most` on. What needs no second look needs no remedy."""
+    grade = FAULT if share >= most else LOOK if share >= much else NOTE
+    return Finding(grade, text, "" if grade == NOTE else remedy)
 
 
 def verdict_of(findings: Iterable[Finding]) -> str:

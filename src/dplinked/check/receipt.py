@@ -62,6 +62,15 @@ def _digest(study: Path, data: Any) -> str | None:
     return hashlib.sha256(json.dumps(known, sort_keys=True, default=str).encode()).hexdigest()
 
 
+def state_of_files(data: Any) -> list[tuple[str, int, int]]:
+    """Names, times of writing and sizes of the files of a study's data, as far as they are there: they differ whenever one was replaced."""
+    try:
+        found = [(str(path), os.stat(path)) for path in _files(locate(data))]
+    except (OSError, ValueError, DplinkedError):
+        return []
+    return [(path, state.st_mtime_ns, state.st_size) for path, state in found]
+
+
 def _files(located: Any) -> list[str | Path]:
     """The files whose times of writing are known."""
     if isinstance(located, Files):

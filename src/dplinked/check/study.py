@@ -19,6 +19,7 @@ from dplinked.check.columns import (
     see_clusters,
     see_levels,
     see_numbers,
+    see_strata,
 )
 from dplinked.check.document import describe_check
 from dplinked.check.findings import Finding, fault, look, note, verdict_of
@@ -26,7 +27,7 @@ from dplinked.data.files import find_files
 from dplinked.data.format import PLAIN
 from dplinked.data.keys import number
 from dplinked.data.look import as_toml, in_words, look_at_data
-from dplinked.data.sources import is_path
+from dplinked.data.sources import Progress, is_path
 from dplinked.errors import DplinkedError, list_columns, plain_faults, shown, suggest
 from dplinked.fitting import check_ids, key_columns
 from dplinked.linkage import ELE, Matching
@@ -92,7 +93,7 @@ class Check:
 
 
 @plain_faults
-def check_study(study: Study, data: Any) -> Check:
+def check_study(study: Study, data: Any, *, progress: Progress | None = None) -> Check:
     """Look for anything that would stop a release or bend it: missing cells, clipped values, unknown levels, odd blocks, texts where numbers are declared.
 
     Parameters
@@ -101,6 +102,8 @@ def check_study(study: Study, data: Any) -> Check:
         The study.
     data
         Its rows, as :func:`dplinked.fit_study` takes them.
+    progress
+        Function that is called with what is being looked at, and how many things of how many were.
 
     Returns
     -------
@@ -111,12 +114,14 @@ def check_study(study: Study, data: Any) -> Check:
     -------
     None: rows are read without noise, for the steward alone.
     """
+    tell = progress or (lambda step, done, total: None)
+    tell("How the files are written", 0, 0)
     looks = look_at_data(data) if is_path(data) else []
     declared = _declared_format(data)
     advice = next((told for one in looks if (told := one.advice(declared))), {})
     findings = _judge_files(advice)
     try:
-        rows = _open(study, data)
+        rows = _open(study, data, progress)
     except DplinkedError as problem:
         text = re.sub(r" The steward's 'check' (shows|lists) .*", "", str(problem))
         sheets = [f" There are {list_names([repr(name) for name in one.sheets])}." for one in looks if one.sheets]
@@ -124,29 +129,37 @@ def check_study(study: Study, data: Any) -> Check:
     if study.parts:
         return _check_parts(study, rows, findings, advice)
     design, _ = study.prepare()
+    total = len(design.variables) + 2
     findings = [note(f"{rows.count:,} rows; all declared columns are there."), *findings]
     findings += map(note, say_compared(study.compared_variables(rows.origins.compared)))
     if isinstance(study.linkage, Matching):
         findings.append(note("The matching matrix is one of these rows, and is as declared."))
     numbers: list[NumbersSeen] = []
     for name, bounds in design.bounds.items():
+        tell(f"The column {name}", len(numbers), total)
         try:
             numbers.append(see_numbers(rows, name, bounds))
         except DplinkedError as problem:
             findings.append(fault(f"{name}: {problem}"))
-    levels = [see_levels(rows, name, declared_levels) for name, declared_levels in design.levels.items()]
+    levels: list[LevelsSeen] = []
+    for name, declared_levels in design.levels.items():
+        tell(f"The column {name}", len(design.bounds) + len(levels), total)
+        levels.append(see_levels(rows, name, declared_levels))
     for seen in numbers:
         findings += judge_numbers(seen, study, design, rows.count, text_file=_is_text(data), advice=advice)
     facts = {seen.name: seen.cells for seen in numbers}
     if design.curve is not None:
         findings += _judge_outcome(design, facts, levels, rows)
+    tell("What clipping does", total - 2, total)
     findings += check_clipping(study, rows, facts)
     for kind in levels:
         findings += judge_levels(kind, study, design, rows.count)
+    tell("Blocks and clusters", total - 1, total)
     if isinstance(study.linkage, ELE) and study.linkage.block is not None:
         findings += judge_blocks(rows, study.linkage.complete(study.unit), study.unit)
     if study.cluster is not None:
         findings.append(see_clusters(rows, study.cluster))
+    findings += [finding for kind in levels if kind.name == design.strata for finding in see_strata(kind)]
     return Check(study.formula, rows.count, tuple(numbers), tuple(levels), tuple(findings), advice)
 
 
@@ -168,11 +181,11 @@ def _check_parts(study: Study, rows: Source, findings: list[Finding], advice: Ma
     return Check(study.formula, rows.count, tuple(numbers.values()), tuple(levels.values()), tuple(found), advice)
 
 
-def _open(study: Study, data: Any) -> Source:
+def _open(study: Study, data: Any, progress: Progress | None) -> Source:
     """Open the rows, and refuse what a release would refuse before it is charged."""
     design, _ = study.prepare()
     keys = key_columns(study)
-    rows = open_source(data, [*design.variables, *keys])
+    rows = open_source(data, [*design.variables, *keys], progress=progress)
     for name in (
         *design.variables,
         *keys,
@@ -214,7 +227,7 @@ def _judge_files(advice: Mapping[str, Any]) -> list[Finding]:
     if advice:
         wrong = fault if "separator" in advice else look
         written = as_toml(advice).replace("\n", ", ")
-        found.append(wrong(f"The file seems to be written with {in_words(advice)}. Write into [data]: {written}."))
+        found.append(wrong(f"The file seems to be written with {in_words(advice)}.", f"Write into [data]: {written}."))
     return found
 
 
@@ -234,7 +247,8 @@ def _judge_outcome(
         if not 0 < happened < rows.count:
             found.append(
                 fault(
-                    f"{response}: the outcome is the same on all rows, so there is nothing to model. Is the level spelled as in the data?"
+                    f"{response}: the outcome is the same on all rows, so there is nothing to model.",
+                    "Is the level spelled as in the data?",
                 )
             )
     elif facts.get(response) is not None and facts[response].above > _FEW_COUNTS * rows.count:

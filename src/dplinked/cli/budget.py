@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dplinked.cli.terminal import StudyFile, check_writable, files_of, write_text
-from dplinked.data.files import find_files
-from dplinked.data.format import File
+from dplinked.cli.terminal import (
+    Decimal,
+    Encoding,
+    Separator,
+    Sheet,
+    StudyFile,
+    Thousands,
+    as_written,
+    check_writable,
+    files_of,
+    write_text,
+)
 from dplinked.errors import StudyError, raise_alone
 
 if TYPE_CHECKING:
-    from dplinked.data.sources import Query, SparkTable
+    from dplinked.data.format import File
     from dplinked.ledger.ledger import Balance, Ledger
     from dplinked.study.study import Study
 
@@ -28,21 +36,22 @@ def init(
     epsilon: Annotated[float, typer.Option(help="Epsilon of the whole budget.")],
     delta: Annotated[float, typer.Option(help="Delta of the whole budget.")],
     register: Annotated[list[Path] | None, typer.Option(help="Further files about the same people; repeat.")] = None,
+    separator: Separator = None,
+    decimal: Decimal = None,
+    thousands: Thousands = None,
+    encoding: Encoding = None,
+    sheet: Sheet = None,
 ) -> None:
     """Open a budget for the study's population, once, and register its data with the study's links and unit."""
-    from dplinked.ledger.ledger import Ledger
+    from dplinked.ledger.steward import Place, data_of, open_budget
 
-    url, declared = _read_study(study)
-    sources = [*_data_of(declared), *(register or [])]
-    for source in (*sources, getattr(declared.linkage, "pairs", None)):
-        _check_readable(source)  # checked before, as a budget can be opened only once
-    opened = Ledger.create(
-        url, declared.population or "everybody", epsilon=epsilon, delta=delta, key=declared.ledger_key
+    declared = _read_study(study)
+    further = _further(
+        register, separator=separator, decimal=decimal, thousands=thousands, encoding=encoding, sheet=sheet
     )
-    _register(opened, declared, sources)
-    typer.echo(
-        f"Opened a budget of ({epsilon:g}, {delta:g}) for {opened.population!r}; {len(sources)} file(s) registered."
-    )
+    opened = open_budget(Place.of(declared), declared, epsilon=epsilon, delta=delta, further=further)
+    count = len(data_of(declared)) + len(further)
+    typer.echo(f"Opened a budget of ({epsilon:g}, {delta:g}) for {opened.population!r}; {count} file(s) registered.")
 
 
 @app.command("register", rich_help_panel=_STEWARD)
@@ -51,16 +60,24 @@ def register_files(
     files: Annotated[
         list[Path] | None, typer.Argument(help="Files about the same people; without any, the study's own data.")
     ] = None,
+    separator: Separator = None,
+    decimal: Decimal = None,
+    thousands: Thousands = None,
+    encoding: Encoding = None,
+    sheet: Sheet = None,
 ) -> None:
     """Register the study's data, or further files about its population, with the study's links and unit.
 
-    From then on, a study of the data may protect more than this study does, and never less.
+    From then on, a study of the data may protect more than this study does, and never less. The same file written otherwise is other data: say how it is written as in the command that links it.
     """
-    ledger, (_, declared) = _ledger_of(study), _read_study(study)
-    sources = files or _data_of(declared)
+    from dplinked.ledger.steward import data_of, ledger_of, register
+
+    declared = _read_study(study)
+    further = _further(files, separator=separator, decimal=decimal, thousands=thousands, encoding=encoding, sheet=sheet)
+    ledger, sources = ledger_of(declared), further or data_of(declared)
     if not sources:
         raise StudyError("There is nothing to register: name files, or add [data] to the study.")
-    _register(ledger, declared, sources)
+    register(ledger, declared, sources)
     typer.echo(f"Registered {len(sources)} file(s) for {ledger.population!r}: they draw on the same budget.")
 
 
@@ -105,27 +122,12 @@ def export(
     out: Annotated[Path, typer.Option(help="Where to write the events (JSON lines).")] = Path("ledger.jsonl"),
 ) -> None:
     """Write all events of the study's population, releases included, as JSON lines."""
-    import json
+    from dplinked.ledger.steward import events_as_lines, ledger_of
 
-    from dplinked.ledger.account import name_release
-    from dplinked.study.study import Study
-
-    declared = Study.from_toml(study)
+    declared = _read_study(study)
     check_writable(out, study, *files_of(declared))
-    events = _ledger_of(study).events()
-    stored = {event.release: event.body for event in events if event.kind == "release"}
-    hidden = {"request", "nonce"}  # fingerprints of requests and data, and the nonces that mask them in hashes
-    lines = [
-        json.dumps(
-            {
-                "name": name_release(event.release, stored),
-                **{k: v for k, v in event.__dict__.items() if k not in hidden},
-            },
-            ensure_ascii=False,
-        )
-        for event in events
-    ]
-    write_text(out, "\n".join(lines) + "\n")
+    events = ledger_of(declared).events()
+    write_text(out, events_as_lines(events))
     typer.echo(f"{len(events)} events written to {out}.")
 
 
@@ -136,50 +138,36 @@ def show(study: StudyFile) -> None:
     from dplinked.ledger.account import budget_document
     from dplinked.report.text import write_text as as_text
 
-    ledger, (_, declared) = _ledger_of(study), _read_study(study)
+    declared = _read_study(study)
+    ledger = _ledger_of(study)
     asked = f"the one that this study asks for (epsilon = {declared.epsilon:g}, delta = {declared.delta:g})"
     typer.echo(as_text(budget_document(ledger.balance(), ledger.events(), release_mu(declared), asked)))
 
 
-def _read_study(path: Path) -> tuple[str | Path, Study]:
-    """Read a study and the address of its ledger. A study without a ledger is refused."""
+def _further(files: list[Path] | None, **options: list[str] | None) -> list[Path | File]:
+    """Further files with how they are written; of the study's own data the study says it."""
+    if not files and any(options.values()):
+        raise StudyError(
+            "How files are written is said of further files. Of its own data the study says it, in [data]."
+        )
+    return as_written(files or [], **options)
+
+
+def _read_study(path: Path) -> Study:
+    """Read a study. One without a ledger is refused."""
+    from dplinked.ledger.steward import Place
     from dplinked.study.study import Study
 
     study = Study.from_toml(path)
-    if study.ledger is None:
-        raise StudyError("The study names no ledger: add [ledger] with url = 'budget.db' and population = '…'.")
-    return study.ledger, study
-
-
-def _check_readable(source: Path | File | Query | SparkTable | None) -> None:
-    """Refuse files that are missing or cannot be opened. Queries are not tried here; they run when they are registered."""
-    if not isinstance(source, (Path, File)):
-        return
-    for path in find_files(source).paths:
-        try:
-            with path.open("rb") as file:
-                file.read(1)
-        except OSError:
-            raise_alone(StudyError(f"The file {path.name!r} cannot be read. Check its permissions."))
-
-
-def _data_of(study: Study) -> list[Path | File | Query | SparkTable]:
-    """The study's own data, if it names any."""
-    return [] if study.data is None else [study.data]
-
-
-def _register(ledger: Ledger, study: Study, sources: Sequence[Path | File | Query | SparkTable]) -> None:
-    """Register data with the links and the unit that a study states."""
-    for source in sources:
-        ledger.register(source, linkage=study.linkage, unit=study.unit)
+    Place.of(study)
+    return study
 
 
 def _ledger_of(study: Path) -> Ledger:
     """Open the ledger that a study file names."""
-    from dplinked.ledger.ledger import Ledger
+    from dplinked.ledger.steward import ledger_of
 
-    url, declared = _read_study(study)
-    return Ledger(url, declared.population, key=declared.ledger_key)
+    return ledger_of(_read_study(study))
 
 
 def _book_accuracy(ledger: Ledger, accuracy: Path, note: str) -> None:

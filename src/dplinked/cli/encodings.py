@@ -22,6 +22,8 @@ from dplinked.errors import StudyError
 if TYPE_CHECKING:
     import pyarrow as pa
 
+_LARGE_BLOCK = 0.02  # share of records from which on the holder is told
+
 Key = Annotated[Path | None, typer.Option(help="The file of the key that both holders share.")]
 SchemaFile = Annotated[Path | None, typer.Option(help="What is encoded and how (TOML); the same at both holders.")]
 
@@ -65,10 +67,16 @@ def encode(
         [file], separator=separator, decimal=decimal, thousands=thousands, encoding=encoding, sheet=sheet
     )
     with progress.status("Encoding …"):
-        written = holder.encode(data, key=key, schema=schema, id=id, analysis=analysis or ()).save(out)
+        made = holder.encode(data, key=key, schema=schema, id=id, analysis=analysis or ())
+        written = made.save(out)
     typer.echo(f"For the linkage unit: {written[0]}. Stays here: {written[1]}.")
     if len(written) > 2:
         typer.echo(f"For the analysis unit, under the same pseudonyms: {written[2]}.")
+    for number, share in enumerate(made.largest_blocks(), 1):
+        if share > _LARGE_BLOCK:
+            typer.echo(
+                f"Block key {number}: one block has {100 * share:.0f} % of the records. Whoever knows how common values are may tell whose it is: add a column to the key, at both holders."
+            )
 
 
 def answer(
@@ -93,8 +101,10 @@ def answer(
     (data,) = as_written(
         [file], separator=separator, decimal=decimal, thousands=thousands, encoding=encoding, sheet=sheet
     )
-    _write(answer_audit(asked, data, own, key=key, schema=schema, id=id), out)
-    typer.echo(f"For the linkage unit: {out}.")
+    answers = answer_audit(asked, data, own, key=key, schema=schema, id=id)
+    count = answers.num_rows
+    _write(answers, out)
+    typer.echo(f"For the linkage unit: {out}, which answers for {count:,} links.")
 
 
 def judge(
@@ -133,9 +143,9 @@ def join(
 
 
 def _write(table: pa.Table, path: Path) -> None:
-    import pyarrow.csv
+    from dplinked.linker.audit import write_audit
 
     try:
-        pyarrow.csv.write_csv(table, path)
+        write_audit(table, path)
     except OSError:
         raise StudyError(f"{path.name!r} cannot be written. Name a file in an existing folder.") from None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -217,7 +216,7 @@ def link(
         )
     elif audit_sample is not None:
         typer.echo(
-            f"Fill in the column 'correct' of {out}/audit.csv (yes or no), then run the same command with --audited {out}/audit.csv."
+            f"Fill in the column 'correct' of {out}/audit.csv (yes, no, or unsure, which counts as no), then run the same command with --audited {out}/audit.csv."
         )
         if audit_key is not None:
             typer.echo(
@@ -397,13 +396,10 @@ def report(
 ) -> None:
     """Show a release as text or Markdown; write it as a page, a LaTeX table or CSV, or as a text for an ethics board."""
     from dplinked.release.release import Release, no_release
-    from dplinked.release.releases import load_release
+    from dplinked.release.releases import forms_of, load_release
 
     loaded = load_release(release)
-    kinds: dict[str, Callable[[], str]] = {
-        ".html": loaded.to_html, ".htm": loaded.to_html, ".md": lambda: loaded.to_markdown() + "\n", ".tex": loaded.to_latex,
-        ".csv": loaded.to_csv, ".txt": lambda: loaded.summary() + "\n",
-    }  # fmt: skip
+    kinds = {ending: write for ending, write in forms_of(loaded).items() if ending != ".json"}  # which it is already
     if board:
         if not isinstance(loaded, Release):
             loaded.for_the_board()  # refuses, and says what to write

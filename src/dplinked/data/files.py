@@ -69,11 +69,11 @@ def find_files(data: str | os.PathLike[str] | File) -> Files:
     """
     given, format = split_file(data)
     real = Path(os.path.realpath(given))
-    if real.is_dir():
+    if os.path.isdir(real):  # no path is too long or too odd for these
         found = sorted(file for file in real.rglob("*") if kind_of(file) == "parquet" and file.is_file())
         shown_files = tuple(file for file in found if not file.name.startswith(("_", ".")))
         files = Files(shown_files, "parquet", str(real), real)
-    elif real.is_file() or not glob.has_magic(str(given)):
+    elif os.path.isfile(real) or not glob.has_magic(str(given)):
         files = Files((real,), kind_of(given), str(real))
     else:
         pattern = _real_pattern(given)
@@ -86,7 +86,7 @@ def find_files(data: str | os.PathLike[str] | File) -> Files:
     if not files.kind:
         raise StudyError(f"{shown(given.name)}: only {_READ} files are read, of one kind at a time.")
     for file in files.paths:
-        if not file.is_file():
+        if not os.path.isfile(file):
             raise StudyError(f"There is no file {shown(file.name)} at the given path.")
     if len(files.paths) > 1 and files.kind not in ("parquet", "csv", "json"):
         raise StudyError(f"{shown(given.name)}: files of this kind are read one at a time. Name one.")
@@ -130,7 +130,7 @@ def read_file(
             f"{shown(path.name)}: only {_READ.replace('.json, ', '')} files are read. Convert the file first."
         )
     format = format or settle_format(kind, [path], declared)
-    if not path.is_file():
+    if not os.path.isfile(path):
         raise StudyError(f"There is no file {shown(path.name)} at the given path.")
     try:
         match kind:

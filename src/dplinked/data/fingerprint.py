@@ -58,6 +58,8 @@ def source_state(source: Any) -> tuple[Any, ...] | None:
     """Device, inode, size and times of change of files; they differ if a file was replaced or written to. None for tables."""
     if isinstance(source, Files):
         return tuple(map(source_state, source.paths))
+    if isinstance(source, File):
+        return source_state(Path(source.path))
     if not isinstance(source, Path) or not source.is_file():
         return None
     found = source.stat()

@@ -81,6 +81,8 @@ class Look:
 def look_at(path: str | os.PathLike[str]) -> Look | None:
     """Look at a text or Excel file; None for other kinds, and for what cannot be read at all."""
     given = Path(path)
+    if not os.path.isfile(given):  # such as a pipe, which never ends
+        return None
     try:
         kind = kind_of(given)
         if kind == "xlsx":

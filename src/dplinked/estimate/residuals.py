@@ -28,6 +28,10 @@ _WORTH = 1.0  # noise of the equation, relative to its sampling error, up to whi
 # Least clips, in deviations of residuals, where noise is _DROWNED[1] or _DROWNED[0] times the sampling error.
 CLIPS = (2.0, 4.0)
 SKEWED_CLIP = 10.0  # the least where errors are declared skewed
+_NEAR_CLIP = 1.0  # of residuals near the line
+_CLOSER = 0.92  # error with a closer clip, relative to that with the wider one, up to which both sides are looked at
+_FAR_CLIP = 24.0  # deviations: wider clips are those of many rows, over which another pass costs more than noise does
+_LITTLE = 0.25  # noise of the equation, relative to its sampling error, up to which residuals that are alike are clipped further out
 _DROWNED = (1.5, 5.0)
 _EXAMPLES = np.array([NormalDist().inv_cdf((i + 0.5) / 64) for i in range(64)])  # where ‖h‖² may lie
 CLEAR = 3.0  # times its noise's spectral size: how far the weakest direction of the slope should stand above it
@@ -134,6 +138,11 @@ class Residuals:
         deviation = math.sqrt(self.deviation**2 + 2.0 * max(0.0, self.explained))
         return clipped_square(self.clip * self.deviation, deviation)
 
+    def error(self, accuracy: float, count: float, noise: float) -> float:
+        """Expected error of the equation relative to its slope, if noise per unit of K is `noise`, and rows add their squares up to `count`."""
+        met = count * float((self.sizes**2).mean()) * self.spread(accuracy) ** 2
+        return math.sqrt(met + (noise * self.limit) ** 2) / self.kept[2]
+
     def meat_weights(self, intercept: bool) -> Floats:
         """Weights that bring instruments to mean square one (p)."""
         return 1.0 / np.concatenate([np.ones(int(intercept)), self.sizes])
@@ -169,9 +178,9 @@ def expect_residuals(
     largest
         Beyond this nothing is clipped: no residual is larger.
     errors
-        What is declared about errors; see :func:`dplinked.fit`.
+        What is declared about errors, see :func:`dplinked.fit`, or was seen of them, see :func:`choose_clip`.
     closest
-        The closest clip, in deviations, of errors that are declared symmetric.
+        The closest clip, in deviations, of errors that are symmetric or alike.
     most
         The largest ‖h‖²; the number of columns if it is not given.
     counted
@@ -209,8 +218,13 @@ def choose_clip(noise: float, errors: str, closest: float = 1.0) -> float:
 
     Skewed residuals whose size follows a regressor lose more on one side, which bends the slope. So the clip is as wide as it can be at little cost; it comes
     closer only where noise drowns sampling error, and with it what clipping does; not at all where errors are declared skewed. Symmetric residuals lose as much on both
-    sides: their clip is where normal ones make the slope's error smallest, but not below the `closest`, and not wider than it would be otherwise.
+    sides: their clip is where normal ones make the slope's error smallest, but not below the `closest`, and not wider than it would be otherwise. Residuals that were seen to be "alike" on both sides are
+    clipped as far out as noise hardly counts, but not closer than four deviations; those "near" the line at one, to see that.
     """
+    if errors == "near":
+        return _NEAR_CLIP
+    if errors == "alike":
+        return min(max(CLIPS[1], closest, _LITTLE / noise), choose_clip(noise, "any"))
     if errors == "skewed":
         return max(SKEWED_CLIP, _WORTH / noise)
     if errors == "symmetric":
@@ -220,6 +234,16 @@ def choose_clip(noise: float, errors: str, closest: float = 1.0) -> float:
     least, most = (math.log(ratio) for ratio in _DROWNED)
     drowned = min(1.0, max(0.0, (math.log(far * noise) - least) / (most - least)))
     return max(far + (close - far) * drowned, _WORTH / noise)
+
+
+def is_worth_a_look(
+    wide: Residuals, close: Residuals, accuracy: float, count: float, noise: tuple[float, float]
+) -> bool:
+    """Whether a closer clip is expected to make the equation so much more precise than a wide one, whose noise per unit of K is the first `noise`, that it pays to look at both sides of the line, after which it is the second."""
+    before, after = noise
+    return wide.clip <= _FAR_CLIP and close.error(accuracy, count, after) <= _CLOSER * wide.error(
+        accuracy, count, before
+    )
 
 
 def closest_clip(deviation: float, way: Floats) -> float:
@@ -265,6 +289,15 @@ def combine_steps(steps: list[Step], slope: ReleasedSums) -> ReleasedSums:
         vector_scale=np.sqrt(variance),
         centre=np.asarray(centre),
     )
+
+
+def most_changed(way: Floats, sizes: Floats) -> float:
+    """By how much residuals change at most, in root mean square, from one line to another whose coefficients differ by a `way` (p); `sizes` are the root mean squares of the columns (d).
+
+    Residuals change by ``δ₀ + x'δ``, a sum of columns times numbers, which is no longer than these are together (Minkowski's inequality), however columns hang together.
+    """
+    first = way.size - sizes.size
+    return float(np.abs(way[:first]).sum() + np.abs(way[first:]) @ sizes)
 
 
 def column_sizes(design: Design, released: ReleasedSums, spread: Floats, accuracy: float, weight: float) -> Floats:

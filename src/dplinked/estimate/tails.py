@@ -36,12 +36,15 @@ def far_columns(design: Design, sizes: Floats) -> NDArray[np.bool_]:
     return np.asarray(numeric & (np.array([column.peak for column in design.columns]) > _FAR * sizes))
 
 
-def choose_norm(columns: int, noise: Callable[[float], float]) -> float | None:
-    """The norm that contributions are cut to, in deviations, as far out as their noise allows, which is `noise` of a norm, relative to their squares; None if they would drown in it."""
+def choose_norm(columns: int, noise: Callable[[float], float], longest: float) -> float | None:
+    """The norm that contributions are cut to, in deviations, as far out as their noise allows, which is `noise` of a norm, relative to their squares; None if they would drown in it.
+
+    None is cut at the `longest` that there can be, beyond which noise grows no more.
+    """
     norm = _LEAST * math.sqrt(columns)
     if noise(norm) > _DROWNED:
         return None
-    while noise(1.1 * norm) <= _NOISY:
+    while norm < longest and noise(1.1 * norm) <= _NOISY:
         norm *= 1.1
     return norm
 

@@ -43,6 +43,8 @@ class NoisyVariance:
         B (p×p), if the meat is that of whitened instruments: in those of the columns it is ``B' meat B``.
     repeated
         By how much rows of one person may raise the variance beyond what is squared.
+    within
+        Share of the squares that is left within strata, if contributions are taken around the means of these.
     """
 
     route: str
@@ -54,6 +56,7 @@ class NoisyVariance:
     dependence: float
     basis: Floats | None = None
     repeated: float = 1.0
+    within: float = 1.0
 
 
 @dataclass(frozen=True, eq=False)
@@ -116,6 +119,7 @@ def split_errors(
     share = wrong_share
     if share is None:
         share = linkage_share(groups, design, estimate.beta, sums, variance)
+    share = min(0.95, share / variance.within)  # what differs between strata is not caused by wrong links
     meat = usable_meat(variance, groups.squares) * (1.0 + share * variance.dependence) * variance.repeated
     spread = np.diag(gain @ meat @ gain.T)
     sampling, linked = spread * (1.0 - share), spread * share

@@ -6,9 +6,9 @@ import json
 import math
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from dplinked.ledger.costs import UNITS, cost
+from dplinked.ledger.costs import UNITS, budget_units, cost
 from dplinked.ledger.events import Event
 from dplinked.ledger.ledger import Balance
 from dplinked.privacy.calibration import privacy_epsilon, round_down, round_up
@@ -71,11 +71,77 @@ def describe_balance(balance: Balance, mu: float | None = None, asked: str = "")
     ]
     if balance.spent >= balance.total:
         return [*said, "Nothing is left: no further release is possible."]
-    left = round_down(balance.epsilon_left) if balance.spent else f"{balance.epsilon:g}"
-    said.append(f"What is left allows one release of epsilon = {left} at delta = {balance.delta:g}.")
+    said.append(
+        f"What is left allows one release of epsilon = {describe_epsilon_left(balance)} at delta = {balance.delta:g}."
+    )
     if mu is not None:
         said.append(f"{_count(releases_left(balance, mu))} like {asked or 'this one'}.")
     return said
+
+
+def describe_epsilon_left(balance: Balance) -> str:
+    """The ε of the largest release that is left, rounded down; of a budget of which nothing was spent, as it was opened."""
+    return round_down(balance.epsilon_left) if balance.spent else f"{balance.epsilon:g}"
+
+
+def allows(balance: Balance, mu: float) -> bool:
+    """Whether what is left pays for a release of μ."""
+    return cost(mu) <= balance.total - balance.spent
+
+
+def describe_spending(balance: Balance, mu: float) -> str:
+    """What a release of μ takes from a budget and what it leaves, in one sentence. What is spent is rounded up, what is left down."""
+    left = max(0, balance.total - balance.spent)
+    share, rest = _share_up(cost(mu), balance.total), left - cost(mu)
+    if rest < 0:
+        return f"This release needs {share} of the budget of {balance.population}, and {_share_down(left, balance.total)} is left."
+    more = releases_left(replace(balance, spent=balance.spent + cost(mu)), mu)
+    then = "which is too little for another one like it" if more == 0 else f"enough for {_about(more, ' more')} like it"
+    return f"This release spends {share} of the budget of {balance.population} and leaves {_share_down(rest, balance.total)} of it, {then}."
+
+
+def describe_left(balance: Balance, mu: float | None) -> str:
+    """What is left in words; with `mu`, how many releases of that size it allows."""
+    left = max(0, balance.total - balance.spent)
+    if not left:
+        return "Nothing is left: no further release is possible."
+    said = f"{_share_down(left, balance.total)} of the budget is left" if balance.spent else "All of the budget is left"
+    if mu is None:
+        return f"{said}."
+    count = releases_left(balance, mu)
+    then = f"enough for {_about(count, ' more')} like this one" if count else "too little for a release like this one"
+    return f"{said}, {then}."
+
+
+def describe_size(epsilon: float, delta: float, mu: float | None = None) -> str:
+    """What a budget (ε, δ) means in words; with `mu`, how many releases of that size it holds.
+
+    Whoever hesitates between two possibilities guesses right with probability Φ(μ/2) at best after Gaussian releases that fit into the budget, as those of regressions are; accuracies from a secret sample are not.
+    """
+    from scipy.special import ndtr
+
+    total = budget_units(epsilon, delta)
+    guess = math.ceil(1000.0 * float(ndtr(math.sqrt(2.0 * total / UNITS) / 2.0))) / 10
+    said = (
+        "Suppose somebody knows everything else in the files and hesitates between two possibilities for one person's values. After seeing all regressions that are "
+        f"ever released from this budget, they guess the right one at most {guess:g} % of the time; without them 50 %."
+    )
+    if mu is None:
+        return said
+    count = total // cost(mu)
+    return f"{said} {'It is too small for one release' if count == 0 else f'It is enough for {_about(count)}'} like this study's."
+
+
+def _about(releases: int, more: str = "") -> str:
+    return f"one{more} release" if releases == 1 else f"about {releases:,}{more} releases"
+
+
+def _share_up(units: int, total: int) -> str:
+    return f"{math.ceil(1000 * units / total) / 10 if total else 100.0:g} %"
+
+
+def _share_down(units: int, total: int) -> str:
+    return f"{math.floor(1000 * units / total) / 10 if total else 0.0:g} %"
 
 
 def releases_left(balance: Balance, mu: float) -> int:

@@ -49,6 +49,21 @@ def connect(url: str | Path, *, create: bool = False) -> Any:
         raise_alone(StudyError("A ledger in PostgreSQL needs psycopg: pip install 'dplinked[postgres]'."))
 
 
+def populations_at(url: str | Path) -> list[str]:
+    """Names of the populations that have a budget at an address; none if nobody has opened one there yet."""
+    parsed = _address(str(url))
+    if parsed.get_backend_name() == "sqlite" and not Path(parsed.database or "").is_file():
+        return []
+    with guarded(), connect(url).begin() as connection:
+        return list_populations(connection) if _has_budgets(connection) else []
+
+
+def _has_budgets(connection: Any) -> bool:
+    import sqlalchemy as sa
+
+    return bool(sa.inspect(connection).has_table("budget"))
+
+
 def sqlite_path(engine: Any) -> Path | None:
     """The file of a SQLite database; None for another database."""
     return Path(engine.url.database) if engine.dialect.name == "sqlite" else None

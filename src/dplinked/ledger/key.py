@@ -53,14 +53,13 @@ def read_key(path: Path | None, whose: str = LEDGER) -> bytes:
         open_to_others = os.name == "posix" and bool(path.stat().st_mode & (stat.S_IRWXG | stat.S_IRWXO))
         found = b"" if open_to_others else bytes.fromhex(path.read_text(encoding="ascii"))
     refusal = LedgerError if whose == LEDGER else StudyError
+    unspent = " Nothing was spent." if whose in (LEDGER, AUDIT) else ""
     if open_to_others:
-        raise_alone(
-            refusal(f"The {whose}'s key {shown(path.name)} can be read by others. Nothing was spent. Run: chmod 600.")
-        )
+        raise_alone(refusal(f"The {whose}'s key {shown(path.name)} can be read by others.{unspent} Run: chmod 600."))
     if len(found) != 32:
         raise_alone(
             refusal(
-                f"The file {shown(path.name)} is missing, cannot be read or holds no {whose}'s key. Nothing was spent. Name the key's file."
+                f"The file {shown(path.name)} is missing, cannot be read or holds no {whose}'s key.{unspent} Name the key's file."
             )
         )
     return found

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,7 +18,7 @@ from numpy.typing import NDArray
 from dplinked.data.arrow import to_arrow
 from dplinked.data.csv import open_bytes, read_header
 from dplinked.data.files import kind_of
-from dplinked.data.format import File
+from dplinked.data.format import File, split_file
 from dplinked.data.keys import number
 from dplinked.data.look import ANY, look_at
 from dplinked.errors import StudyError
@@ -36,6 +37,12 @@ ANSWER = "correct"  # the column of an audit in which the reviewer answers
 SECRET = "secret"  # the column that marks the list of a sample that was drawn in secret
 DRAWN_BY, CHANCE = "drawn by", "chance"  # columns that say by which variable links were drawn, and with what chance
 _OLD_ANSWER = "right"  # its name before version 0.2
+# What a spreadsheet would take for a formula stands behind an apostrophe in lists; so does what has one already, so that reading takes exactly one away.
+_FORMULA = r"('*[ \t\r\n]*[-=+@＝＋－＠])"
+_AS_TEXT, _AS_IT_WAS = (rf"^{_FORMULA}", r"'\1"), (rf"^'{_FORMULA}", r"\1")
+_NUMBER = r"^-[0-9]+([.][0-9]+)?([eE][-+]?[0-9]+)?$"  # which a spreadsheet may well take for one, such as a score
+_OF_SPREADSHEETS = ("csv", "xlsx")
+YES, NO, UNSURE = "yes", "no", "unsure"
 LEAST_CHECKED = 5  # an audit asks for at least this many links per stratum, or for all links
 
 
@@ -76,10 +83,20 @@ def _position_hashes(n: int, key: bytes) -> Floats:
 
 
 def read_audit(answers: Any) -> pa.Table:
-    """An audit as a table. Spreadsheets save lists with the separator of their country: what it is follows from the names in the first line, which are ours."""
-    path = Path(answers) if isinstance(answers, (str, Path)) else None
-    if path is None or kind_of(path) != "csv" or not path.is_file():
+    """An audit as a table, its cells as they were before they were written for a spreadsheet.
+
+    Spreadsheets save lists with the separator of their country: what it is follows from the names in the first line, which are ours.
+    """
+    if not isinstance(answers, (str, Path, File)):
         return to_arrow(answers, "audit")
+    path, _ = split_file(answers)
+    plain = not isinstance(answers, File) and kind_of(path) == "csv" and path.is_file()
+    table = to_arrow(_as_saved(path) if plain else answers, "audit")
+    return _rewritten(table, *_AS_IT_WAS) if kind_of(path) in _OF_SPREADSHEETS else table
+
+
+def _as_saved(path: Path) -> File:
+    """A list with the separator and the encoding that it was saved with."""
     for separator in (",", ";", "\t"):
         with open_bytes(path) as file:
             names = read_header(file, separator)
@@ -89,7 +106,30 @@ def read_audit(answers: Any) -> pa.Table:
         separator = ","
     look = look_at(path)
     encoding = None if look is None or look.format.encoding == ANY else look.format.encoding
-    return to_arrow(File(path, separator=separator, encoding=encoding), "audit")
+    return File(path, separator=separator, encoding=encoding)
+
+
+def write_audit(table: pa.Table, target: Any) -> None:
+    """Write a list of links for a spreadsheet, which takes every text in it as a text: none as a formula, which could send records away or run a program. :func:`read_audit` gives the texts back."""
+    import pyarrow.csv
+
+    pyarrow.csv.write_csv(_rewritten(table, *_AS_TEXT), target)
+
+
+def _rewritten(table: pa.Table, pattern: str, by: str) -> pa.Table:
+    """A table with a pattern replaced in its texts, but for negative numbers, and in the names of its columns."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    columns = []
+    for column in table.columns:
+        kind = column.type.value_type if pa.types.is_dictionary(column.type) else column.type
+        if pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind):
+            texts = column.cast(pa.large_string())
+            is_number = pc.match_substring_regex(texts, _NUMBER)
+            column = pc.if_else(is_number, texts, pc.replace_substring_regex(texts, pattern, by))
+        columns.append(column)
+    return pa.table(columns, names=[re.sub(pattern, by, name) for name in table.column_names])
 
 
 def answer_column(columns: Sequence[str]) -> str | None:
@@ -117,15 +157,18 @@ def read_chances(table: pa.Table) -> tuple[Floats | None, str | None]:
 
 
 def read_answers(answers: Sequence[Any], column: str = ANSWER) -> NDArray[np.bool_]:
-    """Read a reviewer's answers, yes or no in the usual spellings; `column` is named in the message if one is unclear."""
+    """Read a reviewer's answers, yes or no in the usual spellings; `column` is named in the message if one is unclear.
+
+    A link of which a reviewer was unsure counts as wrong, whoever it is of: the rule is set before anybody looks.
+    """
     spelling: Mapping[str, bool] = {
         **dict.fromkeys(("1", "y", "yes", "true", "right", "correct", "t"), True),
-        **dict.fromkeys(("0", "n", "no", "false", "wrong", "incorrect", "f"), False),
+        **dict.fromkeys(("0", "n", "no", "false", "wrong", "incorrect", "f", UNSURE), False),
     }
     texts = ["" if answer is None else str(answer).strip().lower() for answer in answers]
     if any(text not in spelling for text in texts):
         raise StudyError(
-            f"Some checked links have no clear answer in the column {column!r}. Write yes or no for each. From a sample that was "
+            f"Some checked links have no clear answer in the column {column!r}. Write yes, no or unsure for each; unsure counts as no. From a sample that was "
             "drawn without a key, a line may be taken out instead."
         )
     return np.array([spelling[text] for text in texts], dtype=bool)

@@ -75,6 +75,8 @@ def describe_files(linked: LinkageFacts) -> list[Part]:
         header = ("field", "kind", "comparison", *(("read, left", "read, right") if shares else ()))
         parts.append(Table(header, rows, "Fields compared"))
         parts += _describe_unreadable(linked)
+    elif linked.method == "encodings":
+        parts.append("Encodings were compared, as both holders made them.")
     else:
         parts.append("No fields were compared here.")
     return parts

@@ -63,6 +63,11 @@ def _next_steps(linked: LinkageFacts) -> list[str]:
             f"{int(audits[0].checked.sum()):,} links have been checked. Where intervals are wider than you can live with, have "
             "more of them checked: audit_sample(size=…), or --audit-sample."
         )
+    elif linked.method == "encodings":
+        checked = (
+            "Have links checked by the holders: --audit-sample draws some, each holder answers for its own records (dplinked answer), and dplinked judge compares what they say. "
+            "The other methods cannot see their own mistakes."
+        )
     else:
         checked = (
             "Have links checked by a person: linked.audit_sample(), or --audit-sample, writes some of them down with both "

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import tempfile
@@ -12,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from dplinked.errors import StudyError, raise_alone
 from dplinked.linkage import ELE
-from dplinked.linker.audit import SECRET, answer_column, read_audit
+from dplinked.linker.audit import answer_column, read_audit, write_audit
 from dplinked.linker.encodings.audit import audit_lists
 
 if TYPE_CHECKING:
@@ -22,6 +21,7 @@ if TYPE_CHECKING:
 
 ROWS, LINKAGE, REPORT, PAGE = "linked.parquet", "linkage.toml", "quality.txt", "quality.html"
 AUDIT, ACCURACY = "audit.csv", "accuracy.json"
+FIRST, SECOND = "audit-first.csv", "audit-second.csv"  # what two reviewers answered apart
 ASKED = ("audit-left.csv", "audit-right.csv")  # an audit of encodings, as each holder gets it
 _OURS = (ROWS, LINKAGE, REPORT, PAGE, AUDIT, ACCURACY, *ASKED)  # the last four if they are asked for
 _STALE = {LINKAGE, ACCURACY}  # if a linkage does not write them anew, they describe an earlier one
@@ -36,10 +36,11 @@ def save_linked(
     parent = folder if folder.is_dir() else folder.resolve().parent
     if not (parent.is_dir() and os.access(parent, os.W_OK)):
         raise StudyError(f"{str(folder)!r} cannot be written. Name a folder in an existing one.")
-    if sample is not None and _has_answers(folder / AUDIT):
-        raise StudyError(
-            f"{str(folder / AUDIT)!r} holds a reviewer's answers. Move it, or read it back with --audited."
-        )
+    for name in (AUDIT, FIRST, SECOND) if sample is not None else ():
+        if has_answers(folder / name):
+            raise StudyError(
+                f"{str(folder / name)!r} holds a reviewer's answers. Move it, or read audit.csv back with --audited."
+            )
     try:
         with tempfile.TemporaryDirectory(dir=parent, prefix=".dplinked-") as work:
             _write(linked, Path(work), sample, linkage, by)
@@ -56,7 +57,6 @@ def check_kept(folder: Path, *read: Path | None) -> None:
 
 
 def _write(linked: Linked, work: Path, sample: pa.Table | None, linkage: ELE | None, by: Sequence[str]) -> None:
-    import pyarrow.csv
     import pyarrow.parquet
 
     pyarrow.parquet.write_table(linked.rows, work / ROWS)
@@ -65,14 +65,11 @@ def _write(linked: Linked, work: Path, sample: pa.Table | None, linkage: ELE | N
     (work / REPORT).write_text(linked.summary(by) + "\n", encoding="utf-8")
     linked.to_html(work / PAGE, by=by)
     if sample is not None:
-        pyarrow.csv.write_csv(sample, work / AUDIT)
+        write_audit(sample, work / AUDIT)
         for name, asked in zip(ASKED, audit_lists(sample), strict=True) if linked.method == "encodings" else ():
-            pyarrow.csv.write_csv(asked, work / name)
-    drawn_in_secret = sample is not None and SECRET in sample.column_names
-    if drawn_in_secret or (linked.audit is not None and linked.audit.secret is not None):
-        for name in (AUDIT, REPORT, PAGE):
-            with contextlib.suppress(FileNotFoundError):
-                (work / name).chmod(0o600)
+            write_audit(asked, work / name)
+    for file in work.iterdir():  # nobody else could look into their folder so far
+        file.chmod(0o600)
 
 
 def _move(work: Path, folder: Path) -> list[str]:
@@ -118,7 +115,7 @@ def _toml(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f") if isinstance(value, str) else repr(value)
 
 
-def _has_answers(path: Path) -> bool:
+def has_answers(path: Path) -> bool:
     """Whether a file is an audit that a reviewer has begun to fill in."""
     if not path.is_file():
         return False

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
@@ -16,6 +17,7 @@ from dplinked.data.fingerprint import source_state
 from dplinked.data.format import File, split_file
 from dplinked.data.keys import number
 from dplinked.data.look import tell_format
+from dplinked.data.sources import Progress
 from dplinked.errors import StudyError, plain_faults, plain_number, shown, suggest
 from dplinked.linker.assignment import Candidates
 from dplinked.linker.checks import check_fields, check_file, require_column
@@ -28,7 +30,7 @@ from dplinked.linker.linked import Linked
 from dplinked.linker.matches import find_matches, find_matches_of_rows
 from dplinked.linker.model import ASSIGNMENTS, LinkageModel, load_model
 from dplinked.linker.passes import BlockingPass
-from dplinked.linker.rules import LATE, MEMORY, NO_KEY, Links, link_by_rules
+from dplinked.linker.rules import LATE, MEMORY, NO_KEY, Links, link_by_rules, tell_nobody
 from dplinked.linker.scored import Scored, link_scored
 from dplinked.linker.splink import link_by_splink, own_columns, score_by_settings
 
@@ -65,6 +67,7 @@ def link(
     model: str | Path | LinkageModel | None = None,
     links: str = "one-to-one",
     carriers: int | None = None,
+    progress: Progress | None = None,
 ) -> Linked:
     """Link two files about the same people one to one, or several rows of the left file to one record of the right file.
 
@@ -110,6 +113,8 @@ def link(
     links, carriers
         ``"many-to-one"``: up to `carriers` rows of the left file may be linked to the same record of the right file, such as the members of a household to its record. The privacy unit then covers a
         response on so many rows. Rows of the left file are different people's, with regressors on one row each, unless the unit says how many rows one has (``PrivacyUnit(rows=…, id=…)``), such as transactions. By default links are ``"one-to-one"``.
+    progress
+        Function that is called with what is being done, the parts of it that are done, and their number. If it raises an error, linking stops.
 
     Returns
     -------
@@ -158,8 +163,10 @@ def link(
         return _link_encoded(
             left, right, any(value is not None for value in given), threshold, seed, overlap, duplicates, many
         )
-    paths = _resolve_file(left), _resolve_file(right)
-    states = source_state(paths[0]), source_state(paths[1])  # taken before anything is read
+    sources = _source(left), _source(right)
+    states = source_state(sources[0]), source_state(sources[1])  # taken before anything is read
+    tell = progress or tell_nobody
+    tell("Reading the files", 0, 0)
     for file in (left, right):
         tell_format(file)
     a, b = to_arrow(left, "left"), to_arrow(right, "right")
@@ -181,9 +188,10 @@ def link(
     comparers = [] if method == "pairs" or settings is not None else make_comparers(a, b, chosen)
     if method == "rules":
         evidence = None if kept is None else kept.evidence
-        made = _link_rules(a, b, comparers, listed, threshold, assignment, memory, seed, evidence, many)
+        made = _link_rules(a, b, comparers, listed, threshold, assignment, memory, seed, evidence, many, tell)
     elif method == "splink":
         trained = None if kept is None else kept.settings
+        tell("Comparing with Splink", 0, 0)
         made = _link_splink(a, b, chosen, comparers, listed, threshold, settings, engine, seed, trained, many)
     else:
         made = _link_pairs(a, b, _read_pairs(pairs, a, b, ids, many), listed, threshold, seed, many)
@@ -191,7 +199,7 @@ def link(
         _check_found(made, overlap, least=1 if settings is not None else None)
     read = tuple(comparer.readable() for comparer in comparers)
     return Linked(
-        a, b, made, chosen, method, ids, (paths[0] or a, paths[1] or b), states, tuple(listed), overlap=overlap, duplicates=duplicates,
+        a, b, made, chosen, method, ids, (sources[0] or a, sources[1] or b), states, tuple(listed), overlap=overlap, duplicates=duplicates,
         readable=read, engine=engine, model=_kept_model(made, method, chosen, listed, threshold, assignment, own=settings is not None, before=() if kept is None else kept.looked_at),
     )  # fmt: skip
 
@@ -208,9 +216,9 @@ def _link_encoded(
         left, right, threshold=_least_probability(threshold), seed=seed, carriers=carriers, everyone=ALL, other=OTHER, rare=_RARE
     )  # fmt: skip
     _check_found(links, overlap, least=None)
-    paths = _resolve_file(left), _resolve_file(right)
+    sources = _source(left), _source(right)
     return Linked(
-        a, b, links, (), "encodings", (PSEUDONYM, PSEUDONYM), (paths[0] or a, paths[1] or b), (source_state(paths[0]), source_state(paths[1])),
+        a, b, links, (), "encodings", (PSEUDONYM, PSEUDONYM), (sources[0] or a, sources[1] or b), (source_state(sources[0]), source_state(sources[1])),
         overlap=overlap, duplicates=duplicates, encoded=encoded,
     )  # fmt: skip
 
@@ -260,7 +268,7 @@ def _kept_model(
 
 def _link_rules(
     a: pa.Table, b: pa.Table, comparers: list[Comparer], block: list[str], threshold: float | None, assignment: str,
-    memory: float, seed: int, evidence: Evidence | None, carriers: int,
+    memory: float, seed: int, evidence: Evidence | None, carriers: int, progress: Progress,
 ) -> Links:  # fmt: skip
     """Check the threshold, read the block keys, and link by rule."""
     largest = sum(comparer.field.weight for comparer in comparers)
@@ -268,12 +276,12 @@ def _link_rules(
     if not 0.0 < plain_number(limit) <= largest:
         raise StudyError(f"threshold must lie between 0 and the largest score {largest:g}, not {shown(limit)}.")
     try:
-        left, right = _both_block_keys(a, b, block)
+        left, right = both_block_keys(a, b, block)
         apart = set(block) - {comparer.field.name for comparer in comparers}
         return link_by_rules(
             comparers, left, right, limit, assignment=assignment, memory=memory, seed=seed,
             block_comparers=make_comparers(a, b, [Field(name) for name in block if name in apart]), evidence=evidence,
-            carriers=carriers,
+            carriers=carriers, progress=progress,
         )  # fmt: skip
     except ImportError:
         raise StudyError("Linking needs rapidfuzz: pip install 'dplinked[linkage]'.") from None
@@ -353,10 +361,13 @@ def _least_probability(threshold: float | None) -> float:
     return limit
 
 
-def _resolve_file(data: Any) -> Path | None:
-    """The file that a path leads to, symlinks resolved. None for tables; missing files are refused later, on reading."""
-    path = split_file(data)[0] if isinstance(data, (str, Path, File)) else None
-    return path.resolve() if path is not None and path.is_file() else None
+def _source(data: Any) -> Path | File | None:
+    """The file that a path leads to, symlinks resolved, with how it is declared to be written: other options make other data. None for tables; missing files are refused later, on reading."""
+    if not isinstance(data, (str, Path, File)) or not os.path.isfile(split_file(data)[0]):
+        return None
+    path, format = split_file(data)
+    options = format.options()
+    return File(path.resolve(), **options) if options else path.resolve()
 
 
 def _two_names(id: Sequence[str]) -> tuple[str, str]:
@@ -394,7 +405,7 @@ def _block_keys(table: pa.Table, names: Sequence[str], where: str) -> NDArray[np
     return keys
 
 
-def _both_block_keys(a: pa.Table, b: pa.Table, names: Sequence[str]) -> tuple[NDArray[np.object_], NDArray[np.object_]]:
+def both_block_keys(a: pa.Table, b: pa.Table, names: Sequence[str]) -> tuple[NDArray[np.object_], NDArray[np.object_]]:
     """The block keys of both files. Refuses keys that divide nothing: missing in all of a file, or never the same in both."""
     if not names:
         return np.full(a.num_rows, ALL, dtype=object), np.full(b.num_rows, ALL, dtype=object)
@@ -417,7 +428,7 @@ def _model_blocks(a: pa.Table, b: pa.Table, names: Sequence[str]) -> NDArray[np.
 
     Such blocks serve only to estimate accuracies. Keys that are missing, rare or not in both files share one block.
     """
-    keys, others = _both_block_keys(a, b, names)
+    keys, others = both_block_keys(a, b, names)
     common, counts = set(others.tolist()), Counter(keys.tolist())
     blocks = np.empty(keys.size, dtype=object)
     blocks[:] = [

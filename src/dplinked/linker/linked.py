@@ -17,6 +17,7 @@ from dplinked.linkage import ELE, Matching
 from dplinked.linker.accuracies import hidden_linkage, linkage_by_identifiers
 from dplinked.linker.assignment import matching_matrix
 from dplinked.linker.audit import LEAST_CHECKED
+from dplinked.linker.describe_quality import describe_answer
 from dplinked.linker.document import quality_document
 from dplinked.linker.duplicates import count_duplicates
 from dplinked.linker.explain import Explanation
@@ -76,7 +77,7 @@ class Linked:
     fields, method, ids
         The fields that were compared, the method of linking, and the id columns of both files.
     sources, states
-        Where the two files were read from (paths, or the tables themselves), and the state of each file at that time.
+        Where the two files were read from (paths, as :class:`File` where it was declared how they are written, or the tables themselves), and the state of each file at that time.
     blocks
         The columns whose values divided the records into blocks.
     audit
@@ -422,28 +423,24 @@ class Linked:
             Path(path).write_text(page, encoding="utf-8")
         return page
 
+    @property
+    def answer(self) -> str:
+        """How good the links are, in a few sentences: the first ones of the report. FOR THE STEWARD, not for publication."""
+        return " ".join(describe_answer(self._facts(())))
+
     def _document(self, by: Sequence[str]) -> Document:
+        return quality_document(self._facts(by))
+
+    def _facts(self, by: Sequence[str]) -> LinkageFacts:
         if isinstance(by, str):
             raise StudyError("by must be a list of names, like by=['sex', 'region'].")
         rows = self.left.num_rows, self.right.num_rows
         found = list(self._resemblance.values()) if self.links.candidates.left.size and self.carriers == 1 else []
         secret = self.audit is not None and self.audit.secret is not None
-        return quality_document(
-            LinkageFacts(
-                rows,
-                self.links,
-                self.fields,
-                self.method,
-                self.strata,
-                self._open_estimates,
-                found,
-                secret,
-                self.readable,
-                {name: list(self.quality_by(name).values()) for name in by},
-                self._examples,
-                self.likely_duplicates,
-            )
-        )
+        return LinkageFacts(
+            rows, self.links, self.fields, self.method, self.strata, self._open_estimates, found, secret, self.readable,
+            {name: list(self.quality_by(name).values()) for name in by}, self._examples, self.likely_duplicates,
+        )  # fmt: skip
 
     def linkage_toml(self) -> str:
         """The study's ``[linkage]`` section."""
@@ -462,7 +459,8 @@ class Linked:
     ) -> list[str]:
         """Write linked.parquet, linkage.toml, quality.txt and quality.html into a folder: all of them, or none if one fails.
 
-        With `audit_sample`, about so many links to check are written to audit.csv, drawn with `seed` or, in secret, with `key`; then only their owner can read audit.csv and the reports. `linkage` is the model for
+        Only their owner can read the files. With `audit_sample`, about so many links to check are written to audit.csv, drawn with `seed` or, in secret, with `key`. A text in it that a spreadsheet would take for a formula
+        stands behind an apostrophe, which reading takes away again. `linkage` is the model for
         linkage.toml, for instance with released accuracies; by default the one estimated from the files. The reports tell quality on the levels of the columns in `by`, and `audit_by` draws as many links
         of each level of a column. Returns the names of the files.
         """

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,6 +32,8 @@ _MOST_FURTHER = 100.0
 _BY_CHANCE = 0.1  # of the pairs that are taken for matches may be as much alike by chance
 _FASTER = 1.6  # steps of the number of people, as they come, are too short
 _LARGEST_LOG = 600.0
+_MOST_COLUMNS = 16  # records with more pairs than that are summed one by one
+_ENDLESS = np.iinfo(np.int64).max
 
 
 @dataclass(frozen=True, repr=False)
@@ -112,6 +115,7 @@ def find_matches(
         return Matches(np.zeros(0), overlap or 0.0, (0.0, 0.0))
     evidence = np.minimum(candidates.evidence * strength, _LARGEST_EVIDENCE)
     kept = _plausible(candidates, evidence)
+    kept = kept[_by_lengths(candidates.left[kept])[0]]
     model = _Messages(candidates, kept, evidence, duplicates)
     counts, otherwise = model.settle(overlap), None
     if max(counts.left, counts.right) >= _MANY_FURTHER * counts.people:
@@ -232,15 +236,23 @@ class _Messages:
 
 
 class _Side:
-    """Candidate pairs by the record of one file, so that sums over the pairs of each record are fast."""
+    """Candidate pairs by the record of one file, so that sums over the pairs of each record are fast.
+
+    Pairs are in order of how many pairs their record has, and then of the record: those of all records with k pairs form a matrix of k columns.
+    """
 
     def __init__(self, codes: Integers) -> None:
-        self.order = (
-            None if (np.diff(codes) >= 0).all() else np.argsort(codes, kind="stable")
-        )  # candidates often come in order
-        ordered = codes if self.order is None else codes[self.order]
-        self.starts = np.flatnonzero(np.diff(ordered, prepend=-1))
-        self.lengths = np.diff(np.append(self.starts, ordered.size))
+        order, lengths = _by_lengths(codes)
+        self.order = None if (np.diff(order) == 1).all() else order
+        changes = np.flatnonzero(np.diff(lengths, prepend=0, append=_ENDLESS))  # where numbers of pairs begin
+        self.matrices = [
+            (slice(begin, end), int(lengths[begin]))
+            for begin, end in pairwise(changes.tolist())
+            if lengths[begin] <= _MOST_COLUMNS
+        ]
+        self.long = slice(self.matrices[-1][0].stop if self.matrices else 0, codes.size)
+        self.starts = np.flatnonzero(np.diff(codes[order][self.long], prepend=-1))
+        self.lengths = np.diff(np.append(self.starts, codes.size - self.long.start))
 
     def open(self, weight: Floats, further: float) -> tuple[Floats, float]:
         """How open the record of each pair is to it, given the weights of its other pairs; and how many records have a partner.
@@ -259,17 +271,39 @@ class _Side:
         if values.size == 0:
             return values, values
         ordered = values if self.order is None else values[self.order]
-        total, largest = np.add.reduceat(ordered, self.starts), np.maximum.reduceat(ordered, self.starts)
-        is_largest = ordered == np.repeat(largest, self.lengths)
-        small = np.add.reduceat(np.where(is_largest, 0.0, ordered), self.starts)
-        ties = np.add.reduceat(is_largest.astype(np.float64), self.starts)
-        others = np.where(
-            is_largest,
-            np.repeat(small + (ties - 1.0) * largest, self.lengths),
-            np.repeat(total, self.lengths) - ordered,
-        )
+        others, totals = np.empty(values.size), []
+        for where, columns in self.matrices:
+            matrix = ordered[where].reshape(-1, columns)
+            rest = matrix @ (1.0 - np.eye(columns))
+            others[where] = rest.ravel()
+            totals.append(rest[:, 0] + matrix[:, 0])
+        others[self.long], total = _others_and_totals(ordered[self.long], self.starts, self.lengths)
+        total = np.concatenate([*totals, total])
         if self.order is None:
             return others, total
         result = np.empty(values.size)
         result[self.order] = others
         return result, total
+
+
+def _by_lengths(codes: Integers) -> tuple[Integers, Integers]:
+    """Pairs in order of how many pairs their record has, and then of the record; and these numbers in that order."""
+    length = np.bincount(codes)[codes]
+    order = np.lexsort((codes, length))
+    return order, length[order]
+
+
+def _others_and_totals(values: Floats, starts: Integers, lengths: Integers) -> tuple[Floats, Floats]:
+    """The sum of all others of each run's values, and of all."""
+    if values.size == 0:
+        return values, values
+    total, largest = np.add.reduceat(values, starts), np.maximum.reduceat(values, starts)
+    is_largest = values == np.repeat(largest, lengths)
+    small = np.add.reduceat(np.where(is_largest, 0.0, values), starts)
+    ties = np.add.reduceat(is_largest.astype(np.float64), starts)
+    others = np.where(
+        is_largest,
+        np.repeat(small + (ties - 1.0) * largest, lengths),
+        np.repeat(total, lengths) - values,
+    )
+    return others, total

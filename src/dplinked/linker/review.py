@@ -86,13 +86,10 @@ def read_list(linked: Linked, answers: Any, key: str | Path | bytes | None, size
         raise StudyError(
             f"The list of a secret sample has the column {SECRET!r}, and no other list has it. Read a secret one back with its key and its size, and any other without them."
         )
-    left_id, right_id = (column_texts(table, name, "audit").to_pylist() for name in ("left_id", "right_id"))
-    known = dict(zip(linked.pairs["left"].to_pylist(), range(linked.left.num_rows), strict=True))
-    partner = linked.pairs["right"].to_pylist()
-    rows = [known.get(one, -1) for one in left_id]
-    if not rows and key is None:
+    rows = _listed_rows(linked, table)
+    if rows == [] and key is None:
         raise StudyError("The audit has no answers.")
-    if any(row < 0 or partner[row] != other for row, other in zip(rows, right_id, strict=True)):
+    if rows is None:
         raise StudyError(
             "The audit belongs to other links: link the same files with the same settings as when it was drawn."
         )
@@ -102,6 +99,23 @@ def read_list(linked: Linked, answers: Any, key: str | Path | bytes | None, size
     checked = np.array(rows, dtype=np.int64)
     found = estimate_from_audit(linked.strata, checked, correct, *read_chances(table))
     return replace(found, secret=_secret_audit(linked, checked, key, size))
+
+
+def is_list_of(linked: Linked, path: Path) -> bool:
+    """Whether a list of links to check, which was drawn earlier, is of these links and was not drawn in secret: then its answers can be read back without drawing again."""
+    table = read_audit(path)
+    named = {"left_id", "right_id"} <= set(table.column_names)
+    return named and SECRET not in table.column_names and _listed_rows(linked, table) is not None
+
+
+def _listed_rows(linked: Linked, table: pa.Table) -> list[int] | None:
+    """The rows whose links a list names; None if any of them is no link of these files."""
+    left_id, right_id = (column_texts(table, name, "audit").to_pylist() for name in ("left_id", "right_id"))
+    known = dict(zip(linked.pairs["left"].to_pylist(), range(linked.left.num_rows), strict=True))
+    partner = linked.pairs["right"].to_pylist()
+    rows = [known.get(one, -1) for one in left_id]
+    same = all(row >= 0 and partner[row] == other for row, other in zip(rows, right_id, strict=True))
+    return rows if same else None
 
 
 def _secret_audit(

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from dplinked.data.sources import Progress
 from dplinked.errors import StudyError
 from dplinked.linker.assignment import Candidates, assign_sparse
 from dplinked.linker.evidence import Evidence, compare_records, estimate_evidence, pattern_levels
@@ -93,6 +94,7 @@ def link_by_rules(
     block_comparers: Sequence[Comparer] = (),
     evidence: Evidence | None = None,
     carriers: int = 1,
+    progress: Progress | None = None,
 ) -> Links:
     """Link records within blocks, then what is left over by the best evidence there is, then at random.
 
@@ -114,23 +116,31 @@ def link_by_rules(
         What tells matches from others, if that is known from files linked before. By default it is estimated.
     carriers
         How many left records may be linked to one right record; more than 1 with ``"optimal"`` only.
+    progress
+        Function that is called with what is being compared, the parts of it that are done, and their number.
     """
-    rng = np.random.default_rng(seed)
+    rng, tell = np.random.default_rng(seed), progress or tell_nobody
     state = _Linking(comparers, left_blocks.size, right_blocks.size, threshold, memory, evidence, carriers)
     greedy = assignment == "greedy"
     blocks = list(_pair_blocks(left_blocks, right_blocks, missing_too=greedy))
     for _, left, right in blocks:
         state.check_room(left.size, right.size)
-    for name, left, right in blocks:
+    for done, (name, left, right) in enumerate(blocks):
+        tell("Comparing within blocks", done, len(blocks))
         state.link_block(name, left, right, greedy, rng)
     state.note_blocks(sum(left.size * right.size for _, left, right in blocks))
     if not greedy:
         codes = _block_codes(left_blocks, right_blocks)
-        for when in _ROUNDS:
+        for done, when in enumerate(_ROUNDS):
+            tell("Comparing what is left over", done, len(_ROUNDS))
             if not state.link_rest(when, left_blocks, codes, block_comparers, rng):
                 break
     state.link_at_random(rng)
     return replace(state.links(), floor=threshold) if greedy else state.links()
+
+
+def tell_nobody(title: str, done: int, total: int) -> None:
+    """Progress that nobody follows."""
 
 
 def _block_codes(left: NDArray[np.object_], right: NDArray[np.object_]) -> tuple[Integers, Integers]:

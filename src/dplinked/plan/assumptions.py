@@ -66,6 +66,8 @@ def _describe_counted(study: Study, guess: Guess) -> str:
     if study.cluster is not None or study.unit.rows > 1:
         together = "person" if study.cluster is None else "cluster"
         counted += f", rows of a {together} that have no more in common than any rows: if they do, errors by sampling are larger"
+    if study.strata is not None:
+        counted += ", strata that do not differ: if they do, errors by sampling are smaller"
     return counted
 
 

@@ -5,32 +5,20 @@ from __future__ import annotations
 import numpy as np
 
 from dplinked.plan.expectations import Expectations, PlannedError
+from dplinked.plan.pictures import AXES, PANELS, draw_curves, has_curves, say_only, show_curves
 from dplinked.privacy.calibration import round_up
-from dplinked.report import plots
 from dplinked.report.charts import Series, interval_chart
 from dplinked.report.document import Bullets, Chart, Column, Details, Document, Facts, Lead, Notes, Part, Section, Table
-from dplinked.report.drawing import WIDE, WIDTH
 from dplinked.report.numbers import format_number, format_percent, in_powers
 from dplinked.report.words import list_names
 from dplinked.study.family import RATIOS
 
 TITLE = "What a release would be worth"
-_PANELS = 4  # coefficients that are drawn; tables have all of them
 _BARS = 12
 _PARTS = ("sampling", "linkage", "privacy", "± 95 %")
 _ROWS = 48  # of a table that is shown without being asked for
+_ALWAYS = ("epsilon", "rows", "accuracy")  # what is said even if there is nothing to vary
 _FIRST = "epsilon"  # what the picture at the top of a page is drawn over
-_AXES = {
-    "epsilon": ("Against the budget", "ε (more is less private)"),
-    "rows": ("Against the number of rows", "rows"),
-    "accuracy": ("Against the quality of the links", "share of links that are right"),
-}
-_MEANING = {
-    "epsilon": "The dashed line is what no budget can beat at this number of rows: sampling and linkage errors alone, the accuracy's own error among them. Where the two lines meet, more budget "
-    "buys nothing.",
-    "rows": "Privacy noise falls with the number of rows, sampling and linkage errors only with its root: with enough rows, privacy costs next to nothing. The error of the accuracy itself does not fall with the rows at all.",
-    "accuracy": "Slopes are divided by about the accuracy, so all errors grow as it falls.",
-}
 
 
 def report_document(plan: Expectations) -> Document:
@@ -41,14 +29,15 @@ def report_document(plan: Expectations) -> Document:
     )
     facts = [("Model", plan.formula), ("Compared with", _point_text(plan)), ("Assumed", plan.assumptions)]
     sections = [
-        Section("", [Lead(_answer(plan)), *plan.limits, *_picture(plan, _FIRST, *_AXES[_FIRST]), _MEANING[_FIRST]]),
+        Section("", [Lead(_answer(plan)), *plan.limits, *draw_curves(plan, _FIRST), AXES[_FIRST].meaning]),
         Section("What to expect", _expected(plan)),
         Section("The plan in short", [Facts(facts, "The plan in short"), start]),
         *([Section("What a wanted precision needs", _wanted(plan))] if plan.needed else []),
         Section("What would help most", _levers(plan)),
         *(
-            Section(title, _curve(plan, quantity, title, axis, drawn=quantity != _FIRST))
-            for quantity, (title, axis) in _AXES.items()
+            Section(axis.title, show_curves(plan, quantity, drawn=quantity != _FIRST))
+            for quantity, axis in AXES.items()
+            if quantity in _ALWAYS or has_curves(plan, quantity)
         ),
     ]
     return Document(TITLE, sections, subject=plan.formula)
@@ -56,14 +45,13 @@ def report_document(plan: Expectations) -> Document:
 
 def notebook_document(plan: Expectations) -> Document:
     """The plan's tables, for a cell of a notebook."""
-    title, axis = _AXES["epsilon"]
     parts: list[Part] = [
         Lead(_answer(plan)),
         _error_table(plan),
         *plan.limits,
         *(_wanted(plan) if plan.needed else []),
-        *_best_levers(plan),
-        Details(title, _curve(plan, "epsilon", title, axis)),
+        *say_best_levers(plan),
+        Details(AXES[_FIRST].title, show_curves(plan, _FIRST)),
         plan.assumptions,
     ]
     return Document(f"{TITLE} (no data touched)", [Section("", parts)], subject=plan.formula)
@@ -91,7 +79,7 @@ def _answer(plan: Expectations) -> list[str]:
     """What to expect of each slope at the plan's own point, and what would help most."""
     found = plan.slopes_at_point
     said = []
-    for row in found[:_PANELS]:
+    for row in found[:PANELS]:
         if plan.family in RATIOS and row.name != "Intercept":
             said.append(
                 f"the {RATIOS[plan.family]} of {row.name} up to a factor of {format_number(row.ratio(), 10.0 * (row.ratio() - 1.0))}"
@@ -100,10 +88,10 @@ def _answer(plan: Expectations) -> list[str]:
             said.append(
                 f"the coefficient of {row.name} to ± {format_number(row.half_width(), 10.0 * row.half_width())}"
             )
-    more = [f"{len(found) - _PANELS} others as the table says"] if len(found) > _PANELS else []
+    more = [f"{len(found) - PANELS} others as the table says"] if len(found) > PANELS else []
     return [
         f"With {_point_text(plan)}, a release is expected to tell {list_names([*said, *more])} (95 % intervals).",
-        *_best_levers(plan),
+        *say_best_levers(plan),
     ]
 
 
@@ -196,8 +184,8 @@ def _levers(plan: Expectations) -> list[Part]:
 
     parts: list[Part] = [
         f"By how much one change alone would move the standard error. Compared with {_point_text(plan)}.",
-        *_best_levers(plan),
-        Chart(draw, _only(drawn, names)),
+        *say_best_levers(plan),
+        Chart(draw, say_only(drawn, names)),
         Table(["name", *changes], table, label="What would help most, in numbers"),
     ]
     if "bounds half as wide" not in changes and plan.family == "linear":
@@ -207,7 +195,7 @@ def _levers(plan: Expectations) -> list[Part]:
     return parts
 
 
-def _best_levers(plan: Expectations) -> list[str]:
+def say_best_levers(plan: Expectations) -> list[str]:
     """The best change for each slope, slopes with the same one together."""
     best: dict[str, list[tuple[str, float]]] = {}
     for name in dict.fromkeys(lever.name for lever in plan.levers):
@@ -234,56 +222,3 @@ def _all_levers(plan: Expectations) -> list[str]:
 
 def _change(factor: float) -> str:
     return f"{100.0 * (factor - 1.0):+.0f} %"
-
-
-# --- curves ------------------------------------------------------------------------------------------
-
-
-def _curve(plan: Expectations, quantity: str, title: str, axis: str, *, drawn: bool = True) -> list[Part]:
-    """What a quantity does: in words, drawn unless that was done before, and as a table."""
-    curves = [curve for curve in plan.curves if curve.quantity == quantity]
-    if not curves:
-        return ["No share of wrong links is declared for this linkage, so there is nothing to vary."]
-    shown = [*range(0, len(curves[0].values), 4)]
-    header = ["name", *(_place(quantity, curves[0].values[k]) for k in shown)]
-    rows = [
-        [curve.name, *(format_number(curve.half_width[k], 10.0 * curve.half_width[k]) for k in shown)]
-        for curve in curves
-    ]
-    table = Table(header, rows, label=f"Half-width, in numbers: {title.lower()}")
-    pictures = [_MEANING[quantity], *_picture(plan, quantity, title, axis)] if drawn else []
-    return [*pictures, Details("As a table", [table])]
-
-
-def _picture(plan: Expectations, quantity: str, title: str, axis: str) -> list[Part]:
-    """Half-widths over a quantity, drawn for some of the slopes."""
-    curves = [curve for curve in plan.curves if curve.quantity == quantity]
-    if not curves:
-        return []
-    slopes = [curve for curve in curves if curve.name != "Intercept"] or curves
-    wanted = [name for name, _, _ in plan.needed]
-    drawn = sorted(slopes, key=lambda curve: curve.name not in wanted)[:_PANELS]
-    own = {"epsilon": plan.point.epsilon, "rows": float(plan.point.count), "accuracy": plan.point.accuracy}[quantity]
-    lines = [plots.Line(curve.name, curve.values, curve.half_width, curve.floor, (own, curve.now)) for curve in drawn]
-
-    def draw(more: str = "", width: float = WIDTH) -> str:
-        labels, log = ("half-width", "without privacy noise"), quantity != "accuracy"
-        named = f"Half-width: {title.lower()}{more}"
-        return plots.curve_chart(lines, title=named, axis=axis, log=log, labels=labels, width=width)
-
-    fixed = {
-        "epsilon": f"{plan.point.count:,} rows",
-        "rows": f"ε = {plan.point.epsilon:g}",
-        "accuracy": f"ε = {plan.point.epsilon:g} and {plan.point.count:,} rows",
-    }[quantity]
-    caption = f"Half-width of 95 % intervals at {fixed}; the dot is the plan's own point. {_only([c.name for c in drawn], [c.name for c in slopes])}"
-    return [Chart(draw, caption.strip(), wide=lambda: draw(", drawn wide", WIDE))]
-
-
-def _place(quantity: str, value: float) -> str:
-    return f"{value:,.0f}" if quantity == "rows" else f"{value:.3g}"
-
-
-def _only(drawn: list[str], names: list[str]) -> str:
-    """Says so where a chart shows some of the slopes only."""
-    return f"{len(drawn)} of {len(names)} slopes are drawn; the table has all." if len(drawn) < len(names) else ""

@@ -13,10 +13,12 @@ from dplinked.errors import StudyError
 from dplinked.estimate.intervals import noise_covariance
 from dplinked.estimate.paper import is_usable
 from dplinked.estimate.residuals import (
+    Residuals,
     choose_width,
     counted_sizes,
     expect_residuals,
     instrument_sizes,
+    is_worth_a_look,
     level_of_right_links,
     widen_instrument,
 )
@@ -40,6 +42,8 @@ from dplinked.privacy.spending import (
     GRAM,
     MEAT,
     RANGES,
+    SIDES,
+    STRATA,
     TOTALS_MEAT,
     TOTALS_SIZES,
     VARIANCE,
@@ -116,7 +120,8 @@ def tight_sums(setting: Setting, guess: Guess, count: int, epsilon: float) -> Ex
     """Sufficient statistics of the bounded instrument, or of the symmetric one where a release would choose it; and the second stage where it pays."""
     study, exposure = setting.study, setting.exposure
     mu = privacy_mu(epsilon, study.delta) / study.unit.rows / math.sqrt(setting.outcomes)
-    design, share = aim_at_middles(setting, count, mu, 1.0 - (VARIANCE if study.intervals else 0.0))
+    kept = VARIANCE + STRATA * (study.strata is not None)
+    design, share = aim_at_middles(setting, count, mu, 1.0 - (kept if study.intervals else 0.0))
     if design.half_widths is not None:
         design = better_instrument(design, setting.plain, exposure, count, mu * math.sqrt(share))
     rows = expect_rows(setting.aimed, design, guess)
@@ -192,12 +197,19 @@ def _second_stage(
     left += (GRAM[0] + begin * _SHARED) * (1.0 - 1.0 / setting.outcomes)  # what outcomes share is paid for once
     together = study.cluster is not None or (study.unit.rows > 1 and study.intervals)
     left -= TOTALS_SIZES + TOTALS_MEAT - MEAT if together else 0.0
-    unit = right_residuals_sensitivity(1.0, exposure) / (mu * math.sqrt(left))
     deviation, ratios = math.sqrt(plain.sampling) * _EDGE, instrument_sizes(wide, sizes)
     largest = 4.0 * first.response.peak
-    residuals = expect_residuals(
-        deviation, explained, ratios, first.intercept, unit, squares, largest, study.errors, counted=sized
-    )
+
+    def clip(share: float, errors: str) -> tuple[Residuals, float]:
+        unit = right_residuals_sensitivity(1.0, exposure) / (mu * math.sqrt(share))
+        known = deviation, explained, ratios, first.intercept, unit, squares, largest, errors
+        return expect_residuals(*known, counted=sized), unit
+
+    residuals, unit = clip(left, study.errors)
+    if study.errors == "any" and exposure.levels == 1 and setting.outcomes == 1 and left > SIDES:
+        close, after = clip(left - SIDES, "alike")  # as most residuals are
+        if is_worth_a_look(residuals, close, accuracy, squares, (unit, after)):
+            residuals, unit = close, after
     contrast = 1.0 if not exposure.symmetric else accuracy
     h = np.concatenate([np.ones(start), ratios])
     gain = np.diag(1.0 / (contrast * total * residuals.kept[2] * h * np.concatenate([np.ones(start), sizes])))

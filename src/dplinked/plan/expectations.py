@@ -52,11 +52,11 @@ class Curve:
     Attributes
     ----------
     quantity
-        ``"epsilon"``, ``"rows"`` or ``"accuracy"``.
+        ``"epsilon"``, ``"rows"``, ``"accuracy"``, ``"checked"`` (links) or ``"bounds"`` (their width, the study's own being 1).
     values, half_width, floor
         Places, the half-width at each, and what it would be without privacy noise.
-    now
-        The half-width at the plan's own point.
+    now, place
+        The half-width at the plan's own point, and where that is.
     """
 
     quantity: str
@@ -65,6 +65,7 @@ class Curve:
     half_width: tuple[float, ...]
     floor: tuple[float, ...]
     now: float
+    place: float
 
 
 @dataclass(frozen=True)

@@ -9,26 +9,21 @@ from numbers import Integral, Real
 from pathlib import Path
 from typing import Any, overload
 
-import numpy as np
-
 from dplinked.errors import StudyError, plain_faults, plain_number, shown, shown_type, suggest
-from dplinked.estimate.variance import accuracy_variance
-from dplinked.linkage import ELE, UNSTATED, Linkage, PrivacyUnit
+from dplinked.linkage import UNSTATED, Linkage, PrivacyUnit
 from dplinked.plan.assumptions import describe_assumptions, describe_limits
-from dplinked.plan.curve import curve_errors
-from dplinked.plan.errors import EXPECTED, ExpectedErrors, Setting
-from dplinked.plan.expectations import Curve, Expectations, Lever, PlannedError, Point
-from dplinked.plan.rows import Guess, guess_response
+from dplinked.plan.errors import Setting
+from dplinked.plan.expectations import Expectations, Point
+from dplinked.plan.figures import expect_errors, guess_rows, list_errors, make_setting, try_rows
+from dplinked.plan.moves import find_curves, find_levers
+from dplinked.plan.rows import Guess
 from dplinked.report.files import HTML, write_or_return
 from dplinked.report.words import shorten
 from dplinked.study.budget import LARGE_EPSILON
 from dplinked.study.descent import Descent
-from dplinked.study.formula import Interval
 from dplinked.study.study import Study
 
-_CURVE = 25  # places on a curve
 _SHOWN = 4  # coefficients in a repr
-_USUAL_EVENTS = 0.1  # share of rows with an event, if nothing is guessed
 
 
 @dataclass(frozen=True, repr=False)
@@ -95,6 +90,7 @@ def plan(
     where: str | None = None,
     by: str | None = None,
     cluster: str | None = None,
+    strata: str | None = None,
     goodness: bool = False,
     r_squared: float = 0.5,
     response_mean: float | None = None,
@@ -146,6 +142,7 @@ def plan(
         where=where,
         by=by,
         cluster=cluster,
+        strata=strata,
         goodness=goodness,
     )
     counts: Any = [count] if isinstance(count, Integral) else count
@@ -203,12 +200,12 @@ def _plan_one(
     return Plan(
         study.delta,
         tuple(row for place, found in errors.items() for row in list_errors(guess, found, *place)),
-        _levers(setting, guess, point),
+        find_levers(setting, guess, point),
         _needed(setting, guess, counts[0], half_width),
         describe_assumptions(study, guess),
         study.formula,
         point,
-        _curves(setting, guess, point, counts, epsilons),
+        find_curves(setting, guess, point, counts, epsilons),
         describe_limits(study, errors),
         study.family,
     )
@@ -296,67 +293,6 @@ def _listed(values: Any, name: str, limit: float) -> list[float]:
     return numbers
 
 
-def make_setting(study: Study) -> Setting:
-    """A study as planning needs it."""
-    design, exposure = study.prepare()
-    return Setting(study, design, replace(study, typical={}).prepare()[0], exposure)
-
-
-def guess_rows(study: Study, setting: Setting, r_squared: float, response_mean: float | None = None) -> Guess:
-    """What a study, a guessed R² and a guessed mean outcome make of the rows."""
-    if not 0.0 <= plain_number(r_squared) < 1.0:
-        raise StudyError(f"r_squared must lie in [0, 1), not {shown(r_squared)}.")
-    named = [name for name in setting.aimed.response_variables if name in study.typical]
-    linkage, curve = study.linkage.public, setting.aimed.curve
-    level, deviation = guess_response(setting.aimed, {name: study.typical[name] for name in named})
-    if curve is not None:
-        level, deviation = _checked_mean(curve.largest, curve.counts, response_mean), 0.0
-    elif response_mean is not None:
-        raise StudyError(
-            "response_mean is for events and counts (family='logistic' or 'poisson'): leave it out, a line's response follows from its bounds or typical range."
-        )
-    return Guess(level, deviation, r_squared, linkage.mean_accuracy, accuracy_variance(linkage, None) or 0.0)
-
-
-def _checked_mean(largest: int, counts: bool, guessed: float | None) -> float:
-    """The guessed mean of events or counts; what is usual if nothing is guessed."""
-    if guessed is None:
-        return min(1.0, largest / 2.0) if counts else _USUAL_EVENTS
-    if not 0.0 < plain_number(guessed) < largest:
-        raise StudyError(
-            f"response_mean must lie between 0 and {largest}, the share of rows with an event or the mean count, not {shown(guessed)}."
-        )
-    return float(guessed)
-
-
-def expect_errors(setting: Setting, guess: Guess, epsilon: float, count: int) -> ExpectedErrors:
-    """Expected errors by the study's method and calibration, or family."""
-    if setting.aimed.curve is not None:
-        return curve_errors(setting, guess, count, epsilon)
-    return EXPECTED[setting.study.method, setting.study.calibration](setting, guess, count, epsilon)
-
-
-def list_errors(guess: Guess, errors: ExpectedErrors, epsilon: float, count: int) -> list[PlannedError]:
-    """Expected standard errors of all coefficients, in the user's units."""
-    parts = errors.in_user_units(guess.accuracy_variance)
-    return [
-        PlannedError(epsilon, count, name, *map(float, own))
-        for name, *own in zip(errors.design.names, *parts, strict=True)
-    ]
-
-
-def _plan_rows(setting: Setting, guess: Guess, epsilon: float, count: int) -> list[PlannedError]:
-    return list_errors(guess, expect_errors(setting, guess, epsilon, count), epsilon, count)
-
-
-def _try_rows(setting: Setting, guess: Guess, epsilon: float, count: int) -> list[PlannedError] | None:
-    """Expected errors; None for a budget that the calibration refuses, or a descent that would not settle."""
-    try:
-        return _plan_rows(setting, guess, epsilon, count)
-    except StudyError:
-        return None
-
-
 def _needed(
     setting: Setting, guess: Guess, count: int, half_width: Mapping[str, float]
 ) -> tuple[tuple[str, float, float | None], ...]:
@@ -380,7 +316,7 @@ def _needed_epsilon(setting: Setting, guess: Guess, count: int, place: int, want
     """Smallest epsilon whose expected half-width is at most the wanted one; None if none up to 100, or to what the calibration allows, is."""
 
     def width(epsilon: float) -> float:
-        rows = _try_rows(setting, guess, epsilon, count)
+        rows = try_rows(setting, guess, epsilon, count)
         return math.inf if rows is None else rows[place].half_width()
 
     def search(low: float, high: float, too_low: Callable[[float], bool]) -> tuple[float, float]:
@@ -395,96 +331,3 @@ def _needed_epsilon(setting: Setting, guess: Guess, count: int, place: int, want
     if not width(high) <= wanted:
         return None
     return search(low, high, lambda epsilon: width(epsilon) > wanted)[1]
-
-
-def _levers(setting: Setting, guess: Guess, point: Point) -> tuple[Lever, ...]:
-    """What twice the budget, twice the rows, half the linkage errors, an accuracy known better and bounds half as wide would do."""
-    study, linkage, epsilon, count = setting.study, setting.study.linkage, point.epsilon, point.count
-    better = _at_accuracy(linkage, guess, (1.0 + guess.accuracy) / 2.0)
-    changed = {
-        "twice the budget": _try_rows(setting, guess, 2.0 * epsilon, count),
-        "twice the rows": _try_rows(setting, guess, epsilon, 2 * count),
-        "half the linkage errors": _try_rows(setting, better, epsilon, count),
-    }
-    if guess.accuracy_variance:
-        checked = _is_checked(linkage)
-        better = replace(guess, accuracy_variance=guess.accuracy_variance / (2.0 if checked else 4.0))
-        change = "twice as many links checked" if checked else "half the accuracy's error"
-        changed[change] = _try_rows(setting, better, epsilon, count)
-    # Halving bounds tells something only where a typical range says that the rows lie well within them.
-    bounds = setting.aimed.bounds
-    typical = {name: study.typical[name] for name in bounds if name in study.typical}
-    if typical and setting.aimed.curve is None:  # noise along a curve follows instruments, not bounds
-        tighter = {name: _halved(bounds[name], middle) for name, middle in typical.items()}
-        try:
-            narrow = make_setting(replace(study, bounds={**study.bounds, **tighter}))
-            narrow = replace(narrow, exposure=setting.exposure, outcomes=setting.outcomes)
-            guessed = replace(guess_rows(narrow.study, narrow, guess.r_squared), subgroup=guess.subgroup)
-            changed["bounds half as wide"] = _try_rows(narrow, guessed, epsilon, count)
-        except StudyError:
-            pass  # a transform that the narrower bounds do not allow
-    now = _plan_rows(setting, guess, epsilon, count)
-    return tuple(
-        Lever(change, before.name, after.total / before.total)
-        for change, rows in changed.items()
-        if rows is not None
-        for before, after in zip(now, rows, strict=True)
-        if before.name != "Intercept"
-    )
-
-
-def _is_checked(linkage: Linkage) -> bool:
-    return isinstance(linkage, ELE) and linkage.checked is not None
-
-
-def _at_accuracy(linkage: Linkage, guess: Guess, accuracy: float) -> Guess:
-    """The guess at another accuracy: found by checking as many links, or with the same standard error."""
-    variance = guess.accuracy_variance * (guess.accuracy / accuracy) ** 2
-    if _is_checked(linkage) and guess.accuracy < 1.0:
-        variance *= accuracy * (1.0 - accuracy) / (guess.accuracy * (1.0 - guess.accuracy))
-    return replace(guess, accuracy=accuracy, accuracy_variance=variance)
-
-
-def _curves(
-    setting: Setting, guess: Guess, point: Point, counts: Sequence[int], epsilons: Sequence[float]
-) -> tuple[Curve, ...]:
-    """Half-widths over budgets, numbers of rows and, where links may be wrong, accuracies: each from a tenth to ten times."""
-    linkage = setting.study.linkage
-    highest = math.ceil(1.0 / setting.study.delta) - 1  # delta must stay below 1/n
-    budgets = _steps(
-        min(point.epsilon / 10.0, *epsilons), max(min(10.0 * point.epsilon, LARGE_EPSILON), *epsilons), point.epsilon
-    )
-    numbers = _steps(
-        max(1.0, min(point.count / 10.0, *counts)), min(max(10.0 * point.count, *counts), highest), point.count
-    )
-    at: dict[str, list[tuple[float, Guess, float, int]]] = {
-        "epsilon": [(budget, guess, budget, point.count) for budget in budgets],
-        "rows": [(number, guess, point.epsilon, number) for number in sorted({round(number) for number in numbers})],
-    }
-    if isinstance(linkage, ELE):
-        shares = sorted({*np.linspace(min(0.5, point.accuracy / 2.0), 1.0, _CURVE).round(4).tolist(), point.accuracy})
-        own = [guess if share == guess.accuracy else _at_accuracy(linkage, guess, share) for share in shares]
-        at["accuracy"] = [(moved.accuracy, moved, point.epsilon, point.count) for moved in own]
-    now = _plan_rows(setting, guess, point.epsilon, point.count)
-    found = []
-    for quantity, places in at.items():
-        errors = {float(value): _try_rows(setting, own, epsilon, count) for value, own, epsilon, count in places}
-        known = {value: rows for value, rows in errors.items() if rows is not None}
-        for k, row in enumerate(now):
-            widths = tuple(rows[k].half_width() for rows in known.values())
-            floor = tuple(replace(rows[k], privacy=0.0).half_width() for rows in known.values())
-            found.append(Curve(quantity, row.name, tuple(known), widths, floor, row.half_width()))
-    return tuple(found)
-
-
-def _steps(low: float, high: float, own: float) -> list[float]:
-    """Places between two ends, evenly by their logarithm, the plan's own among them."""
-    places = np.geomspace(min(low, own), max(high, own), _CURVE).tolist()
-    return sorted([float(own), *(place for place in places if abs(place - own) > 1e-6 * own)])
-
-
-def _halved(interval: Interval, typical: Sequence[float]) -> Interval:
-    """Bounds half as wide around the typical range, within the old ones and never inside it."""
-    half = max((interval[1] - interval[0]) / 4.0, (typical[1] - typical[0]) / 2.0)
-    low = min(max((typical[0] + typical[1]) / 2.0 - half, interval[0]), interval[1] - 2.0 * half)
-    return max(low, interval[0]), min(low + 2.0 * half, interval[1])

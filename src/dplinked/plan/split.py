@@ -11,7 +11,7 @@ from dplinked.errors import StudyError, plain_faults
 from dplinked.linkage import ELE
 from dplinked.plan.errors import Setting
 from dplinked.plan.expectations import PlannedError
-from dplinked.plan.planning import expect_errors, guess_rows, list_errors, make_setting
+from dplinked.plan.figures import expect_errors, guess_rows, list_errors, make_setting
 from dplinked.plan.rows import Guess
 from dplinked.privacy.calibration import privacy_epsilon, privacy_mu, round_down
 from dplinked.privacy.quantities.right_links import affords_groups, changed_answers

@@ -18,9 +18,9 @@ from dplinked.release.notes import hidden_names
 from dplinked.release.result import Result
 from dplinked.report.numbers import format_number
 from dplinked.report.plots import CoefficientRow
+from dplinked.study.units import is_part_of_others, round_step
 
 _MOST = 4  # slopes that are said; the table has all
-_PARTS = 20.0  # a step is at most so small a part of a column's bounds
 _LEVEL = re.compile(r"C\((.*)\)\[(.*)\]")
 _EVENT = re.compile(r"(?:C\()?(.*?)\)?\[(.*)\]")
 _SAME = "All of this holds with the other columns staying the same."
@@ -145,25 +145,14 @@ def _change(result: Result, name: str) -> _Change | None:
     if level is not None and ":" not in name and level[1] in result.declared.levels:
         reference = result.declared.levels[level[1]][0]
         return _Change(1.0, f"Where {level[1]} is {level[2]}", "", f"where it is {reference}")
-    if name not in result.declared.bounds or _used_elsewhere(result, name):
+    if name not in result.declared.bounds or is_part_of_others(name, result.scaling.names):
         return None
     unit = _unit(result, name)
-    step = _step(*result.declared.bounds[name]) if unit else 1.0
+    step = round_step(*result.declared.bounds[name]) if unit else 1.0
     if step == 1.0:
         named = f" (in{unit})" if unit else ""
         return _Change(1.0, f"Each further unit of {name}{named}", "goes with")
     return _Change(step, f"{format_number(step, 10.0 * step)}{unit} more of {name}", "go with")
-
-
-def _used_elsewhere(result: Result, name: str) -> bool:
-    mentions = re.compile(rf"(?<!\w){re.escape(name)}(?!\w)")
-    return any(other != name and mentions.search(other) for other in result.scaling.names)
-
-
-def _step(low: float, high: float) -> float:
-    """A round step that is a small part of a column's bounds; ten rather than one, so that units are in the plural."""
-    step = 10.0 ** math.floor(math.log10((high - low) / _PARTS))
-    return 10.0 * step if step == 1.0 and high - low >= _PARTS else step
 
 
 def _unit(result: Result, name: str) -> str:

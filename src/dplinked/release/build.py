@@ -68,6 +68,7 @@ def build_release(
             study.weights,
             study.where,
             study.cluster,
+            study.strata,
         ),
         released=Released(
             sums,

@@ -30,7 +30,7 @@ class Privacy:
 @dataclass(frozen=True)
 class Declared(ReadableByKey):
     """The model as it was declared: its formula, the bounds and levels of its columns, what null cells count as where they are filled, and which errors responses may have;
-    the family of the regression, the column that counts are taken by, what is done with missing cells, the column of weights, the condition for rows to count, and the column of clusters; and the variables that are, or by
+    the family of the regression, the column that counts are taken by, what is done with missing cells, the column of weights, the condition for rows to count, the columns of clusters and strata; and the variables that are, or by
     their names may be made of, columns by which records were linked, each with that column.
     """
 
@@ -45,6 +45,7 @@ class Declared(ReadableByKey):
     weights: str | None = None
     where: str | None = None
     cluster: str | None = None
+    strata: str | None = None
     compared: dict[str, str] = field(default_factory=dict)
     units: dict[str, str] = field(default_factory=dict)
 

@@ -9,6 +9,7 @@ import numpy as np
 from dplinked.estimate.paper import CLEAR, clearance, is_settling, left_to_go
 from dplinked.linkage.compared import say_compared
 from dplinked.privacy.quantities.right_residuals import RIGHT_RESIDUALS
+from dplinked.privacy.quantities.stratum_totals import STRATUM_TOTALS
 from dplinked.release.family import FAMILIES
 from dplinked.release.result import Result
 from dplinked.report.plots import CoefficientRow
@@ -203,6 +204,12 @@ def say_route(result: Result) -> list[str]:
             said.append(
                 "This budget hardly tells how much that is, for want of clusters: intervals are longer than they would be with a larger one."
             )
+    if result.declared.strata is not None:
+        said.append(
+            f"Rows were drawn apart in strata by {result.declared.strata}: what differs between these is left out of the variance, as far as noise lets it be told."
+            if any(part.name == STRATUM_TOTALS for part in result.released.parts)
+            else f"Strata by {result.declared.strata} are not taken into account, which makes intervals longer, if anything: the budget is too small, or links are a matrix that one stage takes as it is."
+        )
     return said
 
 

@@ -106,14 +106,28 @@ def _who_is_protected(unit: PrivacyUnit) -> str:
 def plain_promise(result: Result) -> list[str]:
     """The promise as anybody may read it. The guess is right with probability (1 + δ)/2 at best, δ that of ε = 0; for a Gaussian release Φ(μ/2)."""
     privacy, paid = result.privacy, result.linkage.paid
-    samples, total = add_payment(SecretSample(**paid) if isinstance(paid, Mapping) else paid or 0.0, privacy.mu)
-    guess = (1.0 + secret_delta(samples, 0.0, total)) / 2.0
+    guess = _best_guess(SecretSample(**paid) if isinstance(paid, Mapping) else paid or 0.0, privacy.mu)
     both = "this result and the released linkage accuracy" if paid else "this result"
     return [
         "Almost the same result would have come out whatever the values of any one person had been.",
         f"Suppose somebody knows everything else in the files and hesitates between two possibilities for one person's values. After seeing {both}, they guess the right one "
         f"at most {_percent_up(guess)} of the time. Without it, they are right 50 % of the time.",
     ]
+
+
+def promise_of_budget(epsilon: float, delta: float) -> str:
+    """What a release of this budget would promise, before it is made."""
+    guess = _best_guess(0.0, privacy_mu(epsilon, delta))
+    return (
+        "Whoever knows everything else and hesitates between two possibilities for one person will guess the right one "
+        f"at most {_percent_up(guess)} of the time after this release; without it, 50 % of the time."
+    )
+
+
+def _best_guess(paid: SecretSample | float, mu: float) -> float:
+    """How often somebody who hesitates between two possibilities is right at best."""
+    samples, total = add_payment(paid, mu)
+    return (1.0 + secret_delta(samples, 0.0, total)) / 2.0
 
 
 def _promise(result: Result) -> list[str]:

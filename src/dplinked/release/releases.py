@@ -261,6 +261,18 @@ def change_all(release: Release | Releases, change: Callable[[Release], Release]
     return replace(release, results={name: change(one) for name, one in release.items()})
 
 
+def forms_of(release: Release | Releases) -> dict[str, Callable[[], str]]:
+    """The forms in which a release can be written, by the ending of a file's name."""
+    return {
+        **dict.fromkeys(HTML, release.to_html),
+        ".md": lambda: release.to_markdown() + "\n",
+        ".tex": release.to_latex,
+        ".csv": release.to_csv,
+        ".txt": lambda: release.summary() + "\n",
+        ".json": lambda: release.to_json() + "\n",
+    }
+
+
 def read_release(text: str) -> Release | Releases:
     """Read a release, or several results that were released together, from JSON text."""
     try:

@@ -83,13 +83,14 @@ class CoefficientRow:
 
 @dataclass(frozen=True)
 class Line:
-    """One panel of a curve chart: half-widths over a quantity, the same without privacy noise, and where the plan stands."""
+    """One panel of a curve chart: half-widths over a quantity, the same without privacy noise, where the plan stands, and where it stood before something was moved."""
 
     name: str
     x: Sequence[float]
     y: Sequence[float]
     floor: Sequence[float]
     now: tuple[float, float]
+    before: tuple[float, float] | None = None
 
 
 def coefficient_chart(
@@ -195,7 +196,7 @@ def share_chart(names: Sequence[str], parts: Mapping[str, Sequence[float]], *, t
 
 
 def curve_chart(
-    lines: Sequence[Line], *, title: str, axis: str, log: bool, labels: tuple[str, str], width: float = WIDTH
+    lines: Sequence[Line], *, title: str, axis: str, log: bool, labels: Sequence[str], width: float = WIDTH
 ) -> str:
     """One panel per coefficient over the same quantity; half-widths on a logarithmic scale."""
     from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
@@ -212,12 +213,25 @@ def curve_chart(
             handles = axes.plot(line.x, line.y, color=PALETTE[0], linewidth=2.0)
             handles += axes.plot(line.x, line.floor, color=PALETTE[1], linewidth=1.8, linestyle=(0, (4, 2)))
             axes.plot(*[[value] for value in line.now], "o", color=PALETTE[0], markersize=6.5)
-            low, high = _log_limits([*line.y, *line.floor])
+            stood = [] if line.before is None else [line.before]
+            for place, value in stood:
+                handles += axes.plot(
+                    [place],
+                    [value],
+                    "D",
+                    color=PALETTE[2],
+                    markersize=8.0,
+                    markerfacecolor="none",
+                    markeredgewidth=2.0,
+                    clip_on=False,
+                )
+            low, high = _log_limits([*line.y, *line.floor, *(value for _, value in stood)])
             axes.set_ylim(low, high)
-            axes.set_xlim(min(line.x), max(line.x))
+            reach = [*line.x, *(place for place, _ in stood)]
+            axes.set_xlim(min(reach), max(reach))
             ticks: dict[Any, list[float]] = {axes.yaxis: round_ticks(low, high, 4)}
             if log:
-                ticks[axes.xaxis] = round_ticks(min(line.x), max(line.x), 5)
+                ticks[axes.xaxis] = round_ticks(min(reach), max(reach), 5)
             for one, places in ticks.items():
                 one.set_major_locator(FixedLocator(places))
                 one.set_minor_locator(NullLocator())

@@ -46,14 +46,15 @@ def measure_deviation(
 def expect_clip(
     study: Study,
     groups: Groups,
-    rows: LinkedRows,
     spending: Spending,
     estimate: Estimate,
     explained: float,
+    deviation: float,
+    rows: LinkedRows,
     geometry: Geometry,
     share: float,
-    deviation: float,
     wider: float = 1.0,
+    errors: str | None = None,
 ) -> Residuals:
     """Choose how far the equation clips residuals of a deviation, `wider` than otherwise if there are tails; it will get a `share` of the budget."""
     design, first = rows.design, int(rows.design.intercept)
@@ -69,7 +70,7 @@ def expect_clip(
         unit,
         groups.squares,
         largest,
-        study.errors,
+        errors or study.errors,
         closest,
         most,
         counted_sizes(design),

@@ -18,6 +18,7 @@ from dplinked.estimate.residuals import (
     column_sizes,
     counted_sizes,
     instrument_sizes,
+    is_worth_a_look,
     level_of_right_links,
     widen_instrument,
     wider_width,
@@ -37,12 +38,12 @@ from dplinked.privacy.quantities.instrument import ReleasedSums, entry_noise, pl
 from dplinked.privacy.quantities.residual_scale import Present, plan_residual_scale
 from dplinked.privacy.quantities.right_residuals import right_residuals_sensitivity
 from dplinked.privacy.quantities.whitened_gram import whitened_gram_sensitivity
-from dplinked.privacy.spending import CLIPPING, GRAM, ROUNDS, TAILS, VARIANCE, WHITENED, Spending
+from dplinked.privacy.spending import CLIPPING, GRAM, ROUNDS, SIDES, STRATA, TAILS, VARIANCE, WHITENED, Spending
 from dplinked.second_stage.clips import expect_clip, measure_deviation
 from dplinked.second_stage.meat import kept_for_meat
 from dplinked.second_stage.slope import choose_gram_share, cut_whitened, is_calm
-from dplinked.second_stage.stage import SecondStage
-from dplinked.second_stage.start import one_stage_design, prior_scale
+from dplinked.second_stage.stage import LEAST_CLIP, MOST_BENT, MOST_OFF, SecondStage
+from dplinked.second_stage.start import measure_weights, one_stage_design, prior_scale
 from dplinked.study.design import Design
 from dplinked.study.instrument import column_spread, instrument_signal, instrument_squares
 from dplinked.study.study import Study
@@ -52,15 +53,11 @@ from dplinked.sums.partners import unlinking_terms
 Floats = NDArray[np.float64]
 
 _AFTER_ONE_STEP = 0.15  # share of the squared way that is left after the first step
-_NEAR = (
-    6.0,
-    0.02,
-    0.01,
-)  # least clip in deviations, most of their variance by a wrong start, most of the equation's by a wrong slope: one step does
 _LEAST_CONTRAST = 0.1  # mean of γ - o above which missing cells are reason enough for a second stage
 _CALM_ENOUGH = 0.1  # spectral noise of a whitened slope, relative to it, above which it gets more of the budget
 _HANGING = 0.2  # mean logarithm of what correlations multiply variances of slopes by, above which rows may be whitened
 _WORTH = 0.1  # how much smaller errors of slopes must be, relative to them, for rows to be whitened
+_LEAST_LEFT = 4.0  # times what a look at both sides costs: least share for the steps where there is one
 _AS_GOOD = 0.02  # how much larger an error, relative to it, is taken for the same: the second stage's line is closer to that of least squares
 
 
@@ -69,6 +66,10 @@ def may_take_second_stage(study: Study, rows: LinkedRows, groups: Groups, spendi
     if study.ridge is not None or rows.read_once or not rows.design.columns:
         return False
     if not rows.exposure.symmetric and unlinking_terms(rows.exposure.accuracy_min) is None:
+        return False
+    if (
+        groups.contrast <= 0.0
+    ):  # links that are no better than chance: nothing of right ones can be told from the others
         return False
     mu, level, counted = spending.share(CLIPPING), level_of_right_links(groups.plain_accuracy), study.drops_missing
     return plan_residual_scale(rows.exposure, rows.count, mu, level, counted=counted) is not None
@@ -103,9 +104,9 @@ def expect_by_columns(
     slope: Spending,
     least: float,
 ) -> SecondStage:
-    """Measure the residuals around the first stage's coefficients, for a second stage by columns, which looks for no tails; the equation's slope gets `least` of the purse `slope`, or more."""
+    """Measure the residuals around the first stage's coefficients, for a second stage by columns, which looks for no tails and at no sides; the equation's slope gets `least` of the purse `slope`, or more."""
     expectation, wide, sizes = _measure(study, rows, groups, spending, start)
-    return replace(expectation.by_columns(wide, sizes, slope, least), far=False)
+    return replace(expectation.by_columns(wide, sizes, slope, least), far=False, looks=False)
 
 
 def _measure(
@@ -121,6 +122,9 @@ def _measure(
         rows = rows.without_missing()
     wide = rows.with_design(_follow(rows, groups, spending, sizes, choose_width(noise, groups.squares)))
     deviation, present = measure_deviation(groups, wide, spending, estimate, explained)
+    wide = measure_weights(wide, spending)
+    design = replace(design, counting=wide.design.counting)
+    rows = rows.with_design(design)
     moments, scale = first_moments(design, start, accuracy, groups.total)
     counted = counted_sizes(design, present.complete)
     groups = replace(groups, present=present.complete, mean=counted.mean, square=counted.square)
@@ -205,20 +209,41 @@ class _Expectation:
         return self.estimate.covariance[first:, first:]
 
     def _stage(self, rows: LinkedRows, geometry: Geometry, gram: float, same: bool, bent: float) -> SecondStage:
-        """The stage, and in the place of errors the noise of its equation, if noise of the slope adds the variance `bent` to it."""
+        """The stage, and in the place of errors the noise of its equation, if noise of the slope adds the variance `bent` to it and clips stay wide."""
         study, groups, spending = self.study, self.groups, self.spending
         far = study.errors != "symmetric" and bool(far_columns(rows.design, geometry.sizes).any())
         share = spending.unspent(keep=kept_for_meat(study, self.rows, spending) + CLIPPING + gram + TAILS * far)
-        residuals = expect_clip(
-            study, groups, rows, spending, self.estimate, self.explained, geometry, share, self.deviation
-        )
+        unit = right_residuals_sensitivity(1.0, rows.exposure)
+
+        def clip(share: float, errors: str) -> tuple[Residuals, float]:
+            known = study, groups, spending, self.estimate, self.explained, self.deviation
+            return expect_clip(*known, rows, geometry, share, errors=errors), unit / spending.share(share)
+
+        residuals, noise = clip(share, study.errors)
+        looks = study.errors == "any" and share > _LEAST_LEFT * SIDES
+        if looks:
+            close, after = clip(share - SIDES, "alike")
+            looks = is_worth_a_look(residuals, close, groups.accuracy, groups.squares, (noise, after))
         near = _is_near(groups, residuals, float(np.trace(geometry.way(self._left))), bent)
-        near = near and not (far or self.present.is_incomplete) and rows.design.counting is None
+        near = near and not (far or looks) and rows.exposure.levels == 1  # all levels take the same steps
+        elsewhere = self.present.is_incomplete or rows.design.counting is not None
         bent *= 1.0 if near else _AFTER_ONE_STEP
-        drawn = right_residuals_sensitivity(residuals.limit, rows.exposure) / spending.share(share)
-        noise = np.full(geometry.ratios.size, math.sqrt(drawn**2 + bent * (groups.contrast * residuals.kept[2]) ** 2))
+        met = math.sqrt((noise * residuals.limit) ** 2 + bent * (groups.contrast * residuals.kept[2]) ** 2)
         return SecondStage(
-            self.estimate, rows, groups, geometry, self.explained, residuals, gram, same, near, far, noise, self.present
+            estimate=self.estimate,
+            rows=rows,
+            groups=groups,
+            geometry=geometry,
+            explained=self.explained,
+            residuals=residuals,
+            gram=gram,
+            same=same,
+            near=near,
+            bent=elsewhere,
+            far=far,
+            looks=looks,
+            errors=np.full(geometry.ratios.size, met),
+            present=self.present,
         )
 
     def _errors(self, noise: Floats, spread: float, residuals: Residuals) -> Floats:
@@ -231,7 +256,8 @@ class _Expectation:
     def one_stage(self, sizes: Floats, begun: float) -> Floats:
         """Errors of one stage's slopes, if its sums are released for the rest of the budget: again, where they are the first stage's, for which they had the share `begun`."""
         design, groups, first = one_stage_design(self.rows.design), self.groups, int(self.rows.design.intercept)
-        keep = VARIANCE if self.study.intervals else 0.0
+        stratified = self.study.strata is not None and self.rows.exposure.symmetric
+        keep = VARIANCE + STRATA * stratified if self.study.intervals else 0.0
         again = begun / (begun + self.spending.unspent(keep))
         plain = design.half_widths is None
         signal = sizes**2 if plain else instrument_signal(design)
@@ -250,6 +276,5 @@ class _Expectation:
 
 def _is_near(groups: Groups, residuals: Residuals, off: float, bent: float) -> bool:
     """Whether one step does, from what noise of the start adds to the variance of residuals (`off`) and noise of the slope to that of the equation."""
-    clip, start, slope = _NEAR
     met = groups.squares * (float(residuals.sizes.min()) * residuals.spread(groups.accuracy)) ** 2
-    return residuals.clip >= clip and off <= start * residuals.deviation**2 and bent <= slope * met
+    return residuals.clip >= LEAST_CLIP and off <= MOST_OFF * residuals.deviation**2 and bent <= MOST_BENT * met

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,11 +24,12 @@ from dplinked.privacy.quantities.instrument import ReleasedSums
 from dplinked.privacy.quantities.meat import SCALE_ALONE, MeatRoute, choose_route
 from dplinked.privacy.quantities.right_residuals import release_residual_meat
 from dplinked.privacy.quantities.squared_residuals import release_squared_residuals, squared_residuals_sensitivity
-from dplinked.privacy.spending import GOODNESS, MEAT, TOTALS_MEAT, TOTALS_SIZES, Spending
+from dplinked.privacy.quantities.stratum_totals import FOR_MEANS, ReleasedStrata, release_strata
+from dplinked.privacy.spending import GOODNESS, MEAT, STRATA, TOTALS_MEAT, TOTALS_SIZES, Spending
 from dplinked.second_stage.stage import SecondStage
 from dplinked.study.study import Study
 from dplinked.sums.linked_rows import ClippedResiduals, LinkedRows
-from dplinked.sums.types import MeatClip, ResidualClip
+from dplinked.sums.types import Centres, MeatClip, ResidualClip
 
 Floats = NDArray[np.float64]
 
@@ -38,10 +40,16 @@ def kept_for_meat(study: Study, rows: LinkedRows, spending: Spending) -> float:
     """Share of the budget for the variance that intervals need; 0 where the residuals' size has to do, which public values decide."""
     if not study.intervals:
         return 0.0
-    paid = GOODNESS if study.goodness else 0.0
+    paid = (GOODNESS if study.goodness else 0.0) + (STRATA if centres_rows(study, rows, spending) else 0.0)
     if squared_together(study, rows, spending) is not None:
         return paid + TOTALS_SIZES + TOTALS_MEAT
-    return paid + (MEAT if meat_route(rows, spending) is not SCALE_ALONE else 0.0)
+    return paid + (MEAT if meat_route(study, rows, spending) is not SCALE_ALONE else 0.0)
+
+
+def centres_rows(study: Study, rows: LinkedRows, spending: Spending) -> bool:
+    """Whether squares are taken around the means of strata: if there are strata, and squares do not drown in noise. Public values decide."""
+    squared = study.cluster is not None or meat_route(study, rows, spending) is not SCALE_ALONE
+    return study.strata is not None and squared
 
 
 def squared_together(study: Study, rows: LinkedRows, spending: Spending) -> str | None:
@@ -58,10 +66,10 @@ def squared_together(study: Study, rows: LinkedRows, spending: Spending) -> str 
     return "person"
 
 
-def meat_route(rows: LinkedRows, spending: Spending) -> MeatRoute:
-    """Whose contributions to the equation are squared."""
-    largest = None if rows.blocks is None else rows.blocks.largest
-    return choose_route(len(rows.design.names), rows.exposure, largest, rows.count, spending.share(MEAT))
+def meat_route(study: Study, rows: LinkedRows, spending: Spending) -> MeatRoute:
+    """Whose contributions to the equation are squared. Blocks are not: their rows may be of several strata."""
+    largest, mu, p = None if rows.blocks is None else rows.blocks.largest, spending.share(MEAT), len(rows.design.names)
+    return choose_route(p, rows.exposure, largest, rows.count, mu, centred=study.strata is not None)
 
 
 def plan_meat_clip(
@@ -72,8 +80,9 @@ def plan_meat_clip(
     clip: ResidualClip,
     spending: Spending,
     wider: float,
+    centres: Centres | None = None,
 ) -> MeatClip | None:
-    """Whose contributions to the equation are squared, and how far they are cut; None where the residuals' size has to do."""
+    """Whose contributions to the equation are squared, around which centres, and how far they are cut; None where the residuals' size has to do."""
     weights, size = residuals.meat_weights(rows.design.intercept), residuals.counted * residuals.spread(groups.accuracy)
     together, least = squared_together(study, rows, spending), rows.least_norm(clip, weights)
     if together is not None:
@@ -82,22 +91,44 @@ def plan_meat_clip(
             norms = long_ladder(unit, math.sqrt(rows.count) / 4.0)
         else:
             norms = ladder(unit, float(rows.exposure.persons))
-        private = rows.contribution_sizes(clip, MeatClip(together, weights, float(norms[-1])), norms)
+        private = rows.contribution_sizes(clip, MeatClip(together, weights, float(norms[-1]), centres), norms)
         norm = choose_total_norm(weights.size, *release_contribution_sizes(private, spending), private, spending)
         if norm is None and together == "cluster":
             norm = float(norms[-1])  # nothing is cut, and noise tells how little is known
         if norm is not None:
-            return MeatClip(together, weights, norm)
-    route = meat_route(rows, spending)
+            return MeatClip(together, weights, norm, centres)
+    route = meat_route(study, rows, spending)
     norm = wider * route.clip * size
     norm = norm if route.name == "block" else max(norm, least)
-    return None if route is SCALE_ALONE else MeatClip(route.name, weights, norm)
+    return None if route is SCALE_ALONE else MeatClip(route.name, weights, norm, centres)
+
+
+def release_centres(
+    study: Study, groups: Groups, rows: LinkedRows, residuals: Residuals, clip: ResidualClip, spending: Spending
+) -> ReleasedStrata | None:
+    """What contributions are taken around, if there are strata. Means need no far tails: residuals are clipped to a few deviations at rows of usual size, and the intercept's entry gets as much noise as others."""
+    if not centres_rows(study, rows, spending):
+        return None
+    weights, size = residuals.meat_weights(rows.design.intercept), residuals.counted * residuals.spread(groups.accuracy)
+    usual = 1.0 / weights
+    if clip.intercept_weight > 0.0:
+        usual[0] = float(np.sqrt((usual[1:] ** 2).mean()))
+        clip = replace(clip, intercept_weight=float(usual[0]))
+    clip = replace(clip, limit=min(clip.limit, FOR_MEANS * size * float(np.linalg.norm(usual))))
+    private = rows.stratum_totals(clip, clustered=study.cluster is not None)
+    return release_strata(private, weights, spending)
 
 
 def residual_variance(
-    study: Study, groups: Groups, rows: LinkedRows, spending: Spending, private: ClippedResiduals, residuals: Residuals
+    study: Study,
+    groups: Groups,
+    rows: LinkedRows,
+    spending: Spending,
+    private: ClippedResiduals,
+    residuals: Residuals,
+    strata: ReleasedStrata | None,
 ) -> NoisyVariance:
-    """The variance of the second stage's equation."""
+    """The variance of the second stage's equation, within strata if there are some."""
     p, clip = len(rows.design.names), private.meat_clip
     spread = residuals.spread(groups.accuracy)
     weights = residuals.meat_weights(rows.design.intercept)
@@ -106,6 +137,9 @@ def residual_variance(
     if clip is not None:
         route = clip.route
         meat, noise = release_residual_meat(private, spending)
+    within = 1.0
+    if strata is not None:
+        meat, within = strata.within(meat)
     if route == "cluster" and noise > _TELLING * np.trace(meat) / p:
         meat = meat + 2.0 * noise * np.eye(p)
     return NoisyVariance(
@@ -117,6 +151,7 @@ def residual_variance(
         accuracy_variance(study.linkage.public, rows.blocks),
         link_dependence(study.linkage, route, rows.blocks),
         repeated=repeated_rows(study.linkage, study.unit, route),
+        within=within,
     )
 
 

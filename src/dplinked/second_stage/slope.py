@@ -74,7 +74,8 @@ def release_slope(
     gram = times_factor(
         release_whitened_gram(wide.whitened_gram(whitening, counted=wide.dropped), spending, stage.gram), factor
     )
-    return gram, replace(geometry, whitening=whitening)
+    told = np.diag(gram.matrix)[int(rows.design.intercept) :] / weight
+    return gram, replace(geometry, whitening=whitening, ratios=np.sqrt(np.clip(told, 1.0, _LARGER**2)))
 
 
 def _measure_columns(gram: ReleasedSums, stage: SecondStage) -> Geometry:

@@ -16,6 +16,9 @@ from dplinked.sums.linked_rows import LinkedRows
 
 Floats = NDArray[np.float64]
 
+# Where one step does: the least clip, in deviations of residuals; the most that a wrong start may add to their variance, relative to it; and the same of the equation's and a wrong slope.
+LEAST_CLIP, MOST_OFF, MOST_BENT = 6.0, 0.02, 0.01
+
 
 @dataclass(frozen=True, eq=False)
 class SecondStage:
@@ -38,10 +41,14 @@ class SecondStage:
     same
         Whether both stages have the regressors themselves as instruments.
     near
-        Whether one step does. Where hardly any residual is clipped, the equation is a line whose slope is released, and a second step from
-        elsewhere would tell the same.
+        Whether one step does, if noise alone keeps the start from where the equation leads. Where hardly any residual is clipped, the equation is a line whose slope is released, and a second
+        step from elsewhere would tell the same.
+    bent
+        Whether the start may be another line for other reasons: weights and conditions, which the first stage does not know, or filled cells. Then the first step tells whether it was near.
     far
         Whether columns may reach so far out that tails are looked for before the last step.
+    looks
+        Whether a closer clip would pay, if residuals are alike on both sides.
     errors
         Expected errors of the slopes (d).
     present
@@ -57,6 +64,8 @@ class SecondStage:
     gram: float
     same: bool
     near: bool
+    bent: bool
     far: bool
+    looks: bool
     errors: Floats
     present: Present

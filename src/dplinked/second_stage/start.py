@@ -11,7 +11,8 @@ from dplinked.estimate.groups import Groups, choose_weights, find_groups
 from dplinked.estimate.residuals import CLIPS, INTERCEPT_WEIGHT
 from dplinked.estimate.tails import far_columns
 from dplinked.privacy.quantities.right_residuals import right_residuals_sensitivity
-from dplinked.privacy.spending import Spending
+from dplinked.privacy.quantities.weights import release_weight_moments
+from dplinked.privacy.spending import WEIGHTS, Spending
 from dplinked.study.design import Design
 from dplinked.study.instrument import column_spread
 from dplinked.study.study import Study
@@ -37,6 +38,15 @@ def weigh_groups(study: Study, rows: LinkedRows, spending: Spending) -> tuple[Li
     noise = right_residuals_sensitivity(CLIPS[1], rows.exposure) / spending.share(0.5) * math.sqrt(columns)
     groups = replace(groups, weights=choose_weights(groups, noise))
     return rows.with_weights(groups.weighed), groups
+
+
+def measure_weights(rows: LinkedRows, spending: Spending, part: float = 1.0) -> LinkedRows:
+    """The same rows, of which it is known by then how large their weights are; a `part` of the usual share is spent on that, if it was not known before."""
+    counting = rows.design.counting
+    if counting is None or counting.weight is None or counting.moments is not None:
+        return rows
+    moments = release_weight_moments(rows.weight_moments(), spending, part * WEIGHTS)
+    return rows.with_design(replace(rows.design, counting=replace(counting, moments=moments)))
 
 
 def one_stage_design(design: Design) -> Design:

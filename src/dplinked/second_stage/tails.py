@@ -13,6 +13,7 @@ from dplinked.estimate.tails import choose_norm as choose_tail_norm
 from dplinked.estimate.tails import known_excess, widen_clip
 from dplinked.estimate.whitening import Geometry
 from dplinked.privacy.quantities.right_residuals import (
+    longest_contribution,
     release_residual_meat,
     residual_meat_sensitivity,
     right_residuals_sensitivity,
@@ -37,7 +38,7 @@ def look_for_tails(
     def chance(norm: float) -> float:
         return residual_meat_sensitivity(norm, largest, rows.exposure) / (spending.share(TAILS) * groups.squares)
 
-    norm = choose_tail_norm(weights.size, chance)
+    norm = choose_tail_norm(weights.size, chance, longest_contribution(largest, rows.exposure))
     if norm is None:
         return 1.0, share + TAILS
     clip = clip_around(estimate.beta, residuals, rows.design, geometry.whitening)

@@ -1,30 +1,37 @@
-"""What all windows of a studio share: the folder, and the release that is running. Only one may run at a time."""
+"""What all windows of a studio share: the folder, what was worked on in it, and the job that is running. Only one runs at a time."""
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
 from itertools import count
 from pathlib import Path
 from typing import Any, TypeVar
 
+from dplinked.data.files import kind_of
 from dplinked.errors import DplinkedError, StudyError, raise_alone
 from dplinked.fitting import fit_study
 from dplinked.ledger.ledger import Ledger
 from dplinked.release.release import Release
-from dplinked.release.releases import Releases
+from dplinked.release.releases import Releases, load_release
+from dplinked.studio.workspace import Workspace, load_workspace, save_workspace
 from dplinked.study.study import Study
 
 T = TypeVar("T")
+_MOST_FILES = 2_000  # of a folder that are watched
+_LARGEST_RELEASE = 50_000_000  # bytes; larger files are not looked at
 
 
 @dataclass(frozen=True)
 class Fault:
-    """What went wrong, in words that may be shown."""
+    """What went wrong, in words that may be shown, and the name of its kind of error."""
 
     text: str
+    kind: str = field(default="", compare=False)
 
 
 def attempt(work: Callable[[], T]) -> T | Fault:
@@ -32,20 +39,25 @@ def attempt(work: Callable[[], T]) -> T | Fault:
     try:
         return work()
     except DplinkedError as error:
-        return Fault(str(error))
+        return Fault(str(error), type(error).__name__)
     except Exception:
         return Fault("Unexpected error; please report it.")
 
 
+Report = Callable[[str, int, int], None]  # what a job calls with its step, and how much of how much of it is done
+
+
 @dataclass(frozen=True)
 class Job:
-    """A release that is running or has ended: its current step and progress, and what went wrong, if anything did."""
+    """A job that is running or has ended: what kind it is, its current step and progress, what went wrong, if anything did, and whether it may be stopped."""
 
+    kind: str = "release"
     title: str = "Starting"
     done: int = 0
     total: int = 0
     running: bool = True
     fault: Fault | None = None
+    stoppable: bool = False
 
 
 @dataclass(frozen=True)
@@ -67,18 +79,57 @@ class Made:
     stored: bool = False
 
 
+@dataclass(frozen=True)
+class Kept:
+    """A release that a file of the folder holds, or one made here that could not be written to it.
+
+    Attributes
+    ----------
+    name
+        Name of the file.
+    time
+        When the file was written, to the minute.
+    release
+        The release.
+    fault
+        Why it could not be written; None if the file holds it.
+    """
+
+    name: str
+    time: str
+    release: Release | Releases
+    fault: Fault | None = None
+
+
 class Desk:
-    """A folder with study files, and the releases made since the studio was started.
+    """A folder with study files, what was worked on in it, and what was made since the studio was started.
 
     A release was paid for, so it is written to a file before it is shown, and it outlives the window that asked for it: a window that is
     opened later shows it too.
+
+    Attributes
+    ----------
+    workspace
+        What was worked on, kept in a file of the folder.
+    job
+        The job that is running, or the last one.
+    results
+        What the last job of each kind returned, or what went wrong.
+    made
+        Releases since the studio was started.
     """
 
     def __init__(self, folder: Path, opened: str | None = None) -> None:
-        self.folder, self.opened = folder, opened
+        kept = load_workspace(folder)
+        self.folder = folder
+        self.workspace = kept if opened is None else replace(kept, study=opened, step="study")
         self.job: Job | None = None
+        self.results: dict[str, Any] = {}
         self.made: tuple[Made, ...] = ()
+        self._read: dict[tuple[str, int, int], Release | Releases | None] = {}
+        self._holder: object | None = None
         self._lock = threading.Lock()
+        self._stopping = threading.Event()
 
     @classmethod
     def open(cls, study: Path | None) -> Desk:
@@ -90,6 +141,35 @@ class Desk:
                 f"There is no study file {study.name!r}. Without one, 'dplinked studio' starts a new study."
             )
         return cls(study.resolve().parent, study.name)
+
+    # --- one window works at a time --------------------------------------------------------------
+
+    def enter(self, window: object) -> bool:
+        """Let a window work if no other one does. Returns whether it may."""
+        with self._lock:
+            if self._holder is None:
+                self._holder = window
+            return self._holder is window
+
+    def take(self, window: object) -> None:
+        """Let a window work, whichever did before."""
+        with self._lock:
+            self._holder = window
+
+    def leave(self, window: object) -> None:
+        """A window was closed."""
+        with self._lock:
+            if self._holder is window:
+                self._holder = None
+
+    def holds(self, window: object) -> bool:
+        """Whether a window is the one that works."""
+        return self._holder is window
+
+    def keep_work(self, work: Workspace) -> None:
+        """Keep what was worked on."""
+        self.workspace = work
+        save_workspace(self.folder, work)
 
     # --- study files -----------------------------------------------------------------------------
 
@@ -127,34 +207,47 @@ class Desk:
             )
         return self.folder / name
 
-    # --- the one release -------------------------------------------------------------------------
+    # --- the one job -----------------------------------------------------------------------------
 
-    def start(self, study: Study, release_id: str | None, *, again: bool = False) -> None:
-        """Run a release in a thread of its own. This is refused while another one is running.
-
-        With `again`, a request that the ledger has seen is computed and paid for anew.
-        """
-        data = data_of(study)
+    def start(self, kind: str, work: Callable[[Report], Any], *, stoppable: bool = False) -> None:
+        """Run a job in a thread of its own. This is refused while another one is running. One that is `stoppable` ends with an error where it tells its progress next."""
         with self._lock:
             if self.job is not None and self.job.running:
-                raise StudyError("A release is running already. Nothing more was spent. Wait until it is done.")
-            self.job = Job()
-        threading.Thread(target=self._run, args=(study, data, release_id, again)).start()
+                raise StudyError(
+                    "Something is running already. Nothing more was begun or spent. Wait until it is done."
+                )
+            self._stopping.clear()
+            self.job = Job(kind, stoppable=stoppable)
+        threading.Thread(target=self._run, args=(kind, work)).start()
 
-    def _run(self, study: Study, data: Any, release_id: str | None, again: bool) -> None:
-        found = attempt(lambda: self._make(study, data, release_id, again))
-        if isinstance(found, Fault):
-            self.job = Job(running=False, fault=found)
-        else:
-            self.made = (*self.made, found)
-            self.job = Job(running=False)
+    def forget_fault(self, seen: Job | None) -> None:
+        """Forget why a job failed, once that was seen and does not hold any more."""
+        with self._lock:
+            if seen is not None and self.job is seen and not seen.running and seen.fault is not None:
+                self.job = replace(seen, fault=None)
 
-    def _make(self, study: Study, data: Any, release_id: str | None, again: bool) -> Made:
+    def stop(self) -> None:
+        """Stop the running job, if it may be stopped."""
+        self._stopping.set()
+
+    def _run(self, kind: str, work: Callable[[Report], Any]) -> None:
+        found = attempt(lambda: work(self._report))
+        self.results[kind] = found
+        self.job = Job(kind, running=False, fault=found if isinstance(found, Fault) else None)
+
+    def release(self, study: Study, release_id: str | None, *, again: bool = False) -> None:
+        """Make a release as a job. With `again`, a request that the ledger has seen is computed and paid for anew."""
+        data = data_of(study)
+        self.start("release", lambda report: self._make(study, data, release_id, again, report))
+
+    def _make(self, study: Study, data: Any, release_id: str | None, again: bool, report: Report) -> Made:
         """Make a release and write it to a file."""
         charged = _charged(study)
-        release = fit_study(study, data, release_id=release_id, again=again, progress=self._report)
+        release = fit_study(study, data, release_id=release_id, again=again, progress=report)
         stored = release.ledger is not None and release.ledger.id in charged
-        return Made(release, attempt(lambda: self.keep(release)), stored)
+        made = Made(release, attempt(lambda: self.keep(release)), stored)
+        self.made = (*self.made, made)
+        return made
 
     def keep(self, release: Release | Releases) -> str:
         """Write a release to a file of the folder and return its name. No file is overwritten, and none is written twice."""
@@ -169,9 +262,56 @@ class Desk:
                 )
             )
 
+    # --- releases of the folder ------------------------------------------------------------------
+
+    def shelf(self) -> tuple[Kept, ...]:
+        """All releases of the folder, the newest first: those in its files, whoever wrote them, and those made here that could not be written."""
+        states = self.shelf_state()
+        self._read = {state: self._read[state] if state in self._read else self._load(state[0]) for state in states}
+        files = [(time, name, found) for (name, time, _), found in self._read.items() if found is not None]
+        kept = [
+            Kept(name, _minute(time / 1e9), found)
+            for time, name, found in sorted(files, key=lambda one: one[:2], reverse=True)
+        ]
+        lost = [
+            Kept("not written", "now", made.release, made.file) for made in self.made if isinstance(made.file, Fault)
+        ]
+        return (*reversed(lost), *kept)
+
+    def shelf_state(self) -> tuple[tuple[str, int, int], ...]:
+        """Names, times and sizes of the files that may be releases."""
+        found = []
+        for path in sorted(self.folder.glob("*.json")):
+            with contextlib.suppress(OSError):
+                state = path.stat()
+                if path.is_file() and not path.name.startswith(".") and state.st_size <= _LARGEST_RELEASE:
+                    found.append((path.name, state.st_mtime_ns, state.st_size))
+        return tuple(found)
+
+    def files_state(self) -> tuple[tuple[str, int, int], ...]:
+        """Names, times and sizes of the files of the folder and its subfolders, as far as they are a person's: what others write there is seen by it."""
+        found: list[tuple[str, int, int]] = []
+        for path in (*self.folder.glob("[!.]*"), *self.folder.glob("[!.]*/[!.]*")):
+            with contextlib.suppress(OSError):
+                state = path.stat()
+                if path.is_file() and (kind_of(path) or path.suffix == ".toml") and len(found) < _MOST_FILES:
+                    found.append((str(path.relative_to(self.folder)), state.st_mtime_ns, state.st_size))
+        return tuple(sorted(found))
+
+    def _load(self, name: str) -> Release | Releases | None:
+        """The release that a file holds; None for any other file."""
+        found = attempt(lambda: load_release(self.folder / name))
+        return None if isinstance(found, Fault) else found
+
     def _report(self, title: str, done: int, total: int) -> None:
         if self.job is not None:
+            if self.job.stoppable and self._stopping.is_set():
+                raise StudyError("Stopped. Nothing was written.")
             self.job = replace(self.job, title=title, done=done, total=total)
+
+
+def _minute(time: float) -> str:
+    return datetime.fromtimestamp(time, UTC).astimezone().strftime("%Y-%m-%d %H:%M")
 
 
 def data_of(study: Study) -> Any:

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import itertools
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from dplinked.errors import StudyError
-from dplinked.study.counting import compared_with_texts, counted_columns
-from dplinked.study.formula import parse_formula
-from dplinked.study.several import split_outcomes
+from dplinked.study.typed import read_number
 
 Changes = dict[tuple[str, str], Any]
 
 BLANK = """\
-# Everything here is public: nothing was read from the data.
+# What is declared of columns and persons is public knowledge, never read from the data.
+# [linkage] says what is known of the links, and where it comes from.
 [data]
 
 [model]
@@ -100,40 +98,6 @@ class Draft:
         return tomlkit.dumps(document)
 
 
-def formula_columns(
-    formula: str,
-    levels: list[str],
-    family: Any = "linear",
-    exposure: Any = None,
-    weights: Any = None,
-    where: Any = None,
-    by: Any = None,
-) -> tuple[list[str], list[str]]:
-    """The numeric and the categorical columns of a formula, the response first, then an exposure, what says how much rows count, and whose levels are told apart; two empty lists if the formula is not valid."""
-    events = family == "logistic"
-    try:
-        if outcomes := split_outcomes(formula):
-            found = [formula_columns(one, levels, family, exposure, weights, where, by) for one in outcomes.values()]
-            numeric, categorical = ([name for part in parts for name in part] for parts in zip(*found, strict=True))
-            return list(dict.fromkeys(numeric)), list(dict.fromkeys(categorical))
-        parsed = parse_formula(formula, levels, events=events and formula.lstrip().startswith("C("))
-    except StudyError:
-        return [], []
-    factors = [*([] if events else [parsed.response]), *itertools.chain.from_iterable(parsed.terms)]
-    split = ([f for f in factors if not f.categorical], [f for f in factors if f.categorical])
-    numeric, categorical = ([name for factor in part for name in factor.variables] for part in split)
-    categorical = [*(parsed.response.variables if events else ()), *categorical]
-    numeric += [exposure] if family == "poisson" and isinstance(exposure, str) and exposure else []
-    try:
-        named = [*levels, *(compared_with_texts(where) if where else [])]
-        counted = counted_columns(weights or None, where or None, dict.fromkeys(named))
-    except StudyError:  # which the check of the whole study says
-        counted = counted_columns(weights or None, None, {})
-    told_apart = [by] if isinstance(by, str) and by else []
-    numeric, categorical = numeric + counted[0], categorical + counted[1] + told_apart
-    return list(dict.fromkeys(numeric)), list(dict.fromkeys(categorical))
-
-
 def lines_of(values: Any) -> str:
     """Write a list or a table one item per line."""
     if isinstance(values, dict):
@@ -144,7 +108,7 @@ def lines_of(values: Any) -> str:
 def table_from(lines: str) -> dict[str, Any]:
     """Read a table from lines like ``nsw = 0.918``."""
     split = [line.rpartition("=") for line in lines.splitlines() if line.strip()]
-    return {name.strip(): _number(value) for name, _, value in split}
+    return {name.strip(): number_from(value) for name, _, value in split}
 
 
 def list_from(lines: str, before: Any) -> list[Any]:
@@ -153,8 +117,11 @@ def list_from(lines: str, before: Any) -> list[Any]:
     return [known.get(line.strip(), line.strip()) for line in lines.splitlines() if line.strip()]
 
 
-def _number(text: str) -> Any:
+def number_from(typed: Any) -> Any:
+    """Read the number of a field; None if it is empty. What cannot be read stays as it was typed: the text holds it, and it is a fault of its setting."""
+    if not isinstance(typed, str):
+        return typed
     try:
-        return float(text)
-    except ValueError:
-        return text.strip()
+        return read_number(typed)
+    except StudyError:
+        return typed.strip() or None

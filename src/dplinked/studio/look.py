@@ -2,23 +2,45 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from htmltools import HTML, Tag, TagChild, TagList, tags
-from shiny import ui
+from shiny import render, ui
 from shiny.types import NavSetArg
 
 from dplinked.report.page import table
 from dplinked.report.words import clean
+from dplinked.studio.path import STEPS, after, before, number
 
 STYLE = Path(__file__).with_name("studio.css")
+SCRIPT = Path(__file__).with_name("studio.js")
 
 
-def panel(name: str, value: str, *children: TagChild) -> NavSetArg:
-    """One of the studio's pages."""
-    return ui.nav_panel(name, tags.main(tags.h1(name), *children), value=value)
+def panel(step: str, *children: TagChild) -> NavSetArg:
+    """The page of a step: its heading, what it still lacks, and the ways to the steps before and after it."""
+    name = STEPS[step]
+    title = TagList(tags.span(f"{number(step)} ", class_="place"), name, " ", ui.output_ui(f"mark_{step}", inline=True))
+    ways = [
+        ui.input_action_button(f"{way}_{step}", f"{words}: {STEPS[to]}", class_="btn-primary" if way == "next" else "")
+        for way, words, to in (("back", "Back", before(step)), ("next", "Next", after(step)))
+        if to is not None
+    ]
+    body = tags.main(
+        tags.h1(name),
+        ui.output_ui(f"state_{step}"),
+        *children,
+        tags.nav(*ways, class_="ways", aria_label="Steps before and after"),
+    )
+    return ui.nav_panel(title, body, value=step)
+
+
+def steward_only(why: str = "") -> Tag:
+    """A band that marks what the steward alone may see."""
+    return tags.p(
+        tags.strong("For the steward alone, not for publication."), f" {why}" if why else "", class_="steward"
+    )
 
 
 def section(title: str, *children: TagChild) -> Tag:
@@ -52,3 +74,13 @@ def show(text: str) -> str:
 def rows(header: Sequence[str], cells: Sequence[Sequence[str]], label: str) -> HTML:
     """A table that scrolls within the page."""
     return HTML(table(header, cells, label=label))
+
+
+def render_to(name: str) -> Callable[[Callable[[], Any]], Any]:
+    """Render to an output whose name is put together."""
+
+    def bind(function: Callable[[], Any]) -> Any:
+        function.__name__ = name
+        return render.ui(function)
+
+    return bind

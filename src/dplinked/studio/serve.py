@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import socket
 import tempfile
@@ -57,6 +58,7 @@ def run_studio(study: Path | None, *, port: int = 0, browser: bool = True, say: 
         timeout_graceful_shutdown=2,
     )
     threading.Thread(target=_warm_up, daemon=True).start()
+    logging.getLogger("asyncio").setLevel(logging.ERROR)  # it warns of browsers that are gone
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # what is to be known stands on the pages
@@ -85,8 +87,9 @@ def _listen(port: int) -> socket.socket:
 
 
 def _warm_up() -> None:
-    """Load what the first check needs while the browser opens."""
+    """Load what the first check and the first picture need while the browser opens."""
     import formulaic  # noqa: F401
+    import matplotlib.backends.backend_svg  # noqa: F401
 
 
 def _open_browser(guard: Guard) -> None:

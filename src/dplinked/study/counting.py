@@ -12,7 +12,7 @@ import keyword
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, TypeGuard
 
 import numpy as np
@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from dplinked.data.keys import key_text
 from dplinked.errors import StudyError, raise_alone, shown, suggest
-from dplinked.study.formula import Factor, Interval, evaluate, interval_of, parse_expression, raised
+from dplinked.study.formula import Factor, Interval, evaluate, interval_of, parse_expression
 
 Floats = NDArray[np.float64]
 Codes = NDArray[np.int32]
@@ -100,9 +100,7 @@ class Counting:
     typical
         Where weights are guessed to lie, for plans.
     moments
-        Released means of ω, ω² and ω⁴ over all rows.
-    power
-        Which power of ω rows count.
+        Released means of ω, ω² and ω⁴ over all rows. What rows count does not hang on them.
     """
 
     weight: str | None
@@ -111,8 +109,7 @@ class Counting:
     numeric: tuple[str, ...]
     categorical: tuple[str, ...]
     typical: Interval | None = None
-    moments: tuple[float, float, float] | None = None
-    power: int = 1
+    moments: tuple[float, float, float] | None = field(default=None, compare=False)
 
     @property
     def largest(self) -> float:
@@ -136,16 +133,21 @@ class Counting:
         square = mean**2 + spread**2
         return Sizes(mean, square, square / mean, min(1.0, mean + 3.0 * spread))
 
-    def factors(self, raw: Mapping[str, Floats], codes: Mapping[str, Codes]) -> Floats:
-        """ω of some rows (k), from raw cells."""
+    def write_factors(self, raw: Mapping[str, Floats], codes: Mapping[str, Codes], out: Floats) -> None:
+        """Write ω of some rows into `out` (k), from raw cells."""
+        if self.weight is not None and self.condition is None:
+            weights, (low, high) = raw[self.weight], self.bounds[self.weight]
+            if weights.size and weights.min() >= low and weights.max() <= high:  # as most are; NaN fails both
+                np.divide(weights, self.largest, out=out)
+                return
         cells = {name: np.clip(raw[name], *self.bounds[name]) for name in self.numeric}
         present = [np.isfinite(raw[name]) for name in self.numeric] + [codes[name] >= 0 for name in self.categorical]
         holds = np.logical_and.reduce(present)
         if self.condition is not None:
             holds = holds & _holds(self.condition, cells, codes)
-        if self.weight is None:
-            return np.asarray(holds, np.float64)
-        return np.where(holds, raised(cells[self.weight] / self.largest, self.power), 0.0)
+        out[:] = holds
+        if self.weight is not None:
+            out[:] = np.where(holds, cells[self.weight] / self.largest, 0.0)
 
 
 def _holds(condition: Condition, cells: Mapping[str, Floats], codes: Mapping[str, Codes]) -> Bools:

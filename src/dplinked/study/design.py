@@ -138,6 +138,8 @@ class Design:
         What rows count, if they do not all count the same.
     cluster
         The column that says which rows' contributions to the variance are squared together, if it is not each row by itself.
+    strata
+        The column of levels that says in which part of the population a row was drawn, if rows were drawn apart in several.
     """
 
     formula: str
@@ -153,6 +155,7 @@ class Design:
     exposure: Column | None = None
     counting: Counting | None = None
     cluster: str | None = None
+    strata: str | None = None
 
     @cached_property
     def names(self) -> tuple[str, ...]:
@@ -201,6 +204,20 @@ class Design:
             clipped[name] = values
         return clipped
 
+    @cached_property
+    def strata_alone(self) -> frozenset[str]:
+        """The column of strata, where nothing else uses it."""
+        counted = () if self.counting is None else self.counting.categorical
+        used = {name for column in (*self.columns, self.response) for name, _ in column.cell}
+        return frozenset() if self.strata is None else frozenset([self.strata]) - used - {*counted}
+
+    def strata_of(self, codes: Mapping[str, Codes]) -> Codes | None:
+        """Number of the stratum of some rows (k), if there are strata; rows without a declared level are the last one."""
+        if self.strata is None or self.strata not in codes:
+            return None
+        found = codes[self.strata]
+        return np.where(found < 0, len(self.levels[self.strata]), found).astype(np.int32)
+
     def fill_rows(self, raw: Mapping[str, Floats], codes: Mapping[str, Codes], out: Floats) -> None:
         """Write scaled columns and, last, the scaled response of some rows into the rows of `out` ((d+1)×k), from raw cells."""
         if self._plain is not None and out.shape[1]:
@@ -234,7 +251,8 @@ class Design:
         columns = [column.present(raw, codes) for column in self.columns]
         known = np.logical_and.reduce([np.ones_like(response), *columns]).astype(np.float64)
         if self.counting is not None:
-            known *= self.counting.factors(raw, codes)
+            self.counting.write_factors(raw, codes, counted := np.empty_like(known))
+            known *= counted
         return known, response.astype(np.float64)
 
     def regressors(self, numbers: Mapping[str, Floats], codes: Mapping[str, Codes], out: Floats) -> None:
@@ -276,8 +294,8 @@ class Design:
                     half_widths.append(column.peak)
         return replace(self, columns=tuple(columns), groups=tuple(groups), half_widths=tuple(half_widths))
 
-    def weights_alone(self, power: int) -> Design:
-        """The design for summing a power of what rows count: no regressors."""
+    def weights_alone(self) -> Design:
+        """The design for summing what rows count: no regressors."""
         assert self.counting is not None
         used = {*self.counting.numeric, *self.counting.categorical, *self.response_variables}
         return replace(
@@ -288,7 +306,22 @@ class Design:
             half_widths=None,
             bounds={name: ends for name, ends in self.bounds.items() if name in used},
             levels={name: listed for name, listed in self.levels.items() if name in used},
-            counting=replace(self.counting, power=power),
+            strata=None,
+        )
+
+    def counted_alike(self) -> Design:
+        """The same columns for passes in which all rows count the same: what weights, conditions and strata alone need is not read."""
+        if self.counting is None and self.strata is None:
+            return self
+        made = (*self.columns, self.response, *(() if self.exposure is None else (self.exposure,)))
+        used = {name for column in made for factor in column.numeric for name in factor.variables}
+        used |= {name for column in made for name, _ in column.cell}
+        return replace(
+            self,
+            bounds={name: ends for name, ends in self.bounds.items() if name in used},
+            levels={name: listed for name, listed in self.levels.items() if name in used},
+            counting=None,
+            strata=None,
         )
 
     def fill_middles(self, declared: Collection[str]) -> Design:
@@ -364,6 +397,7 @@ def build_design(
     exposure: str | None = None,
     weights: str | None = None,
     where: str | None = None,
+    strata: str | None = None,
 ) -> Design:
     """Turn declarations into a design, or say which declaration is missing or wrong."""
     declared_levels = {name: _checked_levels(name, values, formula) for name, values in (levels or {}).items()}
@@ -393,6 +427,9 @@ def build_design(
                     f"levels={{{shown(name)}: [...]}}, the reference level first."
                 )
             used_levels[name] = declared_levels[name]
+    if strata is not None:
+        _check_strata(strata, known, parsed)
+        used_levels[strata] = declared_levels[strata]
     columns, groups = _build_columns(parsed, intervals, used_levels)
     response, curve = _response_column(parsed, intervals, used_levels, family)
     design = Design(
@@ -407,6 +444,7 @@ def build_design(
         curve=curve,
         exposure=None if exposure is None else _exposure_column(factors[-1], intervals),
         counting=declare_counting(weights, where, intervals, used_levels),
+        strata=strata,
     )
     middles = _typical_middles(design, typical or {}, intervals)
     if weights is not None and weights in (typical or {}):
@@ -415,6 +453,18 @@ def build_design(
             design, counting=replace(design.counting, typical=_checked_typical(weights, typical or {}, intervals))
         )
     return design.centred(middles) if middles else design
+
+
+def _check_strata(name: str, known: Collection[str], parsed: ParsedFormula) -> None:
+    """Refuse a column of strata without levels, or one of the response's."""
+    if name not in known:
+        raise StudyError(
+            f"strata={shown(name)} must name a column with declared levels, and without bounds.{suggest(name, known)} Levels are public: declare levels={{{shown(name)}: […]}}."
+        )
+    if name in parsed.response.variables:
+        raise StudyError(
+            f"The strata {shown(name)} are the response's own column, which is on a linked row. Name a column of the regressors' file."
+        )
 
 
 def _response_column(

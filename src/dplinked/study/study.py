@@ -75,6 +75,7 @@ class Study(PlainlyShown):
     where: str | None = None
     by: str | None = None
     cluster: str | None = None
+    strata: str | None = None
     goodness: bool = False
     units: Mapping[str, str] = field(default_factory=dict, repr=False)
 
@@ -137,7 +138,7 @@ class Study(PlainlyShown):
                 raise StudyError(
                     f"{name} must be a mapping from columns' names, like {name}={{'income': …}}, not {shown(getattr(self, name))}."
                 )
-        optional = ("population", "exposure", "weights", "where", "by", "cluster")
+        optional = ("population", "exposure", "weights", "where", "by", "cluster", "strata")
         for name in ("method", "calibration", "ranges", "errors", "family", "missing", *optional):
             left_out = name in optional and getattr(self, name) is None
             if not isinstance(getattr(self, name), str) and not left_out:
@@ -261,8 +262,8 @@ class Study(PlainlyShown):
             raise StudyError(f"{what} and ridge do not go together: leave out ridge.")
 
     def _check_cluster(self) -> None:
-        """Refuse clusters, and measures of fit, where nothing is squared for them: that is done in the second stage of a line, with intervals."""
-        asked = [name for name in ("cluster", "goodness") if getattr(self, name)]
+        """Refuse clusters, strata and measures of fit where nothing is squared for them: that is done in the second stage of a line, with intervals."""
+        asked = [name for name in ("cluster", "strata", "goodness") if getattr(self, name)]
         if not asked:
             return
         if not self._drops_from_lines or self.ridge is not None:
@@ -271,6 +272,16 @@ class Study(PlainlyShown):
             )
         if not self.intervals:
             raise StudyError(f"{asked[0]} belongs to intervals: leave it out, or leave out intervals=False.")
+        if self.strata is not None and self.by is not None:
+            raise StudyError(
+                "strata and by do not go together: a row would be there in every level. Fit levels one by one with where=…, or leave out strata."
+            )
+        if self.strata is not None and self.strata == self.cluster:
+            raise StudyError("strata and cluster are the same column: clusters are drawn within strata.")
+        if self.strata is not None and self.cluster is None and self.unit.rows > 1:
+            raise StudyError(
+                "Strata of persons who have several rows need the clusters that rows were drawn in: declare cluster, or leave out strata."
+            )
 
     def _check_family(self) -> None:
         """Refuse what is for lines alone."""
@@ -322,6 +333,7 @@ class Study(PlainlyShown):
             self.exposure,
             self.weights,
             self.where,
+            self.strata,
         )
         if self.drops_missing:
             design = design.fill_middles(self.fill)
@@ -365,6 +377,10 @@ class Study(PlainlyShown):
                 f"The clusters {shown(name)} are the response's own column, which is on a linked row. Name a column of the regressors' file."
             )
         named = (*RESULTS_OF_LINKING, *self.unit.ids, getattr(self.linkage, "id", None))
+        if name == self.linkage.block and self.unit.linkage_change:
+            raise StudyError(
+                f"The clusters {shown(name)} are the column of the blocks, which linkage_change lets change on many rows. Name another column."
+            )
         if name in named:
             raise StudyError(
                 f"The clusters {shown(name)} are a result of linking, or say which rows are whose. Name a column of the regressors' file that says where its rows were drawn."
@@ -385,6 +401,7 @@ class Study(PlainlyShown):
             "where": None,
             "by": None,
             "cluster": None,
+            "strata": None,
             "goodness": False,
         }  # as before there was a choice
         for name, value in unsaid.items():
@@ -467,16 +484,16 @@ class Study(PlainlyShown):
             )
 
     def _check_counted_origins(self, design: Design, found: Mapping[str, str]) -> None:
-        """Refuse weights and conditions that the other file than the regressors' tells."""
-        if design.counting is None:
-            return
+        """Refuse weights, conditions and strata that the other file than the regressors' tells."""
+        counted = () if design.counting is None else (*design.counting.numeric, *design.counting.categorical)
         made = {name for column in design.columns for factor in column.numeric for name in factor.variables}
         made |= {name for column in design.columns for name, _ in column.cell}
         files = {found[name] for name in made if name in found}
-        for name in (*design.counting.numeric, *design.counting.categorical):
+        for name in (*counted, *([] if design.strata is None else [design.strata])):
             if name in found and files and found[name] not in files:
+                what = "The strata are" if name == design.strata else "What rows count follows"
                 raise StudyError(
-                    f"What rows count follows {name!r}, which comes from another file than the regressors: on a linked row it may be that of somebody else. Weights, conditions and levels take columns of the "
+                    f"{what} {name!r}, which comes from another file than the regressors: on a linked row it may be that of somebody else. Weights, conditions, levels and strata take columns of the "
                     "regressors' file."
                 )
 
@@ -539,7 +556,12 @@ def _check_variables(design: Design, linkage: Linkage, unit: PrivacyUnit) -> Non
         raise StudyError(
             f"The response is made of {linkage.block!r}, the column of the blocks: use another block column or another response."
         )
-    if linkage.block in design.variables and not (unit.moves_block and not unit.linkage_change):
+    if linkage.block is not None and linkage.block == design.strata and unit.linkage_change:
+        raise StudyError(
+            f"The strata {linkage.block!r} are the column of the blocks, which linkage_change lets change on many rows. Name another column."
+        )
+    held = unit.fixes_blocks and linkage.block in design.strata_alone  # nobody's stratum changes then
+    if linkage.block in design.variables and not held and not (unit.moves_block and not unit.linkage_change):
         raise StudyError(
             f"The formula uses {linkage.block!r}, the column of the blocks. A person who changes it would change the blocks too, which this "
             "unit does not cover. Leave it out of the formula, use another block column, or protect the block as well: "

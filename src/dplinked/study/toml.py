@@ -44,6 +44,7 @@ SECTIONS: dict[str, tuple[str, ...]] = {
         "where",
         "by",
         "cluster",
+        "strata",
         "goodness",
         "method",
         "calibration",
@@ -99,12 +100,27 @@ def read_settings(text: str, folder: Path, name: str) -> dict[str, Any]:
         "units": section("units"),
         "descent": Descent(**section("descent")) if "descent" in declared else None,
         "data": _data_from(section("data"), folder),
-        "ledger": _ledger_from(section("ledger", *(["url"] if "ledger" in declared else [])), folder),
-        "population": section("ledger").get("population"),
-        "ledger_key": _key_from(section("ledger").get("key"), folder),
+        **_ledger_settings(section("ledger", *(["url"] if "ledger" in declared else [])), folder),
         **model,
         **privacy,
         **section("paper"),
+    }
+
+
+def read_ledger(text: str, folder: Path) -> dict[str, Any]:
+    """Which ledger a study file names, as arguments of :class:`~dplinked.Study`, whatever else it lacks; empty if it names none."""
+    try:
+        declared = tomllib.loads(text).get("ledger")
+    except tomllib.TOMLDecodeError:
+        return {}
+    return _ledger_settings(declared, folder) if isinstance(declared, dict) and "url" in declared else {}
+
+
+def _ledger_settings(declared: dict[str, Any], folder: Path) -> dict[str, Any]:
+    return {
+        "ledger": _ledger_from(declared, folder),
+        "population": declared.get("population"),
+        "ledger_key": _key_from(declared.get("key"), folder),
     }
 
 

@@ -17,14 +17,17 @@ from dplinked.linkage import EXACT, LinkageExposure
 from dplinked.study.design import Design
 from dplinked.sums.types import (
     BlockFacts,
+    Centres,
     MeatClip,
     Predictor,
     Private,
     PrivateCounts,
     PrivateMeat,
+    PrivateMoments,
     PrivateResiduals,
     PrivateSizes,
     PrivateSquares,
+    PrivateStrata,
     PrivateSums,
     ResidualClip,
     Whitening,
@@ -98,6 +101,8 @@ class ClippedMeat(Private):
         Bound on the norm of a row's weighted instruments.
     reach
         Bound on ``|x'β|``.
+    centred
+        Whether contributions are taken around centres of strata before they are scaled.
     """
 
     matrix: Floats
@@ -107,6 +112,7 @@ class ClippedMeat(Private):
     instrument: float
     reach: float
     exposure: LinkageExposure
+    centred: bool = False
 
 
 @dataclass(frozen=True, repr=False)
@@ -165,6 +171,23 @@ class ContributionSizes(Private):
     largest: float
     rows: int
     exposure: LinkageExposure
+
+
+@dataclass(frozen=True, repr=False)
+class StratumTotals(Private):
+    """The equation of the rows of each stratum (`totals`, G×p), and how many rows it has, or clusters if they are `clustered` (`numbers`, G).
+
+    `limit`, `intercept_weight` and `rows` are what they are in :class:`ClippedResiduals`. If `own`, terms are contributions of rows that see no response but their own, scaled down to norm at most `limit`.
+    """
+
+    totals: Floats
+    numbers: Floats
+    clustered: bool
+    limit: float
+    intercept_weight: float
+    rows: int
+    exposure: LinkageExposure
+    own: bool = False
 
 
 @dataclass(frozen=True, repr=False)
@@ -291,8 +314,16 @@ class Pass(Protocol):
         `ahead` says that `own_rows` will be summed and then `right_residuals`: what they need may be found on the same way through the rows.
         """
 
-    def row_meat(self, predictor: Predictor, weights: Floats, norm: float) -> PrivateMeat:
-        """Sum of squared contributions of rows, scaled to a norm."""
+    def weight_moments(self) -> PrivateMoments:
+        """Sums of what rows count, of its square and of its fourth power. Links and responses do not enter."""
+
+    def row_meat(
+        self, predictor: Predictor, weights: Floats, norm: float, centres: Centres | None = None
+    ) -> PrivateMeat:
+        """Sum of squared contributions of rows, around the centres of strata if there are some, scaled to a norm."""
+
+    def row_strata(self, predictor: Predictor, weights: Floats, norm: float) -> PrivateStrata:
+        """Totals of contributions of rows, scaled to a norm, and numbers of rows, of each stratum."""
 
     def block_meat(self, predictor: Predictor, weights: Floats, norm: float) -> PrivateMeat:
         """Sum of squared contributions of blocks, scaled to a norm."""
@@ -324,6 +355,12 @@ class Pass(Protocol):
 
     def contribution_sizes(self, clip: ResidualClip, meat: MeatClip, norms: Floats) -> PrivateSizes:
         """``Σ_c min(‖T_c‖²/K², 1)`` over the totals T_c that `meat` squares, times its weights, for each norm K."""
+
+    def stratum_totals(self, clip: ResidualClip, clustered: bool) -> PrivateStrata:
+        """The equation of the rows of each stratum of the design's column, and how many rows each has, or clusters if they are `clustered`.
+
+        Rows without a declared level are the last stratum. A cluster is in the first of the strata that its rows are in.
+        """
 
     def curve_sums(self, clip: ResidualClip, level: float) -> PrivateSums:
         """``Σ w a s m' (1, h)(1, x)'`` and ``Σ w a s (1, h)(m - level)`` along the clip's curve, of rows by themselves: responses are not read.
@@ -397,15 +434,27 @@ class LinkedRows:
         counts = np.append(counts[:-2], counts[-2] + incomplete)
         return ResidualCounts(counts, self.count, edges, self.exposure, incomplete)
 
-    def meat(self, route: str, predictor: Predictor, weights: Floats, norm: float) -> ClippedMeat:
-        """Sum of squared contributions of rows or of blocks (`route`), each scaled down to norm at most `norm`."""
+    def meat(
+        self, route: str, predictor: Predictor, weights: Floats, norm: float, centres: Centres | None = None
+    ) -> ClippedMeat:
+        """Sum of squared contributions of rows or of blocks (`route`), each scaled down to norm at most `norm`; those of rows around centres of strata, if there are some."""
         assert not self.dropped, _FILLED
-        squares = self.engine.block_meat if route == "block" else self.engine.row_meat
-        matrix = squares(predictor, weights, norm).matrix
+        assert centres is None or (route == "row" and self.exposure.symmetric), "others' residuals would move"
+        if route == "block":
+            matrix = self.engine.block_meat(predictor, weights, norm).matrix
+        else:
+            matrix = self.engine.row_meat(predictor, weights, norm, centres).matrix
         first = int(self.design.intercept)
         instrument = math.hypot(self.design.instrument_radius, float(first)) * float(weights.max())
         reach = self.design.radius * float(np.linalg.norm(predictor.beta[first:]))
-        return ClippedMeat(matrix, route, self.count, norm, instrument, reach, self.exposure)
+        return ClippedMeat(matrix, route, self.count, norm, instrument, reach, self.exposure, centres is not None)
+
+    def row_strata(self, predictor: Predictor, weights: Floats, norm: float) -> StratumTotals:
+        """Totals of contributions of rows, each scaled down to norm at most `norm`, and numbers of rows of each stratum."""
+        assert not self.dropped, _FILLED
+        assert self.exposure.symmetric, "others' residuals would move"
+        found = self.engine.row_strata(predictor, weights, norm)
+        return StratumTotals(found.totals, found.numbers, False, norm, 0.0, self.count, self.exposure, own=True)
 
     def with_weights(self, weighed: Mapping[str | None, tuple[float, float]]) -> LinkedRows:
         """The same rows, the instruments of each group's times its weight; `weighed` has weight and accuracy of all groups that have rows.
@@ -427,9 +476,7 @@ class LinkedRows:
 
     def weight_moments(self) -> WeightMoments:
         """How large what rows count is: sums of ω, ω² and ω⁴ of rows by themselves."""
-        passes = (self.engine.with_design(self.design.weights_alone(power)) for power in (1, 2, 4))
-        sums = [one.without_missing().own_rows().instrument_sums().known for one in passes]
-        return WeightMoments(np.array(sums), self.count, self.exposure)
+        return WeightMoments(self.engine.weight_moments().sums, self.count, self.exposure)
 
     def own_gram(self) -> ClippedSums:
         """``h'X`` of rows by themselves, each times γ - o and the weight of its block where blocks are public.
@@ -476,6 +523,16 @@ class LinkedRows:
             self.exposure,
         )
 
+    def stratum_totals(self, clip: ResidualClip, *, clustered: bool) -> StratumTotals:
+        """The equation of the rows of each stratum, and how many rows or clusters it has."""
+        self._check_clip(clip)
+        assert clip.curve is None, "strata are those of lines"
+        assert self.exposure.levels == 1, "a row would be counted in every level"
+        found = self.engine.stratum_totals(clip, clustered)
+        return StratumTotals(
+            found.totals, found.numbers, clustered, clip.limit, clip.intercept_weight, self.count, self.exposure
+        )
+
     def squared_residuals(self, beta: Floats, clip: float) -> SquaredResiduals:
         """Squares of right links' residuals around a line, residuals clipped to ±`clip`."""
         found = self.engine.squared_residuals(ResidualClip(beta, clip, 0.0, clip, squared=True))
@@ -495,12 +552,13 @@ class LinkedRows:
         return 0.0 if self.exposure.levels == 1 else self._contribution(clip, weights)
 
     def _largest(self, clip: ResidualClip, meat: MeatClip, norm: float) -> float:
-        """Bound on the weighted contribution of a row before it is cut to a norm, per response that it meets.
+        """Bound on the weighted contribution of a row before it is cut to a norm, per response that it meets; around the centre of a stratum, on how far two of them are apart.
 
         Beside other levels it is that norm, so that sensitivities are in the same proportion to their terms in all levels: if it were not, a person could change the most of one kind in one level, of another in another,
         and together more than a level's sensitivity says. That of blocks has terms of one kind.
         """
-        largest = self._contribution(clip, meat.weights)
+        largest = self._contribution(clip, meat.weights) * (1.0 if meat.centres is None else meat.centres.stretch)
+        assert meat.centres is None or self.exposure.levels == 1, "a row would be centred in every level"
         if self.exposure.levels == 1 or meat.route == "block":
             return largest
         assert largest <= norm * (1.0 + 1e-9), "levels side by side are cut no closer than a row's contribution"

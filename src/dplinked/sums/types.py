@@ -80,6 +80,21 @@ class PrivateSquares(Private):
 
 
 @dataclass(frozen=True, repr=False)
+class PrivateMoments(Private):
+    """Sums of what rows count, of its square and of its fourth power (3)."""
+
+    sums: Floats
+
+
+@dataclass(frozen=True, repr=False)
+class PrivateStrata(Private):
+    """Of each stratum the equation of its rows (G×p), and how many rows or clusters it has (G)."""
+
+    totals: Floats
+    numbers: Floats
+
+
+@dataclass(frozen=True, repr=False)
 class PrivateSizes(Private):
     """``Σ_c min(‖T_c‖²/K², 1)`` over totals T_c of contributions, for each of several norms K."""
 
@@ -219,9 +234,34 @@ class ResidualClip:
         return np.asarray(self.limit / np.maximum(norms * (1.0 + 1e-12), self.limit / self.widest), np.float64)
 
 
+@dataclass(frozen=True, eq=False)
+class Centres:
+    """Public by then: what contributions, times their weights, are taken around in each stratum (`middles`, G×p), and what is left of them is multiplied by (`factors`, G), before they are cut and squared.
+
+    The last stratum is that of rows whose level was not declared, or is missing.
+    """
+
+    middles: Floats
+    factors: Floats
+
+    @property
+    def stretch(self) -> float:
+        """How far apart contributions that differ by 1 may be taken."""
+        return max(1.0, float(self.factors.max()))
+
+    def beyond(self) -> Centres:
+        """The same, with a last stratum for clusters without rows, of which nothing is left."""
+        p = self.middles.shape[1]
+        return Centres(np.vstack([self.middles, np.zeros((1, p))]), np.append(self.factors, 0.0))
+
+    def take(self, contributions: Floats, strata: NDArray[np.int32]) -> Floats:
+        """What is left of the contributions of some rows or clusters (p×k), which are of these strata (k)."""
+        return np.asarray((contributions - self.middles[strata].T) * self.factors[strata], np.float64)
+
+
 @dataclass(frozen=True)
 class MeatClip:
-    """Public by then: whose contributions are squared (`route`), their weights (p), and the norm they are cut to.
+    """Public by then: whose contributions are squared (`route`), their weights (p), the norm they are cut to, and what they are taken around before, if there are strata.
 
     Routes are each ``"row"`` by itself, totals of each ``"block"``, and totals of rows that have the same key in the design's cluster column: of a ``"person"``, whose ids are public, or of a
     ``"cluster"``, whose cells are as private as any.
@@ -230,6 +270,7 @@ class MeatClip:
     route: str
     weights: Floats
     norm: float
+    centres: Centres | None = None
 
     @property
     def totalled(self) -> bool:

@@ -25,11 +25,11 @@ from dplinked.sums.numpy import circle as circles
 from dplinked.sums.numpy import kernel, prepare, reduce
 from dplinked.sums.numpy.circle import make_circle, order_by_position, shuffle
 from dplinked.sums.numpy.prepare import PreparedRows, prepare_rows
-from dplinked.sums.numpy.right_residuals import right_residuals
+from dplinked.sums.numpy.right_residuals import MOMENTS, contribution_sizes, right_residuals, stratum_totals
 from dplinked.sums.numpy.tables import TablePass
 from dplinked.sums.partners import PARTNERS, clip_residuals, unlinking_terms
 from dplinked.sums.rounding import rounding_bound
-from dplinked.sums.types import MeatClip, Predictor, ResidualClip
+from dplinked.sums.types import Centres, MeatClip, Predictor, ResidualClip
 from engine_sums import whitening_for
 from neighbours import ele_matrix
 
@@ -184,6 +184,50 @@ def test_missing_cells_count_nothing(formula: str, linkage: str) -> None:
         check(data, np.eye(known.size) if linkage == "exact" else matched_responses(data))
     filled = right_residuals(prepared(values, design, model, unit), clip_for(design)).vector
     assert np.abs(filled - right_residuals(data, clip_for(design)).vector).max() > 1e-3
+
+
+@pytest.mark.usefixtures("both_ways")
+@pytest.mark.parametrize("linkage", ["fixed", "moving", "matching", "exact"])
+def test_strata_are_those_of_the_plain_formula(linkage: str) -> None:
+    """Rows in the stratum of their own cell, clusters in the first of their rows'; cells that are missing or not declared are a last one."""
+    values, accuracy = make_data(LAYOUTS["large"])
+    rng, model = np.random.default_rng(5), dpl.ELE(accuracy, block="block")
+    values |= {"h": rng.choice(np.array(["b", "a", "c", None], object), 297), "psu": rng.integers(0, 60, 297)}
+    if linkage == "matching":
+        values = {name: column[:60] for name, column in values.items()}
+        model = dpl.Matching(sp.csr_array(0.9 * np.eye(60) + 0.1 * np.roll(np.eye(60), 1, axis=1)), accuracy_min=0.9)
+    model = dpl.Exact() if linkage == "exact" else model
+    design = build_design("y ~ x + w", BOUNDS, {"h": ["a", "b"]}, strata="h")
+    unit = MOVING if linkage == "moving" else FIXED
+    data = prepared(values, replace(design, cluster="psu"), model, unit)
+    if linkage == "exact":
+        C = np.eye(data.rows.count)
+    else:
+        C = _dense_unlinking(data) if linkage == "matching" else matched_responses(data)
+    own = np.array([{"a": 0, "b": 1}.get(cell, 2) for cell in values["h"]])
+    psu = np.unique(values["psu"], return_inverse=True)[1]
+    first = np.array([own[psu == c].min() for c in range(psu.max() + 1)])
+    clip = clip_for(design)
+    terms = np.stack([plain_formula(data, np.diag(row) @ C, clip, None)[0] for row in np.eye(own.size)], axis=1)
+    for clustered, of, numbers in ((False, own, own), (True, own, first)):
+        found = stratum_totals(data, clip, clustered)
+        expected = [terms[:, of == h].sum(axis=1) for h in range(3)]
+        np.testing.assert_allclose(found.totals, expected, rtol=1e-8, atol=1e-8)
+        assert found.numbers.tolist() == np.bincount(numbers, minlength=3).tolist()
+    centres = Centres(np.linspace(-0.3, 0.5, 9).reshape(3, 3), np.array([1.3, 1.0, 1.1]))
+    totals = np.stack([np.bincount(psu, term) for term in terms])
+    norms = np.array([0.2, 1.0, 4.0])
+    for route, of, listed in (("row", own, terms), ("cluster", first, totals)):
+        meat = MeatClip(route, np.linspace(1.0, 2.0, 3), 0.7, centres)
+        u = (listed * meat.weights[:, None] - centres.middles[of].T) * centres.factors[of]
+        lengths = np.linalg.norm(u, axis=0)
+        cut = u * np.minimum(1.0, meat.norm / lengths)
+        found = right_residuals(data, clip, meat)
+        np.testing.assert_allclose(found.vector, terms.sum(axis=1), rtol=1e-8, atol=1e-8)
+        np.testing.assert_allclose(found.meat, cut @ cut.T, rtol=1e-7, atol=1e-7)
+        if route == "cluster":
+            sizes = np.minimum((lengths / norms[:, None]) ** 2, 1.0).sum(axis=1)
+            np.testing.assert_allclose(contribution_sizes(data, clip, meat, norms).sizes, sizes, rtol=1e-7)
 
 
 def _dense_unlinking(data: PreparedRows) -> np.ndarray:
@@ -503,6 +547,27 @@ def test_what_is_found_ahead_is_what_passes_of_their_own_find(linkage: Any) -> N
         found.append([counts, sums.matrix, sums.vector, rest.vector, rest.meat])
     for one, other in zip(*found, strict=True):
         np.testing.assert_array_equal(one, other)
+
+
+@pytest.mark.usefixtures("both_ways")
+def test_how_large_weights_are_is_found_ahead() -> None:
+    """On the way of residuals, if missing cells are dropped; of the same weights and condition alone; and no less than a pass of its own finds."""
+    data, _ = make_data([2, 17, 40])
+    design = build_design("y ~ x", BOUNDS | {"w": (0.0, 1.5)}, weights="w", where="x > -0.5")
+    around = Predictor(np.array([0.1, 0.2]), np.zeros(1), 1.0)
+    engine, alone = (TablePass(prepared(data, design, dpl.ELE(0.8, block="block"), FIXED)) for _ in range(2))
+    engine.residual_counts(around, np.array([0.1]), True)  # filled cells: nothing counts yet
+    assert MOMENTS not in engine.data.kept
+    engine = engine.without_missing()
+    engine.residual_counts(around, np.array([0.1]), True)
+    assert (MOMENTS in engine.data.kept) == (kernel.KERNEL is not None)
+    np.testing.assert_allclose(engine.weight_moments().sums, alone.weight_moments().sums, rtol=1e-12)
+    known = replace(design, counting=replace(design.counting, moments=(0.5, 0.4, 0.3)))
+    assert (engine.with_design(known).own_rows(True).known is not None) == (kernel.KERNEL is not None)
+    for other in ({"weights": "w"}, {"weights": "w", "where": "x > 0.5"}):
+        changed = build_design("y ~ x", BOUNDS | {"w": (0.0, 1.5)}, **other)
+        expected = alone.with_design(changed).weight_moments().sums
+        np.testing.assert_allclose(engine.with_design(changed).weight_moments().sums, expected, rtol=1e-12)
 
 
 @pytest.mark.usefixtures("both_ways")

@@ -14,10 +14,10 @@ from dplinked.study.design import Design, build_design
 from dplinked.study.family import LEAST_ETA, MOST_COUNTS, Curve
 from dplinked.sums.engine import open_source
 from dplinked.sums.linked_rows import LinkedRows
-from dplinked.sums.sql import right_residuals as stage
 from dplinked.sums.sql.curve import follow_curve
 from dplinked.sums.sql.dialect import FAILED
 from dplinked.sums.sql.duckdb_engine import DuckDBEngine
+from dplinked.sums.sql.spark import SparkEngine
 from dplinked.sums.types import MeatClip, ResidualClip
 
 Open = Callable[..., Any]
@@ -104,7 +104,7 @@ def test_every_response_is_the_partner_of_as_many_rows(
     engine: Open, partners: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The equation is linear in responses, and where no instrument is shortened partners cancel in the intercept's entry: ``Σ a (z - m)``."""
-    monkeypatch.setattr(stage, "CIRCLE", 40)
+    monkeypatch.setattr(SparkEngine, "circle", 40)
     table, design, n = make_table(), make_design("poisson"), N
     linkage = dpl.ELE(0.8) if partners == "one block" else dpl.ELE(0.8, block="b", other=0.8)
     rows = engine(table.set_column(6, "b", pa.array(np.arange(N) % 3))).linked_rows(design, linkage, FIXED)

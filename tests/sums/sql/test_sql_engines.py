@@ -190,6 +190,20 @@ def test_rows_that_count_nothing_may_lie_anywhere_beside_a_matching_matrix(engin
     np.testing.assert_allclose(*found, rtol=1e-6, atol=1e-12)
 
 
+@pytest.mark.parametrize("where", [None, "x > 0.2 and g != 'b'"])
+def test_how_large_weights_are_is_the_same_everywhere(engine: Open, where: str | None) -> None:
+    table = make_table(9)
+    design = build_design("y ~ x", {**BOUNDS, "w": (0.0, 1.5)}, LEVELS, weights="w", where=where)
+    found = [
+        source.open(design, dpl.ELE(0.8, block="k"), dpl.PrivacyUnit()).weight_moments().sums
+        for source in (open_source(table), engine(table))
+    ]
+    weights = [cell if cell is not None and np.isfinite(cell) else 0.0 for cell in table["w"].to_pylist()]
+    assert where is not None or found[0][0] == pytest.approx((np.clip(weights, 0.0, 1.5) / 1.5).sum())
+    assert 0.0 < found[0][2] < found[0][1] < found[0][0]
+    np.testing.assert_allclose(*found, rtol=1e-12)
+
+
 def test_estimated_accuracies_are_raised(engine: Open) -> None:
     table = make_table(4, np.arange(N) // 2)
     linkage = dpl.ELE(0.3, block="k", source="estimated", accuracy_min=0.2)

@@ -14,9 +14,11 @@ import dplinked as dpl
 from dplinked.study.design import Design, build_design
 from dplinked.sums.engine import open_source
 from dplinked.sums.partners import PARTNERS, clip_residuals, enough_partners
+from dplinked.sums.sql import duckdb as duckdb_rows
 from dplinked.sums.sql import right_residuals as stage
 from dplinked.sums.sql.dialect import SqlEngine
 from dplinked.sums.sql.duckdb_engine import DuckDBEngine
+from dplinked.sums.sql.spark import SparkEngine
 from dplinked.sums.types import MeatClip, ResidualClip
 from stages import set_in_stage
 
@@ -130,7 +132,7 @@ def test_every_response_is_the_partner_of_as_many_rows(
     engine: Open, unit: dpl.PrivacyUnit, accuracy: float | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Without a clip the equation is linear in responses, and partners cancel if all have the same load: ``Σ a (1, h)'(z - t)`` without h."""
-    monkeypatch.setattr(stage, "CIRCLE", 100)  # several circles of a single block
+    monkeypatch.setattr(SparkEngine, "circle", 100)  # several circles of a single block
     table, design = make_table(LARGE), build_design("y ~ x", BOUNDS)
     linkage = dpl.ELE(0.8) if accuracy is None else dpl.ELE(accuracy, block="block", other=0.6)
     codes, a, _ = find_blocks(table, 0.8, 0.6)
@@ -142,10 +144,37 @@ def test_every_response_is_the_partner_of_as_many_rows(
         assert found.right_residuals(clip).vector[0] == pytest.approx((a * (z - clip.beta @ x)).sum(), rel=1e-9)
 
 
+@pytest.mark.parametrize("unit", [FIXED, dpl.PrivacyUnit(linkage_change=1.0)], ids=["few partners", "all partners"])
+@pytest.mark.parametrize("table", [True, False], ids=["table", "one accuracy"])
+def test_circles_are_whole_in_long_tables(table: bool, unit: dpl.PrivacyUnit) -> None:
+    """Many threads, blocks whose rows are far apart, some of few rows, one of null keys: every response is still the partner of as many rows."""
+    duckdb = pytest.importorskip("duckdb")
+    connection, n = duckdb.connect(config={"threads": 4}), 200_000
+    key = "case when i % 40 = 7 then null when i < 3000 then i % 1009 + 2000 else i % 1009 end"
+    rows = connection.sql(f"select sin(i) as x, cos(3 * i) + sin(i) as y, {key} as block from range({n}) r(i)")
+    linkage = dpl.ELE(dict.fromkeys(range(500), 0.8) if table else 0.8, block="block", other=0.8)
+    found = open_source(rows).open(build_design("y ~ x", BOUNDS), linkage, unit)
+    clip, alone = clip_for(found.design, 1e3, 1e3), found.own_rows(weighted=True)
+    for _ in range(2):
+        assert found.right_residuals(clip).vector[0] == pytest.approx(alone.right_residuals(clip).vector[0], rel=1e-9)
+
+
+def test_a_line_that_tears_circles_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Were rows no longer sorted before the window goes along them, a response could be the partner of other numbers of rows."""
+    pytest.importorskip("duckdb")
+    run = DuckDBEngine.run
+    unsorted = " order by k, place"
+    monkeypatch.setattr(DuckDBEngine, "run", lambda engine, text: run(engine, text.replace(unsorted, "")))
+    rows = duckdb_rows.open_relation(pytest.importorskip("duckdb").connect().from_arrow(make_table(LARGE)))
+    found = rows.open(build_design("y ~ x", BOUNDS), dpl.ELE(0.8, block="block", other=0.8), FIXED)
+    with pytest.raises(dpl.ReleaseError, match="engine read the rows"):
+        found.right_residuals(clip_for(found.design))
+
+
 @pytest.mark.parametrize("linkage", [dpl.ELE(0.5), dpl.ELE(0.5, block="block")], ids=["one block", "blocks"])
 def test_order_of_the_file_does_not_bias(engine: Open, linkage: dpl.ELE, monkeypatch: pytest.MonkeyPatch) -> None:
     """Rows sorted by x: drawn partners stand for all others, within five deviations, and other ones are drawn when rows are opened again."""
-    monkeypatch.setattr(stage, "CIRCLE", 500)
+    monkeypatch.setattr(SparkEngine, "circle", 500)
     rng = np.random.default_rng(5)
     n = 2000
     x = np.sort(rng.uniform(-1, 1, n))

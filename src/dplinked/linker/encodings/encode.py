@@ -11,12 +11,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from dplinked.data.arrow import column_texts, to_arrow
 from dplinked.errors import StudyError, plain_faults, raise_alone, shown
 from dplinked.ledger.key import create_key, read_key
 from dplinked.linker.checks import check_file, require_column
-from dplinked.linker.encodings.filters import block_keys, derive, make_filters
+from dplinked.linker.encodings.filters import Texts, block_keys, derive, make_filters
 from dplinked.linker.encodings.schema import Schema, read_schema
 
 if TYPE_CHECKING:
@@ -50,9 +51,16 @@ class Encoded:
     def __repr__(self) -> str:
         return f"Encoded({self.table.num_rows:,} records)"
 
+    def largest_blocks(self) -> tuple[float, ...]:
+        """For each block key the share of records in its largest block. FOR THE HOLDER: whoever knows how common values are may tell whose a large block is."""
+        import pyarrow.compute as pc
+
+        keys = [self.table[name] for name in self.table.column_names if name.startswith(BLOCK)]
+        return tuple((pc.max(pc.value_counts(one.drop_null()).field("counts")).as_py() or 0) / len(one) for one in keys)
+
     @plain_faults
     def save(self, path: str | Path) -> list[Path]:
-        """Write ``….clk`` for the linkage unit, ``….rows.parquet`` for the analysis unit, and ``….own.parquet``, which only its owner can read and which stays."""
+        """Write ``….clk`` for the linkage unit, ``….rows.parquet`` for the analysis unit, and ``….own.parquet``, which stays. Only their owner can read them."""
         import pyarrow.parquet
 
         path = Path(path)
@@ -60,12 +68,10 @@ class Encoded:
             raise StudyError(f"{shown(path.name)}: files of encodings end in .clk.")
         written = [path, path.with_suffix(_OWN), *([path.with_suffix(_ROWS)] if self.rows is not None else [])]
         try:
-            pyarrow.parquet.write_table(self.table, path)
-            with open(os.open(written[1], os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
-                pyarrow.parquet.write_table(self.own, file)
-            written[1].chmod(0o600)
-            if self.rows is not None:
-                pyarrow.parquet.write_table(self.rows, written[2])
+            for target, table in zip(written, [self.table, self.own, self.rows], strict=False):
+                with open(os.open(target, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
+                    target.chmod(0o600)  # a file that was there keeps its rights else
+                    pyarrow.parquet.write_table(table, file)
         except OSError:
             raise_alone(StudyError(f"{shown(path.name)} cannot be written. Name a file in an existing folder."))
         return written
@@ -117,21 +123,20 @@ def encode(data: Any, *, key: str | Path, schema: Any, id: str | None = None, an
 
 
 def _make(table: pa.Table, schema: Schema, key: bytes, id: str | None, analysis: list[str]) -> Encoded:
+    """Encode records in a random order, so that the place of a record tells nothing."""
     import pyarrow as pa
 
-    columns: dict[str, Any] = {name: column_texts(table, name, "data").to_pylist() for name in schema.columns}
-    columns = {name: [text or None for text in texts] for name, texts in columns.items()}
     count = table.num_rows
+    order = _shuffled(count)
+    columns = {name: Texts.of(column_texts(table, name, "data")).take(order) for name in schema.columns}
     filters = make_filters(schema, columns, key)
-    pseudonyms = [secrets.token_hex(16) for _ in range(count)]
+    drawn = secrets.token_hex(16 * count)
+    pseudonyms = pa.array([drawn[start : start + 32] for start in range(0, len(drawn), 32)])
     made = {
-        PSEUDONYM: pa.array(pseudonyms),
-        FILTER: pa.FixedSizeBinaryArray.from_buffers(
-            pa.binary(filters.shape[1]), count, [None, pa.py_buffer(np.ascontiguousarray(filters))]
-        ),
+        PSEUDONYM: pseudonyms,
+        FILTER: pa.FixedSizeBinaryArray.from_buffers(pa.binary(filters.shape[1]), count, [None, pa.py_buffer(filters)]),
+        **{f"{BLOCK}{number}": keys for number, keys in enumerate(block_keys(schema, columns, key))},
     }
-    for number, keys in enumerate(block_keys(schema, columns, key)):
-        made[f"{BLOCK}{number}"] = pa.array([found or None for found in keys], pa.binary())
     about = {
         "dplinked.encodings": FORMAT,
         "dplinked.schema": schema.fingerprint(),
@@ -139,29 +144,33 @@ def _make(table: pa.Table, schema: Schema, key: bytes, id: str | None, analysis:
         "dplinked.columns": json.dumps(schema.columns),
     }
     ids = column_texts(table, id, "data") if id is not None else pa.array([str(i) for i in range(count)])
-    order = [pa.array(_shuffled(count)) for _ in range(2)]
+    own = pseudonyms.take(pa.array(np.argsort(order)))
     rows = None
     if analysis:
-        rows = pa.table({PSEUDONYM: made[PSEUDONYM], **{name: table[name] for name in analysis}}).take(order[1])
-    return Encoded(
-        pa.table(made).take(order[0]).replace_schema_metadata(about),
-        pa.table({PSEUDONYM: made[PSEUDONYM], "id": ids}),
-        rows,
-    )
+        another = pa.array(_shuffled(count))
+        rows = pa.table({PSEUDONYM: own, **{name: _plain(table[name]) for name in analysis}}).take(another)
+    return Encoded(pa.table(made).replace_schema_metadata(about), pa.table({PSEUDONYM: own, "id": ids}), rows)
 
 
-def _shuffled(count: int) -> Any:
-    """A random order, so that the place of a record tells nothing."""
+def _plain(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """A column without a dictionary, whose order and spare values would tell of the file."""
+    import pyarrow as pa
+
+    return column.cast(column.type.value_type) if pa.types.is_dictionary(column.type) else column
+
+
+def _shuffled(count: int) -> NDArray[np.int64]:
+    """A random order."""
     return np.random.default_rng(secrets.randbits(128)).permutation(count)
 
 
 @dataclass(frozen=True, repr=False)
 class Encodings:
-    """What a linkage unit reads: pseudonyms (n), packed filters (n, bytes), block keys as texts, None if missing (a list of n for each key), and the names of the columns that were encoded."""
+    """What a linkage unit reads: pseudonyms (n), packed filters (n, bytes), block keys as whole numbers and which records have one (n and n for each key), and the names of the columns that were encoded."""
 
-    pseudonyms: list[str]
-    filters: Any
-    blocks: list[list[str | None]]
+    pseudonyms: pa.Array
+    filters: NDArray[np.uint8]
+    blocks: tuple[tuple[NDArray[np.uint64], NDArray[np.bool_]], ...]
     schema: str
     key: str
     columns: tuple[str, ...]
@@ -178,22 +187,19 @@ def is_encoded(data: Any) -> bool:
 def read_encodings(data: Any, where: str) -> Encodings:
     """Read an encoded file. Refuses what is none, is damaged, or names a pseudonym twice."""
     import pyarrow as pa
+    import pyarrow.compute as pc
     import pyarrow.parquet
 
     try:
         table = data.table if isinstance(data, Encoded) else pyarrow.parquet.read_table(Path(data))
         about = {key.decode(): value.decode() for key, value in (table.schema.metadata or {}).items()}
-        texts = table[PSEUDONYM].to_pylist()
-        column = table[FILTER].combine_chunks()
-        column = column.chunk(0) if isinstance(column, pa.ChunkedArray) else column
-        width = column.type.byte_width
-        packed = np.frombuffer(column.buffers()[1], dtype=np.uint8)[column.offset * width :]
-        filters = packed[: len(column) * width].reshape(len(column), width)
+        pseudonyms = table[PSEUDONYM].cast(pa.string()).combine_chunks()
+        filters = _cells(table[FILTER])
         names = [name for name in table.column_names if name.startswith(BLOCK)]
-        blocks = [[None if key is None else key.hex() for key in table[name].to_pylist()] for name in names]
+        blocks = tuple((_keys(table[name]), table[name].is_valid().to_numpy()) for name in names)
         columns = tuple(map(str, json.loads(about["dplinked.columns"])))
         known = about["dplinked.encodings"], about["dplinked.schema"], about["dplinked.key"]
-    except (OSError, KeyError, AttributeError, ValueError, IndexError):
+    except (OSError, KeyError, AttributeError, ValueError, IndexError, pa.ArrowException):
         raise_alone(
             StudyError(
                 f"The {where} file is missing, damaged or holds no encodings. Ask its holder for the .clk file that 'dplinked encode' wrote."
@@ -201,9 +207,22 @@ def read_encodings(data: Any, where: str) -> Encodings:
         )
     if known[0] != FORMAT.decode():
         raise StudyError(f"The {where} file was encoded by another version of dplinked. Encode it again.")
-    if len(set(texts)) != len(texts) or None in texts or not texts:
+    if len(pseudonyms) == 0 or pseudonyms.null_count or pc.count_distinct(pseudonyms).as_py() != len(pseudonyms):
         raise StudyError(f"The {where} file names a pseudonym twice, or has none. Ask its holder to encode it again.")
-    return Encodings(texts, filters, blocks, known[1], known[2], columns)
+    return Encodings(pseudonyms, filters, blocks, known[1], known[2], columns)
+
+
+def _cells(column: pa.ChunkedArray) -> NDArray[np.uint8]:
+    """Cells of so many bytes each, as rows of bytes (n, bytes)."""
+    cells = column.combine_chunks()
+    width = cells.type.byte_width
+    packed = np.frombuffer(cells.buffers()[1], dtype=np.uint8)[cells.offset * width :]
+    return packed[: len(cells) * width].reshape(len(cells), width)
+
+
+def _keys(column: pa.ChunkedArray) -> NDArray[np.uint64]:
+    """Block keys as whole numbers, any number where one is missing."""
+    return np.ascontiguousarray(_cells(column)).view(np.uint64)[:, 0]
 
 
 def check_alike(left: Encodings, right: Encodings) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -26,10 +25,11 @@ def link_encodings(
 ) -> tuple[pa.Table, pa.Table, Links, tuple[str, ...]]:
     """Link two encoded files. Returns a table of pseudonyms for each, the links, and the names of the columns that were encoded."""
     import pyarrow as pa
+    import pyarrow.compute as pc
 
     a, b = read_encodings(left, "left"), read_encodings(right, "right")
     check_alike(a, b)
-    if set(a.pseudonyms) & set(b.pseudonyms):
+    if pc.any(pc.is_in(a.pseudonyms, b.pseudonyms)).as_py():
         raise StudyError("The two files have pseudonyms in common: a file cannot be linked with itself.")
     scored = score_encodings(a, b)
     links = link_scored(scored, None, threshold, _groups(a, b, everyone, other, rare), seed, carriers)
@@ -37,14 +37,19 @@ def link_encodings(
 
 
 def _groups(left: Encodings, right: Encodings, everyone: str, other: str, rare: int) -> NDArray[np.object_]:
-    """Groups of left records whose accuracies are told apart: blocks of the first key, those that are rare or in one file alone together."""
+    """Groups of left records whose accuracies are told apart: blocks of the first key, those that are rare or in one file alone together.
+
+    They are numbered in the order of the keyed hashes, so that their names tell nothing.
+    """
     groups = np.full(len(left.pseudonyms), everyone, dtype=object)
     if left.blocks:
-        common, counts = set(right.blocks[0]), Counter(left.blocks[0])
-        groups[:] = [
-            other if key is None or key not in common or counts[key] * rare < groups.size else key
-            for key in left.blocks[0]
-        ]
+        (keys, present), (others, have) = left.blocks[0], right.blocks[0]
+        distinct, code, counts = np.unique(keys[present], return_inverse=True, return_counts=True)
+        common = (counts * rare >= groups.size) & np.isin(distinct, others[have])
+        names = np.full(distinct.size, other, dtype=object)
+        names[common] = [f"block {number}" for number in range(1, int(common.sum()) + 1)]
+        groups[:] = other
+        groups[present] = names[code]
     return groups
 
 

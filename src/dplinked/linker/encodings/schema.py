@@ -17,7 +17,7 @@ from dplinked.linker.fields import KINDS, guess_kind
 PARTS = ("start", "year", "month", "sound")
 _LEAST_FIELDS = 3
 _TELLING = ("name", "text", "date", "postcode", "id")  # kinds of fields of which there must be three
-_SECTIONS = {"encoding": ("bits", "fill", "fold", "balance", "flip", "salt"), "fields": (), "blocks": ("keys",)}
+_SECTIONS = {"encoding": ("bits", "fill", "fold", "balance", "flip", "salt"), "fields": (), "blocks": ("keys", "alone")}
 
 
 @dataclass(frozen=True)
@@ -32,10 +32,13 @@ class EncodedField:
 
 @dataclass(frozen=True)
 class BlockPart:
-    """A column of a block key, whole or a part of it: its first three letters, a date's year or month, or how a name sounds."""
+    """A column of a block key or a salt, whole or a part of it: its first three letters, a date's year or month, or how a name sounds."""
 
     column: str
     part: str | None = None
+
+    def __str__(self) -> str:
+        return self.column if self.part is None else f"{self.column}:{self.part}"
 
 
 @dataclass(frozen=True)
@@ -48,6 +51,8 @@ class Schema:
         The fields that are encoded.
     blocks
         Keys that divide records into blocks, each made of columns or parts of them; a record is compared where one of its keys agrees.
+    alone
+        Whether a block key may be made of one column, or a part of it, alone: then the linkage unit sees how often each of its values occurs.
     bits
         Length of a filter before it is balanced; a power of two.
     fill
@@ -58,18 +63,20 @@ class Schema:
         Whether the opposite of each bit is added, and all are permuted, so that every filter has the same number of bits set.
     flip
         Probability with which each bit is turned over, so that the same record never has the same filter twice.
-    salt
-        A column, or a part of one, that goes into every hash: people who differ there have nothing in common. An error in it loses the match.
+    salts
+        Columns, or parts of them, that go into the hashes, each into an equal share of a field's: the same letters set other bits where salts differ, so that bits cannot be counted over all records. None of them goes into the
+        hashes of its own column if there is another.
     """
 
     fields: tuple[EncodedField, ...]
     blocks: tuple[tuple[BlockPart, ...], ...] = ()
+    alone: bool = False
     bits: int = 1024
     fill: float = 0.2
     fold: bool = True
     balance: bool = True
     flip: float = 0.02
-    salt: BlockPart | None = None
+    salts: tuple[BlockPart, ...] = ()
 
     def __post_init__(self) -> None:
         if self.bits not in (512, 1024, 2048, 4096):
@@ -80,6 +87,13 @@ class Schema:
             raise StudyError(f"[encoding] flip must be a probability from 0 to 0.2, not {shown(self.flip)}.")
         if not isinstance(self.fold, bool) or not isinstance(self.balance, bool):
             raise StudyError("[encoding] fold and balance are true or false.")
+        if not isinstance(self.alone, bool):
+            raise StudyError("[blocks] alone is true or false.")
+        if not self.alone and any(len({part.column for part in key}) < 2 for key in self.blocks):
+            raise StudyError(
+                "[blocks] A key of one column alone tells how often each of its values occurs: the largest block is the largest town. Put columns together, like "
+                '["postcode", "date_of_birth:year"]; or say alone = true, if whoever links may know.'
+            )
         names = [field.name for field in self.fields]
         if len(set(names)) != len(names):
             raise StudyError("[fields] names a column twice.")
@@ -99,8 +113,12 @@ class Schema:
         """All columns that it reads."""
         parts = [part.column for key in self.blocks for part in key]
         return tuple(
-            dict.fromkeys([*(field.name for field in self.fields), *parts, *([self.salt.column] if self.salt else [])])
+            dict.fromkeys([*(field.name for field in self.fields), *parts, *(salt.column for salt in self.salts)])
         )
+
+    def salts_of(self, field: EncodedField) -> tuple[BlockPart | None, ...]:
+        """The salts of a field's hashes; one that is none if there are no salts."""
+        return tuple(salt for salt in self.salts if salt.column != field.name) or self.salts or (None,)
 
     def fingerprint(self) -> str:
         """What two schemas have in common if they are the same, and else not. It names columns, and nothing of their cells."""
@@ -134,12 +152,15 @@ def read_schema(given: Any) -> Schema:
                 raise StudyError(f"[{section}] has no setting {shown(name)}.{suggest(name, _SECTIONS[section])}")
     settings = dict(given.get("encoding", {}))
     salt = settings.pop("salt", None)
-    keys = given.get("blocks", {}).get("keys", [])
+    if not isinstance(salt, (str, list, type(None))):
+        raise StudyError(f"[encoding] salt is a column, a part of one, or a list of them, not {shown(salt)}.")
+    keys, alone = given.get("blocks", {}).get("keys", []), given.get("blocks", {}).get("alone", False)
     if not isinstance(keys, list):
         raise StudyError("[blocks] keys is a list of columns, or of lists of columns that make a key together.")
     fields = tuple(_read_field(name, value) for name, value in given.get("fields", {}).items())
     blocks = tuple(tuple(map(_read_part, key if isinstance(key, list) else [key])) for key in keys)
-    return Schema(fields, blocks, salt=None if salt is None else _read_part(salt), **settings)
+    salts = tuple(map(_read_part, [salt] if isinstance(salt, str) else salt or []))
+    return Schema(fields, blocks, alone, salts=salts, **settings)
 
 
 def _read_toml(path: Path) -> Any:

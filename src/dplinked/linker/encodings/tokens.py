@@ -12,14 +12,16 @@ _DATES = (
     re.compile(r"(?P<y>\d{4})[-/.]?(?P<m>\d{1,2})[-/.]?(?P<d>\d{1,2})(?:[ T].*)?"),
     re.compile(r"(?P<d>\d{1,2})[-/.](?P<m>\d{1,2})[-/.](?P<y>\d{4})"),
 )
+_WORDS = re.compile(r"[^\W_]+")
 _NEIGHBOURS = 3  # numbers to each side that two near values share
 _SOUNDS = str.maketrans("bfpvcgjkqsxzdtlmnr", "111122222222334556")
 
 
 def normalise(text: str) -> str:
     """Small letters without accents, digits, and single blanks."""
-    plain = "".join(letter for letter in unicodedata.normalize("NFKD", text) if not unicodedata.combining(letter))
-    return " ".join(re.findall(r"[^\W_]+", plain.casefold()))
+    if not text.isascii():
+        text = "".join(letter for letter in unicodedata.normalize("NFKD", text) if not unicodedata.combining(letter))
+    return " ".join(_WORDS.findall(text.casefold()))
 
 
 def tokens(field: EncodedField, text: str) -> list[str]:

@@ -8,15 +8,18 @@ functions of public values and of row i's own regressors, and that terms are at 
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
 from numpy.typing import NDArray
 
 from dplinked.linkage import LinkageExposure
 from dplinked.privacy import noise
 from dplinked.privacy.noise_plan import NoisePlan, Part, make_room_for_draw
-from dplinked.privacy.quantities.meat import block_meat_sensitivity, plan_meat
+from dplinked.privacy.quantities.meat import (
+    block_meat_sensitivity,
+    centred_meat_sensitivity,
+    plan_meat,
+    squares_sensitivity,
+)
 from dplinked.privacy.spending import MEAT, TOTALS_MEAT, Spending
 from dplinked.privacy.symmetric import pack_symmetric, unpack_symmetric
 from dplinked.sums.linked_rows import ClippedResiduals
@@ -123,21 +126,26 @@ def right_residuals_sensitivity(norm: float, exposure: LinkageExposure) -> float
     return norm * (2.0 * pairs + weight_change(exposure))
 
 
+def longest_contribution(largest: float, exposure: LinkageExposure) -> float:
+    """How long a row's contribution can be that is at most `largest` long for each response that it meets: as many times as its weights together."""
+    return pair_weights(exposure)[0] * largest
+
+
 def residual_meat_sensitivity(norm: float, largest: float, exposure: LinkageExposure) -> float:
     """Frobenius sensitivity of ``Σ u_i u_i'``, ``u_i = v_i B_i`` a row's contribution cut to ‖u_i‖ ≤ norm (N), with ``‖v_i‖|ψ_i| ≤ largest`` (T).
 
-    Proof. Row j goes from one positive semidefinite rank-one matrix to another, each of norm at most N²: √2·N². Rows that hold the person's response, and
-    displaced ones, keep the direction v_i and change their length within [0, N²]: N² each. Rows whose partner has another response change their
-    bracket B_i, the weights of the partner times at most 2ψ; ``min(‖v‖²B², N²)`` has slope at most ``2N‖v‖``, so for each response they add up to ``4NT`` times a
-    column's weights without its own row. A change of the weights moves brackets by ψ times it: ``2NT`` each. Of several levels side by side, each other row stays in its
-    own, so the same terms add up by the triangle inequality, and row j takes N² from one and brings N² to another: √2·N² as well.
+    Proof. N counts up to the longest contribution that there can be (:func:`longest_contribution`). Row j changes in any way. Rows that hold the person's response, and displaced ones, keep the
+    direction v_i and change their length within [0, N²]: N² each. Rows whose partner has another response change their bracket B_i, the weights of the partner times at most 2ψ; ``min(‖v‖²B², N²)``
+    has slope at most ``2N‖v‖``, so for each response they add up to ``4NT`` times a column's weights without its own row. A change of the weights moves brackets by ψ times it: ``2NT`` each. All of
+    these keep their directions, so :func:`squares_sensitivity` has the rest. Of several levels side by side, each other row stays in its own.
     """
-    if exposure.exact:
-        return math.sqrt(2.0) * norm**2
     _, _, others = pair_weights(exposure)
+    norm = min(norm, longest_contribution(largest, exposure))
+    if exposure.exact:
+        return squares_sensitivity(norm, 0.0)
     changed = exposure.carriers + exposure.displaced
     met = 4.0 * norm * largest * others * (changed + (exposure.displaced > 0))
-    return norm**2 * (math.sqrt(2.0) + changed) + met + 2.0 * norm * largest * weight_change(exposure)
+    return squares_sensitivity(norm, norm**2 * changed + met + 2.0 * norm * largest * weight_change(exposure))
 
 
 def changed_totals(route: str, exposure: LinkageExposure) -> tuple[float, float]:
@@ -151,8 +159,8 @@ def changed_totals(route: str, exposure: LinkageExposure) -> tuple[float, float]
     *Persons*, whose ids are public, with up to L rows and responses and links that stay. All rows of a person are one total, and L·ν rows hold the responses: ``1 + Lν`` in all, and the L-th part of
     it for each of the steps that noise is planned for.
     """
-    _, _, others = pair_weights(exposure)
     if route == "person":
+        _, _, others = pair_weights(exposure)
         assert exposure.displaced == 0
         assert exposure.matrix_change == 0.0, "persons of several rows have links that stay"
         assert exposure.levels == 1, "a person's rows may be of several levels"
@@ -161,18 +169,26 @@ def changed_totals(route: str, exposure: LinkageExposure) -> tuple[float, float]
     assert route == "cluster"
     if exposure.exact:
         return 2.0, 0.0
+    return 2.0 + exposure.carriers + exposure.displaced, met_by_others(exposure)
+
+
+def met_by_others(exposure: LinkageExposure) -> float:
+    """The weights of changed responses that rows meet whose own responses stay, and of changes of the weights themselves, for which half counts: they move brackets by ψ and not by 2ψ."""
+    if exposure.exact:
+        return 0.0
+    _, _, others = pair_weights(exposure)
     changed = exposure.carriers + exposure.displaced
-    return 2.0 + changed, 2.0 * others * (changed + (exposure.displaced > 0)) + weight_change(exposure)
+    return 2.0 * others * (changed + (exposure.displaced > 0)) + weight_change(exposure)
 
 
 def total_meat_sensitivity(norm: float, largest: float, route: str, exposure: LinkageExposure) -> float:
     """Frobenius sensitivity of ``Σ_c T_c T_c'``, totals of contributions of persons or clusters (`route`) cut to ‖T_c‖ ≤ norm (K), contributions at most `largest` long (T) per response met.
 
-    Proof. A total that changes in any way takes one positive semidefinite rank-one matrix of norm at most K² for another: ``√2K²``. To cut totals brings no two of them further apart, and
-    ``‖aa' - bb'‖ ≤ (‖a‖ + ‖b‖)‖a - b‖``, so that what all others move by counts ``2K`` times: T times the second number of :func:`changed_totals`.
+    Proof. So many totals as :func:`changed_totals` says change in any way. To cut totals brings no two of them further apart, so all others together move by T times its second number, and their
+    squares by ``2K`` times that in trace norm; :func:`~dplinked.privacy.quantities.meat.squares_sensitivity` has the rest.
     """
     changed, met = changed_totals(route, exposure)
-    return math.sqrt(2.0) * norm**2 * changed + 2.0 * norm * largest * met
+    return squares_sensitivity(norm, 2.0 * norm * largest * met, changed)
 
 
 def plan_right_residuals(
@@ -215,7 +231,9 @@ def release_residual_meat(
     clip, exposure = private.meat_clip, private.exposure
     assert clip is not None
     assert private.meat is not None
-    if clip.route == "block":
+    if clip.centres is not None and clip.route == "row":
+        sensitivity = centred_meat_sensitivity(clip.norm, private.largest * met_by_others(exposure), exposure)
+    elif clip.route == "block":
         sensitivity = block_meat_sensitivity(clip.norm, exposure)
     elif clip.clustered:
         sensitivity = total_meat_sensitivity(clip.norm, private.largest, clip.route, exposure)

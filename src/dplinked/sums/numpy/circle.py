@@ -117,7 +117,9 @@ def _choose_columns(data: PreparedRows, names: Collection[str]) -> PreparedRows:
     design = data.design
     bounds = {name: bounds for name, bounds in design.bounds.items() if name in names}
     levels = {name: levels for name, levels in design.levels.items() if name in names}
-    alone = replace(design, columns=(), groups=(), bounds=bounds, levels=levels, half_widths=None, counting=None)
+    alone = replace(
+        design, columns=(), groups=(), bounds=bounds, levels=levels, half_widths=None, counting=None, strata=None
+    )
     return replace(data, design=alone)
 
 

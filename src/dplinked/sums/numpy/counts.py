@@ -1,4 +1,4 @@
-"""Histograms of columns, from which private ranges are found."""
+"""Histograms of columns, from which private ranges are found, and how large weights are."""
 
 from __future__ import annotations
 
@@ -6,12 +6,15 @@ from dataclasses import replace
 from functools import partial
 
 import numpy as np
+from numpy.typing import NDArray
 
 from dplinked.study.design import Design
 from dplinked.sums.numpy import kernel
 from dplinked.sums.numpy.prepare import PreparedRows, Strip
 from dplinked.sums.numpy.reduce import Sums, sum_strips, sum_tiles
-from dplinked.sums.types import PrivateCounts
+from dplinked.sums.types import PrivateCounts, PrivateMoments
+
+Floats = NDArray[np.float64]
 
 
 def column_counts(data: PreparedRows, bins: int) -> PrivateCounts:
@@ -33,6 +36,23 @@ def column_counts(data: PreparedRows, bins: int) -> PrivateCounts:
 
     (counts,), _ = sum_strips(data, work, 0, title)
     return PrivateCounts(counts)
+
+
+def weight_moments(data: PreparedRows) -> PrivateMoments:
+    """Sums of what rows count, of its square and of its fourth power (3), of rows by themselves."""
+    alone = replace(data.without_links(), design=data.design.weights_alone(), dropped=True)
+
+    def work(strip: Strip) -> tuple[Sums, None]:
+        return [moments_of(np.broadcast_to(strip.known, strip.z.shape))], None
+
+    (sums,), _ = sum_strips(alone, work, 0, "Weighing")
+    return PrivateMoments(sums)
+
+
+def moments_of(counted: Floats) -> Floats:
+    """Sums of what some rows count, of its square and of its fourth power (3)."""
+    squared = counted * counted
+    return np.array([counted.sum(), squared.sum(), (squared * squared).sum()])
 
 
 def _numeric_alone(design: Design) -> Design:

@@ -27,8 +27,9 @@ def instrument_sums(data: PreparedRows) -> PrivateSums:
 
     Rows with a missing regressor can be dropped where rows are by themselves; under links their cells are those of others too.
     """
-    design = data.design
     assert not (data.dropped and data.has_links), "under links every row's regressors are needed"
+    data = data if data.dropped else replace(data, design=data.design.counted_alike())
+    design = data.design
     if data.matching is not None:
         return _matched_sums(data)
     if kernel.KERNEL is not None:

@@ -79,6 +79,7 @@ class _Columns:
         self.design, self.count, self.dropped = design, len(design.columns), dropped
         self._scaling = np.array([_scaling(design, k) for k in range(self.count + 1)])
         self._workspace = np.empty(KERNEL.dplinked_workspace(self.count))
+        self._counter = RowCounter(design)
         columns = (*design.columns, design.response)
         self._computed = [column for column in columns if column.plain is None and column.logged is None]
         factors = (factor for column in self._computed for factor in column.numeric)
@@ -105,7 +106,7 @@ class _Columns:
         counting = self.design.counting if self.dropped else None
         return [
             *(next(made) if name is None else np.require(tile.raw[name], np.float64, ["C", "A"]) for name in sources),
-            None if counting is None else counting.factors(tile.raw, tile.levels),
+            None if counting is None else tile.counted if tile.counted is not None else self._counter.count(tile),
         ]
 
     def _made(self, tile: Piece) -> Floats:
@@ -120,6 +121,25 @@ class _Columns:
             if self.dropped:
                 cells[~column.present(tile.raw, tile.levels)] = math.nan
         return made
+
+
+class RowCounter:
+    """Tells what the rows of tiles count, one tile after the other in the same place, since new memory costs more than the numbers do."""
+
+    def __init__(self, design: Design) -> None:
+        self._counting, self._counted = design.counting, np.empty(0)
+
+    def count(self, tile: Piece) -> Floats:
+        """What rows count, a strip at a time, so that what is on the way to it stays in the cache. It is written over by the next tile's."""
+        assert self._counting is not None
+        if self._counted.size < tile.count:
+            self._counted = np.empty(tile.count)
+        counted = self._counted[: tile.count]
+        for rows in cut_strips(tile.count):
+            raw = {name: tile.raw[name][rows] for name in self._counting.numeric}
+            codes = {name: tile.levels[name][rows] for name in self._counting.categorical}
+            self._counting.write_factors(raw, codes, counted[rows])
+        return counted
 
 
 class InstrumentSums:

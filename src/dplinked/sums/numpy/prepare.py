@@ -138,7 +138,8 @@ class Clusters:
 class Piece:
     """Rows as they are read: numbers by column, numbers of levels by column, and the number of each row's block.
 
-    `slots` are the places of their responses in a :class:`~dplinked.sums.numpy.circle.Circle`, where partners are needed, and `clusters` the numbers of their clusters, where these are totalled.
+    `slots` are the places of their responses in a :class:`~dplinked.sums.numpy.circle.Circle`, where partners are needed, `clusters` the numbers of their clusters, where these are totalled, and
+    `counted` what they count, where that was found already.
     """
 
     count: int
@@ -147,6 +148,7 @@ class Piece:
     codes: Codes | None
     slots: Slots | None = None
     clusters: Codes | None = None
+    counted: Floats | None = None
 
     def cut(self, size: int) -> Iterator[Piece]:
         """The same rows, at most `size` at a time."""
@@ -164,7 +166,7 @@ class Piece:
 class Strip:
     """A few thousand rows: scaled regressors (d×k), scaled responses (k), and the numbers and slots of :class:`Piece` (k).
 
-    `known` and `answered` are 0 for rows with a missing regressor and for those with a missing response, if these are dropped.
+    `known` and `answered` are 0 for rows with a missing regressor and for those with a missing response, if these are dropped. `strata` are the numbers of their strata, if there are any.
     """
 
     x: Floats
@@ -174,6 +176,7 @@ class Strip:
     known: Floats | float = 1.0
     answered: Floats | float = 1.0
     clusters: Codes | None = None
+    strata: Codes | None = None
 
     def take(self, values: Floats) -> Floats:
         """The value of each row's block (k), or a single one if all rows lie in one block."""
@@ -274,7 +277,8 @@ class PreparedRows:
             both = np.empty((len(self.design.columns) + 1, rows.count))
             self.design.fill_rows(rows.raw, rows.levels, both)
             known, answered = self.design.present(rows.raw, rows.levels) if self.dropped else (1.0, 1.0)
-            yield Strip(both[:-1], both[-1], rows.codes, rows.slots, known, answered, rows.clusters)
+            strata = self.design.strata_of(rows.levels)
+            yield Strip(both[:-1], both[-1], rows.codes, rows.slots, known, answered, rows.clusters, strata)
 
     def whole(self) -> tuple[Floats, Floats]:
         """Scaled regressors (d×n) and responses (n) of all rows."""
@@ -291,6 +295,10 @@ class PreparedRows:
     def _all_strips(self) -> list[Strip]:
         pieces = (piece for part in range(self.rows.parts) for piece in self.pieces(part))
         return [strip for piece in pieces for strip in self.strips(piece)]
+
+    def stratum_codes(self) -> Codes:
+        """Number of the stratum of each row."""
+        return np.concatenate([strip.strata for strip in self._all_strips() if strip.strata is not None])
 
     def cluster_codes(self) -> Codes:
         """Number of the cluster of each row."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 
@@ -12,7 +13,7 @@ from dplinked.sums.border import symmetrise
 from dplinked.sums.numpy import kernel
 from dplinked.sums.numpy.prepare import Blocks, PreparedRows, Strip, cut_strips
 from dplinked.sums.numpy.reduce import Sums, Totals, merge, sum_strips, sum_tiles
-from dplinked.sums.types import MeatClip, Predictor, PrivateCounts, PrivateMeat
+from dplinked.sums.types import Centres, MeatClip, Predictor, PrivateCounts, PrivateMeat, PrivateStrata
 
 Floats = NDArray[np.float64]
 
@@ -45,8 +46,19 @@ def begin_counts(data: PreparedRows, predictor: Predictor, edges: Floats) -> ker
     return kernel.ResidualCounts(data.design, slopes, level, predictor.accuracy, edges, dropped=data.dropped)
 
 
-def row_meat(data: PreparedRows, predictor: Predictor, weights: Floats, norm: float) -> PrivateMeat:
-    """``Σ u_i u_i'`` with ``u_i = weights·h_i·r_i`` scaled to ‖u_i‖ ≤ norm. Under an explicit Q the residual r_i is taken from ``w_i'β``."""
+def row_meat(
+    data: PreparedRows, predictor: Predictor, weights: Floats, norm: float, centres: Centres | None = None
+) -> PrivateMeat:
+    """``Σ u_i u_i'`` with ``u_i = weights·h_i·r_i``, around the centre of its stratum if there are strata, scaled to ‖u_i‖ ≤ norm. Under an explicit Q the residual r_i is taken from ``w_i'β``."""
+    if centres is not None:
+
+        def square_apart(u: Floats, strata: NDArray[np.int32]) -> Sums:
+            u = centres.take(u, strata)
+            shorten(u, norm)
+            return [np.asarray(np.dot(u, u.T))]
+
+        (meat,) = _sum_contributions(data, predictor, weights, square_apart)
+        return PrivateMeat(symmetrise(meat))
 
     def square(x: Floats, residual: Floats) -> Floats:
         u = instruments_of(data, x) * weights[:, None] * residual
@@ -75,6 +87,38 @@ def row_meat(data: PreparedRows, predictor: Predictor, weights: Floats, norm: fl
 
     (meat,), _ = sum_strips(data, work, 0, _VARIANCE)
     return PrivateMeat(symmetrise(meat))
+
+
+def row_strata(data: PreparedRows, predictor: Predictor, weights: Floats, norm: float) -> PrivateStrata:
+    """Totals of the u_i of :func:`row_meat`, scaled to the norm, and numbers of rows of each stratum."""
+    assert data.design.strata is not None
+    number = len(data.design.levels[data.design.strata]) + 1
+
+    def total(u: Floats, strata: NDArray[np.int32]) -> Sums:
+        shorten(u, norm)
+        return [
+            np.stack([np.bincount(strata, row, number) for row in u], axis=1),
+            np.bincount(strata, minlength=number),
+        ]
+
+    totals, numbers = _sum_contributions(data, predictor, weights, total)
+    return PrivateStrata(totals, np.asarray(numbers, np.float64))
+
+
+def _sum_contributions(
+    data: PreparedRows, predictor: Predictor, weights: Floats, work: Callable[[Floats, NDArray[np.int32]], Sums]
+) -> Sums:
+    """Sum what `work` makes of the contributions ``weights·h_i·r_i`` of rows (p×k), which are of these strata (k)."""
+    assert data.matching is None, "where residuals see other rows, squares are not centred"
+    group_weights = None if data.blocks is None else data.blocks.weights
+    data = data.without_links() if group_weights is None else data
+
+    def add(strip: Strip) -> tuple[Sums, None]:
+        assert strip.strata is not None
+        u = instruments_of(data, strip.x) * weights[:, None] * _own_residuals(data, predictor, strip.x, strip.z)
+        return work(u if group_weights is None else u * strip.take(group_weights), strip.strata), None
+
+    return sum_strips(data, add, 0, _VARIANCE)[0]
 
 
 def block_meat(data: PreparedRows, predictor: Predictor, weights: Floats, norm: float) -> PrivateMeat:

@@ -6,6 +6,8 @@ The pass before it, which measures residuals, can do on its way what needs no mo
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -23,6 +25,7 @@ from dplinked.sums.numpy.circle import (
     responses_alone,
     store_responses,
 )
+from dplinked.sums.numpy.counts import moments_of
 from dplinked.sums.numpy.instrument import complete_sums
 from dplinked.sums.numpy.prepare import Piece, PreparedRows, Strip, cut_strips
 from dplinked.sums.numpy.reduce import Sums, Totals, merge, sum_strips, sum_tiles
@@ -36,53 +39,104 @@ from dplinked.sums.types import (
     PrivateResiduals,
     PrivateSizes,
     PrivateSquares,
+    PrivateStrata,
     PrivateSums,
     ResidualClip,
     Whitening,
 )
 
 Floats = NDArray[np.float64]
+Codes = NDArray[np.int32]
 
 _TITLE = "Second stage"
-OWN_ROWS = "sums of rows by themselves"  # where they are kept
+OWN_ROWS, MOMENTS = "sums of rows by themselves", "how large weights are"  # where they are kept
 
 
 def right_residuals(data: PreparedRows, clip: ResidualClip, meat: MeatClip | None = None) -> PrivateResiduals:
     """The equation (p), and the squares of its contributions if `meat` asks for them."""
-    (vector, squares), totals = _find_terms(data, clip, meat)
+    (vector, squares), totals, strata = _find_terms(data, clip, meat)
     if meat is not None and meat.totalled:
-        squares = _square_totals(totals, meat)
+        squares = _square_totals(totals, meat, strata)
     return PrivateResiduals(vector, None if meat is None else symmetrise(squares))
 
 
 def contribution_sizes(data: PreparedRows, clip: ResidualClip, meat: MeatClip, norms: Floats) -> PrivateSizes:
     """``Σ_c min(‖T_c‖²/K², 1)`` over the totals that `meat` squares, for each norm K; that of `meat` does not count."""
-    _, totals = _find_terms(data, clip, meat)
-    strips = []
-    for _, found in totals.cut():
-        squares = np.einsum("ij,ij->j", contributions := found * meat.weights[:, None], contributions)
+    _, totals, strata = _find_terms(data, clip, meat)
+    meat, strips = _of_totals(meat), []
+    for places, found in totals.cut():
+        contributions = _contributions(found, meat, None if strata is None else strata[places])
+        squares = np.einsum("ij,ij->j", contributions, contributions)
         strips.append([np.minimum(squares[None, :] / norms[:, None] ** 2, 1.0).sum(axis=1)])
     return PrivateSizes(merge(strips)[0])
 
 
-def _find_terms(data: PreparedRows, clip: ResidualClip, meat: MeatClip | None) -> tuple[Sums, Totals]:
-    """The equation, squares of rows if they are asked for, and totals of blocks or clusters if these are."""
+def stratum_totals(data: PreparedRows, clip: ResidualClip, clustered: bool) -> PrivateStrata:
+    """The equation of the rows of each stratum, and how many rows each has, or clusters if they are `clustered`."""
+    assert data.design.strata is not None
+    number = len(data.design.levels[data.design.strata]) + 1
+
+    def total(terms: Floats, strata: Codes) -> Sums:
+        listed = [np.bincount(strata, term, number) for term in terms]
+        return [np.stack(listed, axis=1), np.bincount(strata, minlength=number)]
+
+    if data.matching is None:
+        circle = make_circle(data) if data.has_partners else None
+
+        def work(strip: Strip) -> tuple[Sums, None]:
+            assert strip.strata is not None
+            return total(_row_terms(data, clip, circle, strip), strip.strata), None
+
+        (totals, numbers), _ = sum_strips(data, work, 0, _TITLE, None if circle is None else circle.order)
+    else:
+        strata = data.stratum_codes()
+        totals, numbers = merge([total(terms, strata[rows]) for rows, terms in _matched_terms(data, clip)])
+    if clustered:
+        numbers = np.bincount(_strata_of_clusters(data.by_cluster()), minlength=number + 1)[:-1]
+    return PrivateStrata(totals, np.asarray(numbers, np.float64))
+
+
+def _strata_of_clusters(data: PreparedRows) -> Codes:
+    """Number of the stratum of each cluster, the first of those that its rows are in; one beyond the last for clusters without rows. Kept for later passes."""
+    assert data.clusters is not None
+    assert data.design.strata is not None
+    place = f"strata {data.design.strata} of {data.clusters.column}"
+    if place not in data.kept:
+        found = np.full(data.clusters.count, len(data.design.levels[data.design.strata]) + 1, np.int32)
+
+        def work(strip: Strip) -> tuple[Sums, None]:  # one strip at a time, whatever the number of threads
+            assert strip.strata is not None
+            assert strip.clusters is not None
+            np.minimum.at(found, strip.clusters, strip.strata)
+            return [], None
+
+        sum_strips(data, work, 0, _TITLE)
+        data.kept[place] = found
+    return np.asarray(data.kept[place])
+
+
+def _find_terms(data: PreparedRows, clip: ResidualClip, meat: MeatClip | None) -> tuple[Sums, Totals, Codes | None]:
+    """The equation, squares of rows if they are asked for, totals of blocks or clusters if these are, and the strata of clusters if they are centred."""
     if meat is not None and meat.clustered:
         data = data.by_cluster()
-    return _sum_rows(data, clip, meat) if data.matching is None else _matched(data, clip, meat)
+    strata = None if meat is None or meat.centres is None or not meat.totalled else _strata_of_clusters(data)
+    found = _sum_rows(data, clip, meat) if data.matching is None else _matched(data, clip, meat)
+    return *found, strata
 
 
 def measure_ahead(data: PreparedRows, predictor: Predictor, edges: Floats) -> PrivateCounts:
     """Histogram of absolute residuals, as :func:`~dplinked.sums.numpy.residuals.residual_counts` has it.
 
-    The same pass sums rows by themselves and, where blocks are fixed, puts responses into circles. Both are kept for what comes next.
+    The same pass sums rows by themselves and what they count and, where blocks are fixed, puts responses into circles. All of it is kept for what comes next.
     """
     own = data.own_rows(weighted=data.fixed_blocks)
     circle = empty_circle(data) if data.fixed_blocks and data.has_partners else None
     order = None if circle is None else circle.order
-    (counts, *sums), totals = sum_tiles(own, lambda: _Ahead(own, predictor, edges, circle), MEASURING, order)
+    (counts, moments, *sums), totals = sum_tiles(own, lambda: _Ahead(own, predictor, edges, circle), MEASURING, order)
     if circle is not None:
         keep_circle(data, circle)
+    if own.dropped:
+        data.kept[MOMENTS] = data.design.counting, moments
     data.kept[OWN_ROWS] = data.design, data.blocks, data.dropped, complete_sums(own, sums, totals)
     return PrivateCounts(counts[None, :])
 
@@ -94,26 +148,38 @@ class _Ahead:
         self._counts = begin_counts(own, predictor, edges)
         self._sums = kernel.InstrumentSums(own.design, own.blocks, False, dropped=own.dropped)
         self._responses, self._circle = responses_alone(own), circle
+        self._counter = kernel.RowCounter(own.design) if own.dropped and own.design.counting is not None else None
         self.totals = self._sums.totals
 
     def add(self, tile: Piece) -> Sums:
         """Count and sum a tile, and write its responses into the circle."""
         if self._circle is not None:
             store_responses(self._responses, tile, self._circle)
-        return [*self._counts.add(tile), *self._sums.add(tile)]
+        moments = np.zeros(3)
+        if self._counter is not None:
+            tile = replace(tile, counted=(counted := self._counter.count(tile)))
+            moments = merge([[moments_of(counted[rows])] for rows in cut_strips(tile.count)])[0]
+        return [*self._counts.add(tile), moments, *self._sums.add(tile)]
 
 
 def known_sums(data: PreparedRows) -> PrivateSums | None:
     """Sums of rows by themselves, weighed as fixed blocks say, if :func:`measure_ahead` found them for the same design, blocks and missing cells."""
     design, blocks, dropped, sums = data.kept.get(OWN_ROWS, (None, None, None, None))
-    return sums if design is data.design and blocks is data.blocks and dropped is data.dropped else None
+    return sums if design == data.design and blocks is data.blocks and dropped is data.dropped else None
+
+
+def known_moments(data: PreparedRows) -> Floats | None:
+    """Sums of powers of what rows count, if :func:`measure_ahead` found them."""
+    counting, moments = data.kept.get(MOMENTS, (None, None))
+    return moments if data.dropped and counting == data.design.counting else None
 
 
 def _sum_rows(data: PreparedRows, clip: ResidualClip, meat: MeatClip | None) -> tuple[Sums, Totals]:
     """The same of rows whose responses are their own or those of a block."""
     circle = make_circle(data) if data.has_partners else None
     order = None if circle is None else circle.order
-    if kernel.KERNEL is not None and data.clusters is None:
+    centred = meat is not None and meat.centres is not None
+    if kernel.KERNEL is not None and data.clusters is None and not centred:
         first = int(data.design.intercept)
         line = clip.beta[first:], float(clip.beta[:first].sum())
         begin = partial(
@@ -124,7 +190,7 @@ def _sum_rows(data: PreparedRows, clip: ResidualClip, meat: MeatClip | None) -> 
 
     def work(strip: Strip) -> tuple[Sums, Floats]:
         terms = _row_terms(data, clip, circle, strip)
-        return [np.add.reduce(terms, axis=1), _square_rows(terms, meat)], terms
+        return [np.add.reduce(terms, axis=1), _square_rows(terms, meat, strip.strata)], terms
 
     width = len(data.design.names) if meat is not None and meat.totalled else 0
     return sum_strips(data, work, width, _TITLE, order)
@@ -195,19 +261,34 @@ def _meet_partners(circle: Circle, strip: Strip, clip: ResidualClip, fitted: Flo
     return np.asarray(met / np.maximum(partners, 1))
 
 
-def _square_rows(terms: Floats, meat: MeatClip | None) -> Floats:
+def _contributions(terms: Floats, meat: MeatClip, strata: Codes | None) -> Floats:
+    """Terms of rows, or totals of them, times their weights, and around the centre of their stratum if there are strata (p×k)."""
+    weighted = terms * meat.weights[:, None]
+    if meat.centres is None:
+        return np.asarray(weighted, np.float64)
+    assert strata is not None
+    return meat.centres.take(weighted, strata)
+
+
+def _square_rows(terms: Floats, meat: MeatClip | None, strata: Codes | None = None) -> Floats:
     """Squares of the contributions of rows, each cut to the norm (p×p); nothing where totals are squared."""
     if meat is None or meat.route != "row":
         return np.zeros((len(terms), len(terms)))
-    contributions = terms * meat.weights[:, None]
+    contributions = _contributions(terms, meat, strata)
     shorten(contributions, meat.norm)
     return np.asarray(np.dot(contributions, contributions.T))
 
 
-def _square_totals(totals: Totals, meat: MeatClip) -> Floats:
+def _square_totals(totals: Totals, meat: MeatClip, strata: Codes | None) -> Floats:
     """Squares of the contributions of blocks or clusters, each cut to the norm (p×p)."""
-    by_row = MeatClip("row", meat.weights, meat.norm)
-    return np.asarray(merge([[_square_rows(found, by_row)] for _, found in totals.cut()])[0])
+    meat = replace(_of_totals(meat), route="row")
+    listed = ((found, None if strata is None else strata[places]) for places, found in totals.cut())
+    return np.asarray(merge([[_square_rows(found, meat, of)] for found, of in listed])[0])
+
+
+def _of_totals(meat: MeatClip) -> MeatClip:
+    """The same for totals, some of which may have no rows."""
+    return meat if meat.centres is None else replace(meat, centres=meat.centres.beyond())
 
 
 def whitened_squares(data: PreparedRows, whitening: Whitening) -> PrivateMeat:
@@ -232,19 +313,25 @@ def whitened_squares(data: PreparedRows, whitening: Whitening) -> PrivateMeat:
 
 def _matched(data: PreparedRows, clip: ResidualClip, meat: MeatClip | None) -> tuple[Sums, Totals]:
     """The same under an explicit Q: ``Σ_l C_il ψ_i(z_l - t_i)`` takes the place of brackets."""
-    C, (x, z), (known, answered) = _unlinking(data), data.whole(), data.whole_present()
     codes = None if data.clusters is None else data.cluster_codes()
+    strata = None if meat is None or meat.centres is None else data.stratum_codes()
 
-    def work(rows: slice) -> Sums:
-        h = _row_clips(data, clip, x[:, rows], known[rows])[0]
-        terms = h * _matched_brackets(data, clip, C, x, z, known, answered, rows)
-        sums = [np.add.reduce(terms, axis=1), _square_rows(terms, meat)]
+    def work(rows: slice, terms: Floats) -> Sums:
+        sums = [np.add.reduce(terms, axis=1), _square_rows(terms, meat, None if strata is None else strata[rows])]
         if codes is not None and data.clusters is not None:
             sums.append(np.stack([np.bincount(codes[rows], term, data.clusters.count) for term in terms]))
         return sums
 
-    vector, squares, *totals = merge([work(rows) for rows in cut_strips(z.size)])
+    vector, squares, *totals = merge([work(*found) for found in _matched_terms(data, clip)])
     return [vector, squares], Totals(totals)
+
+
+def _matched_terms(data: PreparedRows, clip: ResidualClip) -> Iterator[tuple[slice, Floats]]:
+    """The terms of rows under an explicit Q (p×k), a strip at a time."""
+    C, (x, z), (known, answered) = _unlinking(data), data.whole(), data.whole_present()
+    for rows in cut_strips(z.size):
+        h = _row_clips(data, clip, x[:, rows], known[rows])[0]
+        yield rows, np.asarray(h * _matched_brackets(data, clip, C, x, z, known, answered, rows), np.float64)
 
 
 def _matched_brackets(

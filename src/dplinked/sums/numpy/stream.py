@@ -149,9 +149,9 @@ class StreamPass:
         """Refused, like the others below: it would take another pass."""
         raise StudyError(_NEEDS_MORE)
 
-    residual_counts = row_meat = block_meat = column_counts
+    residual_counts = row_meat = row_strata = block_meat = column_counts
     with_weights = own_rows = whitened_squares = right_residuals = curve_sums = without_missing = column_counts
-    contribution_sizes = squared_residuals = column_counts
+    weight_moments = contribution_sizes = stratum_totals = squared_residuals = column_counts
 
 
 def resolve_data(data: Any) -> Any:

@@ -21,13 +21,16 @@ from dplinked.sums.numpy.prepare import Parts, PreparedRows, prepare_rows
 from dplinked.sums.types import (
     BlockFacts,
     CellFacts,
+    Centres,
     MeatClip,
     Predictor,
     PrivateCounts,
     PrivateMeat,
+    PrivateMoments,
     PrivateResiduals,
     PrivateSizes,
     PrivateSquares,
+    PrivateStrata,
     PrivateSums,
     ResidualClip,
     Whitening,
@@ -138,9 +141,20 @@ class TablePass:
             return right_residuals.measure_ahead(self.data, predictor, edges)
         return residuals.residual_counts(self.data, predictor, edges)
 
-    def row_meat(self, predictor: Predictor, weights: Floats, norm: float) -> PrivateMeat:
-        """Sum of squared contributions of rows, scaled to a norm."""
-        return residuals.row_meat(self.data, predictor, weights, norm)
+    def weight_moments(self) -> PrivateMoments:
+        """Sums of what rows count, of its square and of its fourth power."""
+        moments = right_residuals.known_moments(self.data)
+        return counts.weight_moments(self.data) if moments is None else PrivateMoments(moments)
+
+    def row_meat(
+        self, predictor: Predictor, weights: Floats, norm: float, centres: Centres | None = None
+    ) -> PrivateMeat:
+        """Sum of squared contributions of rows, around the centres of strata if there are some, scaled to a norm."""
+        return residuals.row_meat(self.data, predictor, weights, norm, centres)
+
+    def row_strata(self, predictor: Predictor, weights: Floats, norm: float) -> PrivateStrata:
+        """Totals of contributions of rows, scaled to a norm, and numbers of rows of each stratum."""
+        return residuals.row_strata(self.data, predictor, weights, norm)
 
     def block_meat(self, predictor: Predictor, weights: Floats, norm: float) -> PrivateMeat:
         """Sum of squared contributions of blocks, scaled to a norm."""
@@ -171,6 +185,10 @@ class TablePass:
     def contribution_sizes(self, clip: ResidualClip, meat: MeatClip, norms: Floats) -> PrivateSizes:
         """How long the totals are that `meat` squares."""
         return right_residuals.contribution_sizes(self.data, clip, meat, norms)
+
+    def stratum_totals(self, clip: ResidualClip, clustered: bool) -> PrivateStrata:
+        """The equation of the rows of each stratum, and how many rows or clusters it has."""
+        return right_residuals.stratum_totals(self.data, clip, clustered)
 
     def squared_residuals(self, clip: ResidualClip) -> PrivateSquares:
         """Sum of clipped squares of right links' residuals, and the squares of what rows contribute to it."""

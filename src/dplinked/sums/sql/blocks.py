@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
@@ -36,22 +36,31 @@ class Circles:
     """Rows beside the responses of their partners, kept for later passes over the same rows."""
 
     def __init__(self) -> None:
-        self._found: tuple[str, Kept] | None = None
+        self._asked: tuple[str, str, tuple[str, ...]] | None = None
+        self._query, self._kept = "", list[Kept]()
 
-    def keep(self, engine: SqlEngine, query: str) -> Kept:
-        """The result of a query with random numbers in it: drawn on its first use, and the same until another query takes its place."""
-        if self._found is None or self._found[0] != query:
+    def place(
+        self,
+        engine: SqlEngine,
+        rows: str,
+        circle: str,
+        columns: Sequence[str],
+        partners: int,
+        weigh: Callable[[str], str],
+    ) -> str:
+        """What :meth:`SqlEngine.place_in_circles` gives: drawn on its first use, and the same until other rows take their place."""
+        asked = rows, circle, tuple(columns)
+        if self._asked != asked:
             self.close()
-            kept = Kept(engine, "circles")
-            engine.hold(kept.name, query)
-            self._found = query, kept
-        return self._found[1]
+            self._query, self._kept = engine.place_in_circles(rows, circle, columns, partners, weigh)
+            self._asked = asked
+        return self._query
 
     def close(self) -> None:
         """Forget them."""
-        if self._found is not None:
-            self._found[1].close()
-        self._found = None
+        for kept in self._kept:
+            kept.close()
+        self._asked, self._kept = None, []
 
 
 @dataclass(frozen=True, repr=False)
@@ -71,8 +80,10 @@ class OneBlock:
         self.circles.close()
 
     def cut_circles(self, engine: SqlEngine, rows: str, circles: int) -> tuple[str, str]:
-        """Query of rows with the circle that they stand in, and that column's name: they are dealt out at random, so that no engine needs all in one place."""
-        dealt = f"floor({engine.double(max(1, circles))} * {engine.random})"
+        """Query of rows with the circle that they stand in, and that column's name. They are dealt out at random if there are to be several."""
+        if circles <= 1:
+            return rows, "k"
+        dealt = f"floor({engine.double(circles)} * {engine.random})"
         return f"select cells.*, {dealt} as circle from ({rows}) cells", "circle"
 
     def join_weights(self, engine: SqlEngine, rows: str, count: int) -> str:

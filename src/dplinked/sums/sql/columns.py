@@ -139,7 +139,7 @@ class DesignColumns:
         return terms, ", ".join(listed)
 
     def rows(self, key: str | None, *, instruments: bool = False, scaled: bool = True) -> str:
-        """Query of the key k, z, x0, x1, …, with `instruments` h0, h1, …, e if missing cells are dropped, and the key c of the cluster if the design has a column of these.
+        """Query of the key k, z, x0, x1, …, with `instruments` h0, h1, …, e if missing cells are dropped, the key c of the cluster if the design has a column of these, and the number s of the stratum if it has one of those.
 
         If `scaled`, regressors and responses are divided by powers of two, so that they are at most 1.
         """
@@ -158,8 +158,8 @@ class DesignColumns:
 
     @property
     def keys_listed(self) -> tuple[str, ...]:
-        """The columns of keys: that of the linkage, and that of clusters if there are any."""
-        return ("k",) if self.design.cluster is None else ("k", "c")
+        """The columns of keys: that of the linkage, that of clusters if there are any, and the number of the stratum if there are strata."""
+        return "k", *(() if self.design.cluster is None else ("c",)), *(() if self.design.strata is None else ("s",))
 
     def add_instruments(self, rows: str, *, scaled: bool = True) -> str:
         """Query of rows of :meth:`rows` with their instruments h0, h1, …, where these are others than regressors."""
@@ -202,6 +202,7 @@ class DesignColumns:
         """Query of clipped numbers, level codes and the key."""
         k = "0" if key is None else self.engine.key(self.stored[key])
         cluster = "" if self.design.cluster is None else f", {self.engine.key(self.stored[self.design.cluster])} as c"
+        cluster += "" if self.design.strata is None else f", {self._stratum(self.design.strata)} as s"
         raw = "".join(f", {self.engine.number(self.stored[name])} as {sql}" for name, sql in self._numbers.items())
         codes = "".join(f", {self._code(name)} as {sql}" for name, sql in self._codes.items())
         listed = "".join(f", {self._number(name)} as {sql}" for name, sql in self._numbers.items())
@@ -225,7 +226,7 @@ class DesignColumns:
         cells = {name: self.engine.finite(sql) for name, sql in self._numbers.items()}
         cells |= {name: f"{sql}_null = 0" for name, sql in self._codes.items()}
         response = " and ".join(cells.pop(name) for name in sorted(self.design.response_variables))
-        for name in self._exposure_alone():
+        for name in (*self._exposure_alone(), *self.design.strata_alone):
             del cells[name]
         regressors = " and ".join(cells.values()) or "1 = 1"
         counted, zero = self.engine.double(1.0), self.engine.double(0.0)
@@ -235,7 +236,6 @@ class DesignColumns:
             regressors += f" and {self._holds(counting.condition)}"
         if counting is not None and counting.weight is not None:
             counted = f"({self._number(counting.weight)}) / {self.engine.double(counting.largest)}"
-            counted = " * ".join([f"({counted})"] * counting.power)
         known = f", case when {regressors} then {counted} else {zero} end as e"
         return f"{known}, case when {response} then 1 else 0 end as answered"
 
@@ -244,6 +244,12 @@ class DesignColumns:
         exposure, columns = self.design.exposure, self.design.columns
         used = {name for column in columns for factor in column.numeric for name in factor.variables}
         return set() if exposure is None else {name for f in exposure.numeric for name in f.variables} - used
+
+    def _stratum(self, name: str) -> str:
+        """Number of a cell's stratum; cells without a declared level are the last one."""
+        cases = "".join(f" when {test} then {i}" for i, test in self._level_tests(name).items())
+        last = len(self.design.levels[name])
+        return f"case{cases} else {last} end" if cases else str(last)
 
     def _holds(self, condition: Condition) -> str:
         """Whether a condition holds, over clipped numbers and codes of levels."""

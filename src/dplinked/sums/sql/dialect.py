@@ -11,6 +11,7 @@ import os
 import re
 import weakref
 from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from decimal import Decimal, InvalidOperation
 from typing import Any
@@ -97,6 +98,7 @@ class SqlEngine(ABC):
     int_type: str  # 32-bit whole numbers
     checks_cells: bool  # whether reading a malformed text or moment fails
     random: str  # a number in [0, 1), another one for each row
+    circle: int | None  # mean number of rows in circles that a single block is cut into; None if it stands in one
 
     @abstractmethod
     def run(self, statement: str) -> list[tuple[Any, ...]]:
@@ -175,12 +177,14 @@ class SqlEngine(ABC):
         """The sum of a term over the values q of a list."""
 
     @abstractmethod
-    def first_values(self, value: str, order: str, size: int, group: str) -> str:
-        """The first values of a row's group in an order without ties, as a list of at most `size`: a window function."""
+    def place_in_circles(
+        self, rows: str, circle: str, columns: Sequence[str], partners: int, weigh: Callable[[str], str]
+    ) -> tuple[str, list[Kept]]:
+        """Put the rows of each circle into a random order and keep them; no cell decides it.
 
-    @abstractmethod
-    def element(self, values: str, place: int) -> str:
-        """The element of a list at a place, counted from 1."""
+        `weigh` adds m, the size of the circle's block, and the columns own and others to a query of rows with their keys. Returned is a query of `columns` beside
+        own, others and the responses of the next rows in the circle, y1, y2, …, which are null where there are fewer others; and what is kept for it.
+        """
 
     def as_double(self, value: str) -> str:
         """A number as a double."""

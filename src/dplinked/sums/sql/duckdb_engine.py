@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 import tempfile
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +15,9 @@ from dplinked.data.arrow import to_arrow
 from dplinked.data.files import find_files
 from dplinked.data.keys import WHITESPACE
 from dplinked.data.sources import is_spark
-from dplinked.errors import StudyError, raise_alone
+from dplinked.errors import ReleaseError, StudyError, raise_alone
 from dplinked.sums.sql.dialect import (
+    FAILED,
     UNREADABLE,
     Kept,
     SqlColumn,
@@ -56,6 +57,7 @@ class DuckDBEngine(SqlEngine):
     int_type = "int"
     checks_cells = True
     random = "random()"
+    circle = None
 
     def __init__(self, connection: duckdb.DuckDBPyConnection | None, relation: Any = None) -> None:
         self._connection, self._relation = connection, relation
@@ -161,13 +163,33 @@ class DuckDBEngine(SqlEngine):
         """The sum of a term over the values q of a list."""
         return f"list_reduce({values}, lambda s, q: s + ({term}), {self.double(0.0)})"
 
-    def first_values(self, value: str, order: str, size: int, group: str) -> str:
-        """The first values of a row's group as a list: one aggregate over the whole group, which is faster than its values one by one."""
-        return f"arg_min({value}, {order}, {size}) over (partition by {group})"
+    def place_in_circles(
+        self, rows: str, circle: str, columns: Sequence[str], partners: int, weigh: Callable[[str], str]
+    ) -> tuple[str, list[Kept]]:
+        """Sort all rows into one line, circle after circle, look ahead along it, and close the circles.
 
-    def element(self, values: str, place: int) -> str:
-        """The element of a list at a place, counted from 1; null behind its end."""
-        return f"list_extract({values}, {place})"
+        A window without an order of its own takes rows as they come, which is much faster than windows over circles. Where a circle ends, it looks into the next
+        one: there the first responses of its own circle follow, which the row that begins it has met already. What one person changes rests on each circle being
+        one piece of the line, so that is checked; it hangs on the engine alone.
+        """
+        lags, listed = range(1, 1 + partners), ", ".join(dict.fromkeys([*columns, circle]))
+        line, starts = Kept(self, "circles"), Kept(self, "starts")
+        drawn = f"select cells.*, {self.whole(f'{self.double(2.0**62)} * {self.random}')} as place from ({rows}) cells"
+        ahead = "".join(f", lead(z, {lag}) over () as y{lag}" for lag in lags)
+        begins = f"row_number() over () = 1 or lag({circle}) over () is distinct from {circle}"
+        lined = f"select {listed}, row_number() over () as place, {begins} as begins{ahead} from (select {listed} from ({drawn}) cells order by {circle}, place) line"
+        met = "".join(f", y{lag}" for lag in lags)
+        self.hold(line.name, f"select {listed}, place, begins, m, own, others{met} from ({weigh(lined)}) cells")
+        firsts = "".join(f", {f'y{lag - 1}' if lag > 1 else 'z'} as f{lag}" for lag in lags)
+        self.hold(starts.name, f"select {circle}, place + m - 1 as last{firsts} from {line.name} where begins")
+        torn = f"select {circle} from {starts.name} group by {circle} having count(*) > 1"
+        if self.fetch(f"select 1 from ({torn}) torn limit 1"):
+            raise ReleaseError(FAILED)
+        turned = ", ".join(f"y{lag} = {_turned(lag)}" for lag in lags)
+        where = f"line.{circle} {self.same} starts.{circle} and place > last - {partners}"
+        self.fetch(f"update {line.name} line set {turned} from {starts.name} starts where {where}")
+        starts.close()
+        return f"select * from {line.name}", [line]
 
     def open_pairs(self, pairs: Any) -> tuple[str, tuple[SqlColumn, ...], Kept | None]:
         """Source and columns of the pairs of a matching matrix, and the table that must be kept until they are read, if any."""
@@ -198,6 +220,12 @@ class DuckDBEngine(SqlEngine):
             for i, (name, (_, kind)) in enumerate(zip(listed, described, strict=True))
         )
         return f"(select * from {source}) source({numbered})", tuple(columns)
+
+
+def _turned(lag: int) -> str:
+    """The response so many places further on in the circle of a row near its end: beyond the last row, the first ones follow."""
+    follow = "".join(f" when place = last - {left} then f{lag - left}" for left in range(lag))
+    return f"case when m <= {lag} then null{follow} else y{lag} end"
 
 
 def make_column(name: str, sql: str, type: str, parsed: bool = False) -> SqlColumn:

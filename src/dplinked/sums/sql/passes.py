@@ -27,21 +27,27 @@ from dplinked.sums.sql.dialect import SqlEngine
 from dplinked.sums.sql.exact_sums import ExactSums, Scaled, log2_ceiling, matrix_places, shorten
 from dplinked.sums.sql.pairs import PairTable
 from dplinked.sums.sql.right_residuals import (
+    centred,
     contribution_sizes,
     right_residuals,
     square,
     squared_residuals,
+    stratum_totals,
+    total_strata,
     whitened_squares,
 )
 from dplinked.sums.types import (
     BlockFacts,
+    Centres,
     MeatClip,
     Predictor,
     PrivateCounts,
     PrivateMeat,
+    PrivateMoments,
     PrivateResiduals,
     PrivateSizes,
     PrivateSquares,
+    PrivateStrata,
     PrivateSums,
     ResidualClip,
     Whitening,
@@ -112,6 +118,10 @@ class SqlPass:
     def contribution_sizes(self, clip: ResidualClip, meat: MeatClip, norms: Floats) -> PrivateSizes:
         """How long the totals are that `meat` squares."""
         return contribution_sizes(self.columns, self.link_table, self.count, clip, meat, norms)
+
+    def stratum_totals(self, clip: ResidualClip, clustered: bool) -> PrivateStrata:
+        """The equation of the rows of each stratum, and how many rows or clusters it has."""
+        return stratum_totals(self.columns, self.link_table, self.count, clip, clustered)
 
     def squared_residuals(self, clip: ResidualClip) -> PrivateSquares:
         """Sum of clipped squares of right links' residuals, and the squares of what rows contribute to it."""
@@ -275,6 +285,14 @@ class SqlPass:
             counts[row, min(max(place, 0), bins - 1)] += count  # the upper bound, and what rounding puts beyond an end
         return PrivateCounts(counts)
 
+    def weight_moments(self) -> PrivateMoments:
+        """Sums of what rows count, of its square and of its fourth power."""
+        alone = self.with_design(self.design.weights_alone()).without_missing().columns
+        sums, (counted,) = ExactSums(self.engine, self.count), alone.known
+        for power in (1, 2, 4):
+            sums.add(*[counted] * power)
+        return PrivateMoments(sums.fetch(alone.rows(None), self.count).take(3))
+
     def residual_counts(self, predictor: Predictor, edges: Floats, ahead: bool = False) -> PrivateCounts:
         """Histogram of the absolute residuals that rows have on their own, between increasing public edges; the last bin is open.
 
@@ -296,8 +314,24 @@ class SqlPass:
 
     # --- residuals -----------------------------------------------------------------------------------
 
-    def row_meat(self, predictor: Predictor, weights: Floats, norm: float) -> PrivateMeat:
-        """``Σ u_i u_i'`` with ``u_i = weights·h_i·r_i`` scaled to ‖u_i‖ ≤ norm. Under an explicit Q the residual r_i is taken from ``w_i'β``."""
+    def row_meat(
+        self, predictor: Predictor, weights: Floats, norm: float, centres: Centres | None = None
+    ) -> PrivateMeat:
+        """``Σ u_i u_i'`` with ``u_i = weights·h_i·r_i``, around the centre of its stratum if there are strata, scaled to ‖u_i‖ ≤ norm. Under an explicit Q the residual r_i is taken from ``w_i'β``."""
+        query, terms = self._contributions(predictor, weights)
+        if centres is not None:
+            query, terms = centred(self.engine, query, terms, centres)
+        return self._meat(query, terms, norm, self.count)
+
+    def row_strata(self, predictor: Predictor, weights: Floats, norm: float) -> PrivateStrata:
+        """Totals of the u_i of :meth:`row_meat`, scaled to the norm, and numbers of rows of each stratum."""
+        assert self.design.strata is not None
+        query, terms = self._contributions(predictor, weights)
+        source, u = shorten(self.engine, query, terms, norm, "s")
+        return total_strata(self.engine, source, u, self.count, len(self.design.levels[self.design.strata]) + 1)
+
+    def _contributions(self, predictor: Predictor, weights: Floats) -> tuple[str, list[Scaled]]:
+        """Query of rows with their contributions ``weights·h_i·r_i``, and these."""
         double = self.engine.double
         rows = self.columns.rows(self.link_table.key, instruments=True, scaled=False)
         if isinstance(self.link_table, PairTable):
@@ -317,7 +351,7 @@ class SqlPass:
         for h, weight in zip(self.columns.instruments, weights, strict=True):
             log = log2_ceiling(weight) + h.log + log2_ceiling(largest)
             terms.append(Scaled(f"{double(math.ldexp(weight, -log))} * {h.sql} * r", log))
-        return self._meat(query, terms, norm, self.count)
+        return query, terms
 
     def block_meat(self, predictor: Predictor, weights: Floats, norm: float) -> PrivateMeat:
         """``Σ_b T_b T_b'`` with ``T_b = weights·Σ h_i (z_i - w_i'β)`` scaled to ‖T_b‖ ≤ norm."""

@@ -18,20 +18,23 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
+from dplinked.errors import ReleaseError
 from dplinked.sums.partners import NEAR, PARTNERS
 from dplinked.sums.rounding import UNIT_ROUNDOFF
 from dplinked.sums.sql.blocks import BlockTable, LinkTable, OneBlock, total_columns
-from dplinked.sums.sql.columns import DesignColumns
+from dplinked.sums.sql.columns import MISSING, DesignColumns
 from dplinked.sums.sql.curve import follow_curve
 from dplinked.sums.sql.dialect import SqlEngine, with_columns
-from dplinked.sums.sql.exact_sums import ExactSums, Scaled, exact_total, log2_ceiling, shorten
+from dplinked.sums.sql.exact_sums import CHANGED, ExactSums, Scaled, exact_total, log2_ceiling, shorten
 from dplinked.sums.sql.pairs import LARGEST_ROW, PairTable
 from dplinked.sums.types import (
+    Centres,
     MeatClip,
     PrivateMeat,
     PrivateResiduals,
     PrivateSizes,
     PrivateSquares,
+    PrivateStrata,
     ResidualClip,
     Whitening,
 )
@@ -39,7 +42,6 @@ from dplinked.sums.types import (
 Floats = NDArray[np.float64]
 
 WHOLE = 1 + PARTNERS  # rows of the largest block up to which all others of a block are partners, as in NumPy
-CIRCLE = 1 << 14  # rows of each circle that a single block of all rows is cut into, on average
 
 
 def right_residuals(
@@ -54,7 +56,7 @@ def right_residuals(
     for term in terms:
         sums.add(term)
     if meat is not None:
-        weighted = [_times(engine, term, weight, largest) for term, weight in zip(terms, meat.weights, strict=True)]
+        query, weighted = _contributions(engine, query, terms, largest, meat)
         query, cut = shorten(engine, query, weighted, meat.norm, ", ".join(["m", *(term.sql for term in terms)]))
         sums.add_matrix(cut, cut, symmetric=True)
     found = sums.fetch(query, count, "m", "sum")
@@ -67,7 +69,7 @@ def contribution_sizes(
     """``Σ_c min(‖T_c‖²/K², 1)`` over the totals that `meat` squares, for each norm K; that of `meat` does not count."""
     engine, double = columns.engine, columns.engine.double
     query, terms, largest = _find_terms(columns, link_table, count, clip, meat)
-    weighted = [_times(engine, term, weight, largest) for term, weight in zip(terms, meat.weights, strict=True)]
+    query, weighted = _contributions(engine, query, terms, largest, meat)
     top = max(term.log for term in weighted)
     shorter = (f"{double(math.ldexp(1.0, term.log - top))} * {term.sql}" for term in weighted)
     squares = " + ".join(f"y{i} * y{i}" for i in range(len(weighted)))
@@ -77,6 +79,36 @@ def contribution_sizes(
     for norm in norms.tolist():
         sums.add(Scaled(f"least({double(math.ldexp(1.0 / norm, top) ** 2)} * square, {one})"))
     return PrivateSizes(sums.fetch(query, count, "m", "sum").take(norms.size))
+
+
+def stratum_totals(
+    columns: DesignColumns, link_table: LinkTable, count: int, clip: ResidualClip, clustered: bool
+) -> PrivateStrata:
+    """The equation of the rows of each stratum, and how many rows each has, or clusters if they are `clustered`."""
+    assert columns.design.strata is not None
+    engine, number = columns.engine, len(columns.design.levels[columns.design.strata]) + 1
+    query, terms = _row_terms(columns, link_table, count, clip)
+    found = total_strata(engine, query, terms, count, number)
+    if clustered:
+        numbers = np.zeros(number)
+        first = f"select min(s) as s from ({columns.rows(link_table.key)}) cells group by c"
+        for s, counted in engine.fetch(f"select s, count(*) from ({first}) clusters group by s"):
+            numbers[int(s)] = int(counted)
+        found = PrivateStrata(found.totals, numbers)
+    return found
+
+
+def total_strata(engine: SqlEngine, query: str, terms: list[Scaled], count: int, number: int) -> PrivateStrata:
+    """Totals of terms of rows, and numbers of rows, of so many strata s."""
+    sums, totals, numbers = ExactSums(engine, count), np.zeros((number, len(terms))), np.zeros(number)
+    for term in terms:
+        sums.add(term)
+    counted = f"count({terms[0].sql})"
+    for s, found, *listed in engine.fetch(f"select s, {counted}{sums.selected()} from ({query}) terms group by s"):
+        totals[int(s)], numbers[int(s)] = sums.read(listed).take(len(terms)), int(found)
+    if numbers.sum() != count:
+        raise ReleaseError(CHANGED)
+    return PrivateStrata(totals, numbers)
 
 
 def squared_residuals(columns: DesignColumns, link_table: LinkTable, count: int, clip: ResidualClip) -> PrivateSquares:
@@ -97,10 +129,12 @@ def _find_terms(
     engine = columns.engine
     if meat is None or not meat.totalled:
         found = f"case when {terms[0].sql} is null then 0 else 1 end as m"
-        return f"select {', '.join([found, *(term.sql for term in terms)])} from ({query}) terms", terms, 1
+        kept = [found, *(term.sql for term in terms), *(["s"] if columns.design.strata is not None else [])]
+        return f"select {', '.join(kept)} from ({query}) terms", terms, 1
     if meat.clustered:
         totals, (terms,) = total_columns(engine, count, terms)
-        return f"select count(*) as m{totals} from ({query}) terms group by c", terms, count
+        first = "" if columns.design.strata is None else ", min(s) as s"
+        return f"select count(*) as m{first}{totals} from ({query}) terms group by c", terms, count
     assert isinstance(link_table, BlockTable)
     totals, (terms,) = total_columns(engine, link_table.largest, terms)
     return link_table.total(query, totals), terms, link_table.largest
@@ -110,6 +144,32 @@ def square(contribution: Floats, norm: float) -> Floats:
     """The square of a single contribution, which is cut to the norm (p×p)."""
     cut = contribution * (norm / max(math.hypot(*contribution) * (1.0 + 1e-12), norm))
     return np.outer(cut, cut)
+
+
+def _contributions(
+    engine: SqlEngine, query: str, terms: list[Scaled], largest: int, meat: MeatClip
+) -> tuple[str, list[Scaled]]:
+    """The query, and its terms times their weights, around the centre of their stratum if there are strata."""
+    weighted = [_times(engine, term, weight, largest) for term, weight in zip(terms, meat.weights, strict=True)]
+    return (query, weighted) if meat.centres is None else centred(engine, query, weighted, meat.centres)
+
+
+def centred(engine: SqlEngine, query: str, terms: list[Scaled], centres: Centres) -> tuple[str, list[Scaled]]:
+    """The query with terms around the centres of strata s, times their factors, and these."""
+    listed, found = [], []
+    for i, (term, middles) in enumerate(zip(terms, centres.middles.T.tolist(), strict=True)):
+        log = max(term.log, log2_ceiling(max(map(abs, middles)))) + 1 + log2_ceiling(centres.stretch)
+        middle = _by_stratum(engine, [math.ldexp(value, -log) for value in middles])
+        factor = _by_stratum(engine, centres.factors.tolist())
+        listed.append(f"{factor} * ({engine.double(math.ldexp(1.0, term.log - log))} * {term.sql} - {middle}) as d{i}")
+        found.append(Scaled(f"d{i}", log))
+    return f"select totals.*, {', '.join(listed)} from ({query}) totals", found
+
+
+def _by_stratum(engine: SqlEngine, values: list[float]) -> str:
+    """The number among these that a row's stratum has."""
+    cases = "".join(f" when {s} then {engine.double(value)}" for s, value in enumerate(values[:-1]))
+    return f"case s{cases} else {engine.double(values[-1])} end"
 
 
 def _times(engine: SqlEngine, term: Scaled, weight: float, largest: int) -> Scaled:
@@ -142,7 +202,7 @@ def _row_terms(
         case BlockTable(fixed=True, largest=size) if size <= WHOLE:
             query = _meet_block(columns, link_table, clip, _clipped_rows(columns, rows, clip))
         case OneBlock() | BlockTable():
-            circles = _keep_circles(columns, link_table, count)
+            circles = _place_in_circles(columns, link_table, count)
             query = _meet_circle(columns, clip, _clipped_rows(columns, circles, clip), link_table.partners)
     weight = link_table.weight if isinstance(link_table, OneBlock) else 1.0  # brackets have that of a table's blocks
     whitened = None if clip.whitening is None else _whitened(clip.whitening)
@@ -173,7 +233,11 @@ def _clipped_rows(columns: DesignColumns, cells: str, clip: ResidualClip) -> str
     (line, reach), width = columns.line(clip.beta, unit), columns.width(clip, unit, whitened)
     near = f"greatest({double(NEAR)} * w - {double(8.0 * UNIT_ROUNDOFF * (1.0 + reach))}, {double(0.0)})"
     rows = with_columns(with_columns(rows, f"{line} as t", f"{width} as w"), f"{near} as near")
-    return with_columns(rows, "t - near as low", "t + near as high")
+    high = "t + near"
+    if columns.dropped:  # no missing response is near the line, wherever that is; all others are at most 1
+        most = double(MISSING / 2.0)
+        high = f"case when t + near < {most} then t + near else {most} end"
+    return with_columns(rows, "t - near as low", f"{high} as high")
 
 
 def _whiten(columns: DesignColumns, cells: str, whitening: Whitening) -> str:
@@ -213,16 +277,21 @@ def whitened_squares(columns: DesignColumns, link_table: LinkTable, count: int, 
 
 
 def _clipped(columns: DesignColumns, clip: ResidualClip, response: str) -> str:
-    """ψ, the clipped residual of a row with a response, or along a curve the part of it that counts; if the response is missing and dropped, 0, or what the curve's mean would count."""
-    gap = f" when {columns.is_missing(response)} then {columns.engine.double(0.0)}" if columns.dropped else ""
+    """ψ, the clipped residual of a row with a response, or along a curve the part of it that counts; 0 for none.
+
+    If the response is missing and dropped, it is 0, or what the curve's mean would count. What is most often so comes first, since engines go on with the other rows alone.
+    """
+    double, zero = columns.engine.double, columns.engine.double(0.0)
+    gap = f" when {columns.is_missing(response)} then {zero}" if columns.dropped else ""
     if clip.squared:
-        square = f"least(({response} - t) * ({response} - t), w * w)"
-        return f"case{gap} when {response} is null then null else {square} end"
+        square = f"({response} - t) * ({response} - t)"
+        return f"case{gap} when {square} < w * w then {square} when {response} is null then {zero} else w * w end"
     if clip.curve is not None:
-        level = "t" if clip.around is None else columns.engine.double(math.ldexp(clip.around, -columns.z.log))
+        level = "t" if clip.around is None else double(math.ldexp(clip.around, -columns.z.log))
         gap = gap if clip.around is None or not gap else f" when {columns.is_missing(response)} then w * (t - {level})"
-        return f"case{gap} else w * ({response} - {level}) end" if gap else f"w * ({response} - {level})"
-    return f"case{gap} when {response} < low then - w when {response} > high then w else {response} - t end"
+        return f"case{gap} when {response} is null then {zero} else w * ({response} - {level}) end"
+    ends = f"when {response} < low then - w when {response} > high then w"
+    return f"case when {response} between low and high then {response} - t{gap} {ends} else {zero} end"
 
 
 def _brackets(columns: DesignColumns, clip: ResidualClip, rows: str, met: str) -> str:
@@ -252,38 +321,25 @@ def _meet_block(columns: DesignColumns, table: BlockTable, clip: ResidualClip, r
 # --- circles --------------------------------------------------------------------------------------------
 
 
-def _keep_circles(columns: DesignColumns, table: OneBlock | BlockTable, count: int) -> str:
+def _place_in_circles(columns: DesignColumns, table: OneBlock | BlockTable, count: int) -> str:
     """Query of kept rows, each beside the responses of its partners, y1, y2, …, null where a block has fewer, and the weights of what it meets."""
-    engine, lags, kept = (
-        columns.engine,
-        range(1, 1 + table.partners),
-        [*columns.keys_listed, "z", *(x.sql for x in (*columns.x, *columns.known))],
-    )
-    rows, circle = table.cut_circles(engine, columns.rows(table.key), count // CIRCLE)
-    drawn = f"select cells.*, {engine.random} as place from ({rows}) cells"
-    nexts = "".join(f", lead(z, {lag}) over line as n{lag}" for lag in lags)
-    firsts = engine.first_values("z", "place", table.partners, circle)
-    line = f"window line as (partition by {circle} order by place)"
-    lined = f"select {', '.join(kept)}{nexts}, {firsts} as firsts from ({drawn}) cells {line}"
-    weights = _weights(engine, f"least({table.partners}, greatest(m - 1, 1))", table.weighed)
-    listed = [*kept, *(f"{_partner(engine, lag)} as y{lag}" for lag in lags), weights]
-    query = f"select {', '.join(listed)} from ({table.join_weights(engine, lined, count)}) cells"
-    return f"select * from {table.circles.keep(engine, query).name}"
+    engine, partners = columns.engine, table.partners
+    listed = [*columns.keys_listed, "z", *(x.sql for x in (*columns.x, *columns.known))]
+    circles = 1 if engine.circle is None else count // engine.circle
+    rows, circle = table.cut_circles(engine, columns.rows(table.key), circles)
+    weights = _weights(engine, f"least({partners}, greatest(m - 1, 1))", table.weighed)
 
+    def weigh(cells: str) -> str:
+        return with_columns(table.join_weights(engine, cells, count), weights)
 
-def _partner(engine: SqlEngine, lag: int) -> str:
-    """The response so many places further on in the circle: beyond the last row, the first ones follow."""
-    turned = "".join(
-        f" when n{lag - place} is not null then {engine.element('firsts', place)}" for place in range(1, lag)
-    )
-    return f"case when n{lag} is not null then n{lag} when m <= {lag} then null{turned} else {engine.element('firsts', lag)} end"
+    return table.circles.place(engine, rows, circle, listed, partners, weigh)
 
 
 def _meet_circle(columns: DesignColumns, clip: ResidualClip, rows: str, partners: int) -> str:
     """Rows with their brackets, the next rows of their circle being partners."""
-    terms = [f"({_clipped(columns, clip, f'y{lag}')})" for lag in range(1, 1 + partners)]
-    few = " + ".join(f"coalesce({term}, {columns.engine.double(0.0)})" for term in terms)
-    return _brackets(columns, clip, rows, f"coalesce({' + '.join(terms)}, {few})")
+    return _brackets(
+        columns, clip, rows, " + ".join(_clipped(columns, clip, f"y{lag}") for lag in range(1, 1 + partners))
+    )
 
 
 def _meet_pairs(columns: DesignColumns, table: PairTable, clip: ResidualClip, rows: str, widest: float) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -50,6 +50,7 @@ class SparkEngine(SqlEngine):
     int_type = "int"
     checks_cells = False
     random = "rand()"
+    circle = 1 << 14
 
     def __init__(self, session: Any) -> None:
         self._session = session
@@ -144,14 +145,22 @@ class SparkEngine(SqlEngine):
         """The sum of a term over the values q of a list."""
         return f"aggregate({values}, {self.double(0.0)}, (s, q) -> s + ({term}))"
 
-    def first_values(self, value: str, order: str, size: int, group: str) -> str:
-        """The first values of a row's group as a list, null where there are fewer."""
-        whole = f"(partition by {group} order by {order} rows between unbounded preceding and unbounded following)"
-        return f"array({', '.join(f'nth_value({value}, {place}) over {whole}' for place in range(1, 1 + size))})"
-
-    def element(self, values: str, place: int) -> str:
-        """The element of a list at a place, counted from 1."""
-        return f"element_at({values}, {place})"
+    def place_in_circles(
+        self, rows: str, circle: str, columns: Sequence[str], partners: int, weigh: Callable[[str], str]
+    ) -> tuple[str, list[Kept]]:
+        """Windows over circles, each within one task: one that looks ahead, and one that has the first responses."""
+        lags, listed = range(1, 1 + partners), ", ".join(columns)
+        drawn = f"select cells.*, {self.random} as place from ({rows}) cells"
+        nexts = "".join(
+            f", lead(z, {lag}) over line as n{lag}, nth_value(z, {lag}) over whole as f{lag}" for lag in lags
+        )
+        line = f"partition by {circle} order by place"
+        windows = f"line as ({line}), whole as ({line} rows between unbounded preceding and unbounded following)"
+        lined = f"select {listed}{nexts} from ({drawn}) cells window {windows}"
+        partner = "".join(f", {_partner(lag)} as y{lag}" for lag in lags)
+        kept = Kept(self, "circles")
+        self.hold(kept.name, f"select {listed}, own, others{partner} from ({weigh(lined)}) cells")
+        return f"select * from {kept.name}", [kept]
 
     def as_text(self, column: SqlColumn) -> str:
         """A cell of any type as a text; bytes in hexadecimal."""
@@ -180,6 +189,12 @@ class SparkEngine(SqlEngine):
         kept = Kept(self, "rows")
         frame.toDF(*(f"c{i}" for i in range(len(columns)))).createOrReplaceTempView(kept.name)
         return kept.name, columns, kept
+
+
+def _partner(lag: int) -> str:
+    """The response so many places further on in the circle: beyond the last row, the first ones follow."""
+    turned = "".join(f" when n{lag - place} is not null then f{place}" for place in range(1, lag))
+    return f"case when n{lag} is not null then n{lag} when m <= {lag} then null{turned} else f{lag} end"
 
 
 @contextmanager
