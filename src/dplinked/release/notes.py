@@ -26,7 +26,7 @@ LEAST_SQUARES_LINE = (
 )
 RESIDUAL_LINE = (
     "The line is close to the one that least squares would find on perfectly linked rows, clipped to their bounds: large residuals, and rows far out in a column, "
-    "count for less. Where the truth is curved or errors are skewed, the two differ."
+    "count for less. Where the truth is curved or errors are skewed, the two differ, and intervals are about this one."
 )
 SYMMETRIC_LINE = (
     "Errors were declared symmetric around the line, and the larger the rarer, so residuals are clipped close to it. If they are, the line is close to the one that least "
@@ -35,7 +35,7 @@ SYMMETRIC_LINE = (
 )
 SKEWED_LINE = (
     "Errors were declared skewed, so residuals are clipped far from the line, which is close to the one that least squares would find on perfectly linked rows, clipped to "
-    "their bounds: rows far out in a column count for less. Where the truth is curved, the two differ."
+    "their bounds: rows far out in a column count for less. Where the truth is curved, the two differ, and intervals are about this one."
 )
 AIMED_LINE = "The line follows the middle of the columns. It is the one of least squares on perfectly linked rows where the truth is a line, and another where it is curved."
 LEFT_OUT = "Rows with a missing cell are left out of the coefficients, whether there are any or not."
