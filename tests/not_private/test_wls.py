@@ -1,7 +1,9 @@
-"""Weighted least squares with errors of the survey's design, against statsmodels, and strata against their formula."""
+"""Weighted least squares with errors of the survey's design, against statsmodels and the survey package svy, and strata against their formula."""
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,6 +15,12 @@ import dplinked as dpl
 from dplinked.errors import StudyError
 
 N = 400
+DESIGNS = {
+    "weights": {},
+    "villages": {"cluster": "village"},
+    "areas": {"strata": "area"},
+    "villages in areas": {"cluster": "village", "strata": "area"},
+}
 
 
 @pytest.fixture
@@ -73,6 +81,20 @@ def test_strata_take_their_means_out(rows: pd.DataFrame) -> None:
         for _, part in totals.groupby("area")
     )
     assert np.allclose(found.covariance, bread @ meat @ bread, rtol=1e-9)
+
+
+@pytest.mark.parametrize("where", [None, "sex == 'f'"])
+@pytest.mark.parametrize("design", DESIGNS)
+def test_designs_have_the_errors_that_survey_packages_give(design: str, where: str | None) -> None:
+    """svy's lines and errors, which are those of R's `svyglm`: `survey_reference.py` wrote them."""
+    reference = json.loads(Path(__file__).with_name("survey_reference.json").read_text(encoding="utf-8"))
+    levels = {"sex": ["f", "m"]}
+    found = dpl.baseline.wls(
+        pd.DataFrame(reference["rows"]), "y ~ x", weights="w", where=where, levels=levels, **DESIGNS[design]
+    )
+    theirs = reference["fits"][f"{design}; {where or ''}"]
+    for own, name in (("Intercept", "_intercept_"), ("x", "x")):
+        assert (found.coef[own], found.std_err[own]) == pytest.approx(theirs[name], rel=1e-7)
 
 
 def test_missing_cells_are_left_out(rows: pd.DataFrame) -> None:
