@@ -310,7 +310,7 @@ def test_no_row_can_make_a_release_fail(rows, formula: str, extra) -> None:
 def test_one_odd_cell_changes_no_other_row(odd, wrap) -> None:
     """A key's meaning hangs on its own cell: one odd one must not turn 1, 2 into '1', '2' or 1.0, 2.0 for all."""
     from dplinked.data.table import Rows
-    from dplinked.study.design import build_design
+    from dplinked.study.build import build_design
     from dplinked.sums.numpy.prepare import prepare_rows
 
     design = build_design("y ~ x + C(g)", {"x": (0, 1), "y": (0, 1)}, {"g": [1, 2]})

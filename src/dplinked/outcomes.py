@@ -57,7 +57,8 @@ from dplinked.release.release import Release
 from dplinked.second_stage.start import prior_scale
 from dplinked.study.family import Curve
 from dplinked.study.study import Study
-from dplinked.sums.linked_rows import LinkedRows, ResidualCounts
+from dplinked.sums.clipped import ResidualCounts
+from dplinked.sums.linked_rows import LinkedRows
 from dplinked.sums.partners import unlinking_terms
 from dplinked.sums.types import MeatClip, Predictor, ResidualClip
 

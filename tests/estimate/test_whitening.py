@@ -22,7 +22,7 @@ from dplinked.estimate.whitening import (
 )
 from dplinked.privacy.quantities.instrument import ReleasedSums
 from dplinked.privacy.symmetric import unpack_symmetric
-from dplinked.study.design import build_design
+from dplinked.study.build import build_design
 
 RNG = np.random.default_rng(3)
 MEAN = np.array([0.3, -0.2, 0.1])

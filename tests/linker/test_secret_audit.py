@@ -23,7 +23,7 @@ from dplinked.linker.release_accuracy import ReleasedAccuracy
 from dplinked.privacy.calibration import privacy_mu
 from dplinked.privacy.quantities.right_links import release_secret_links
 from dplinked.privacy.secret_sample import calibrate_sample, secret_delta, secret_epsilon
-from dplinked.sums.linked_rows import SecretLinks
+from dplinked.sums.clipped import SecretLinks
 
 COUNT, SIZE = 2_000, 200
 UNIT = dpl.PrivacyUnit(displaced_links=1)

@@ -28,7 +28,7 @@ from dplinked.paper import (
     unclipped_probability,
 )
 from dplinked.simulate import linked_households, mislink, paper_design
-from dplinked.study.design import build_design
+from dplinked.study.build import build_design
 from dplinked.sums.numpy.prepare import prepare_rows
 
 

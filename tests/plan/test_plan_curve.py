@@ -14,7 +14,7 @@ from dplinked.plan.curve import line_deviation
 from dplinked.plan.figures import expect_errors, guess_rows, list_errors, make_setting
 from dplinked.plan.rows import example_rows
 from dplinked.report.numbers import format_number
-from dplinked.study.design import build_design
+from dplinked.study.build import build_design
 from dplinked.study.family import Curve
 from replay import record
 

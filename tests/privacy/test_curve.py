@@ -17,7 +17,7 @@ from dplinked import methods, outcomes
 from dplinked.estimate.curve import Means
 from dplinked.privacy.calibration import privacy_mu
 from dplinked.privacy.quantities import curve, instrument, meat, ranges, residual_scale, right_residuals
-from dplinked.study.design import build_design
+from dplinked.study.build import build_design
 from dplinked.study.family import Curve
 from dplinked.sums import files as file_engine
 from dplinked.sums.engine import open_source

@@ -41,8 +41,8 @@ from dplinked.privacy.quantities.stratum_totals import (
 )
 from dplinked.privacy.quantities.whitened_gram import release_whitened_gram
 from dplinked.privacy.spending import GOODNESS, MEAT, STRATA, TOTALS_MEAT, TOTALS_SIZES, Spending
+from dplinked.study.build import build_design
 from dplinked.study.counting import Counting, declare_counting
-from dplinked.study.design import build_design
 from dplinked.sums import files as file_engine
 from dplinked.sums.engine import open_source
 from dplinked.sums.linked_rows import LinkedRows

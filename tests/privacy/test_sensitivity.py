@@ -15,7 +15,7 @@ import dplinked as dpl
 from dplinked.linkage import LinkageExposure
 from dplinked.privacy.quantities import instrument, paper, residual_scale, right_links
 from dplinked.privacy.quantities.meat import block_meat_sensitivity, matching_meat_sensitivity, row_meat_sensitivity
-from dplinked.study.design import build_design
+from dplinked.study.build import build_design
 from neighbours import ele_matrix
 
 ELE = LinkageExposure(exact=False, symmetric=True, accuracy_min=0.8, column_sum=1.0, matrix_change=0.0, displaced=0)

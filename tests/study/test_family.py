@@ -10,7 +10,7 @@ from scipy.stats import poisson
 
 import dplinked as dpl
 from dplinked.errors import StudyError
-from dplinked.study.design import build_design
+from dplinked.study.build import build_design
 from dplinked.study.family import MOST_COUNTS, Curve
 
 ETA = np.linspace(-6.0, 5.0, 200)

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dplinked.errors import StudyError
-from dplinked.study.design import build_design
+from dplinked.study.build import build_design
 from dplinked.study.formula import evaluate, interval_of, parse_formula
 
 BOUNDS = {"y": (0.0, 10.0), "x": (1.0, 4.0), "w": (-2.0, 3.0), "my col": (0.0, 2.0), "log(x)": (5.0, 6.0)}

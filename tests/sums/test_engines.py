@@ -23,7 +23,8 @@ from dplinked.data import parquet
 from dplinked.data import table as rows
 from dplinked.data.encoding import Dictionary
 from dplinked.data.files import find_files
-from dplinked.study.design import UNDECLARED, build_design
+from dplinked.study.build import build_design
+from dplinked.study.design import UNDECLARED
 from dplinked.sums import files as file_engine
 from dplinked.sums.engine import open_source, source_bytes
 from dplinked.sums.numpy import kernel, prepare, reduce, stream

@@ -32,7 +32,7 @@ from dplinked.privacy.quantities.right_links import (
 from dplinked.privacy.secret_sample import calibrate_sample
 from dplinked.privacy.spending import Spending
 from dplinked.study.budget import check_release_budget
-from dplinked.sums.linked_rows import RightLinks, SecretLinks
+from dplinked.sums.clipped import RightLinks, SecretLinks
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]

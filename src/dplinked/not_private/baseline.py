@@ -15,8 +15,9 @@ from numpy.typing import NDArray
 from dplinked.data.table import Rows
 from dplinked.errors import StudyError
 from dplinked.linkage import Exact, Linkage, PrivacyUnit
+from dplinked.study.build import build_design
 from dplinked.study.counting import counted_columns
-from dplinked.study.design import Design, build_design
+from dplinked.study.design import Design
 from dplinked.study.family import MOST_COUNTS
 from dplinked.sums.numpy.prepare import Blocks, PreparedRows, prepare_rows
 

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from dplinked.data.keys import key_text, number
 from dplinked.errors import StudyError, raise_alone, suggest
 from dplinked.release.contents import Declared
-from dplinked.study.design import build_design
+from dplinked.study.build import build_design
 
 Floats = NDArray[np.float64]
 

@@ -23,7 +23,8 @@ from dplinked.release.family import expected_outcome
 from dplinked.release.inference import LEVEL, PLAUSIBLE, Inference, checked_level, chi2_quantile
 from dplinked.release.predict import model_rows, prediction_frame
 from dplinked.release.what_if import WhatIf, suppose_accuracy
-from dplinked.study.design import CURVE_REACH, build_design
+from dplinked.study.build import build_design
+from dplinked.study.design import CURVE_REACH
 from dplinked.study.formula import parse_formula
 from dplinked.study.scaling import Scaling
 

@@ -28,7 +28,8 @@ from dplinked.privacy.quantities.stratum_totals import FOR_MEANS, ReleasedStrata
 from dplinked.privacy.spending import GOODNESS, MEAT, STRATA, TOTALS_MEAT, TOTALS_SIZES, Spending
 from dplinked.second_stage.stage import SecondStage
 from dplinked.study.study import Study
-from dplinked.sums.linked_rows import ClippedResiduals, LinkedRows
+from dplinked.sums.clipped import ClippedResiduals
+from dplinked.sums.linked_rows import LinkedRows
 from dplinked.sums.types import Centres, MeatClip, ResidualClip
 
 Floats = NDArray[np.float64]

@@ -35,7 +35,8 @@ from dplinked.second_stage.start import prior_scale
 from dplinked.second_stage.tails import follow_tails, look_for_tails
 from dplinked.study.design import Design
 from dplinked.study.study import Study
-from dplinked.sums.linked_rows import ClippedResiduals, LinkedRows
+from dplinked.sums.clipped import ClippedResiduals
+from dplinked.sums.linked_rows import LinkedRows
 
 Floats = NDArray[np.float64]
 

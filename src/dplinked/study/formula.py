@@ -270,3 +270,14 @@ def evaluate(factor: Factor, columns: Mapping[str, Floats]) -> Floats:
 
     assert factor.tree is not None
     return walk(factor.tree)  # type: ignore[no-any-return]
+
+
+def product_interval(factors: tuple[Factor, ...], bounds: Mapping[str, Interval]) -> Interval:
+    """Public bounds of a product of factors."""
+    low, high = 1.0, 1.0
+    for factor in factors:
+        corners = [a * b for a in (low, high) for b in interval_of(factor, bounds)]
+        low, high = min(corners), max(corners)
+    if not (math.isfinite(low) and math.isfinite(high)):
+        raise StudyError(f"The bounds of {':'.join(factor.text for factor in factors)!r} are not finite.")
+    return low, high

@@ -20,8 +20,9 @@ from dplinked.linkage.compared import find_compared
 from dplinked.linkage.ele import LINK_BLOCK, RESULTS_OF_LINKING
 from dplinked.records import PlainlyShown
 from dplinked.study.budget import check_budget, check_delta, check_size
+from dplinked.study.build import build_design
 from dplinked.study.descent import Descent
-from dplinked.study.design import Design, build_design
+from dplinked.study.design import Design
 from dplinked.study.family import FAMILIES
 from dplinked.study.formula import parse_formula
 from dplinked.study.several import split_levels, split_outcomes

@@ -13,7 +13,8 @@ import pytest
 import scipy.sparse as sp
 
 import dplinked as dpl
-from dplinked.study.design import Design, build_design
+from dplinked.study.build import build_design
+from dplinked.study.design import Design
 from dplinked.study.family import Curve
 from dplinked.sums.engine import open_source
 from dplinked.sums.linked_rows import LinkedRows

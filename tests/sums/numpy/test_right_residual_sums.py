@@ -18,7 +18,8 @@ from dplinked.data import parquet
 from dplinked.data import table as rows
 from dplinked.data.table import Rows
 from dplinked.errors import ReleaseError, StudyError
-from dplinked.study.design import Design, build_design
+from dplinked.study.build import build_design
+from dplinked.study.design import Design
 from dplinked.sums import files as file_engine
 from dplinked.sums.engine import open_source
 from dplinked.sums.numpy import circle as circles

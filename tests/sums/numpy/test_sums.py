@@ -18,7 +18,8 @@ from hypothesis import strategies as st
 import dplinked as dpl
 from dplinked.data import table as rows
 from dplinked.data.table import Rows
-from dplinked.study.design import Design, build_design
+from dplinked.study.build import build_design
+from dplinked.study.design import Design
 from dplinked.sums.numpy import kernel, prepare
 from dplinked.sums.numpy.counts import column_counts
 from dplinked.sums.numpy.instrument import instrument_sums

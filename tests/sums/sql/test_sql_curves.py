@@ -10,7 +10,8 @@ import pyarrow as pa
 import pytest
 
 import dplinked as dpl
-from dplinked.study.design import Design, build_design
+from dplinked.study.build import build_design
+from dplinked.study.design import Design
 from dplinked.study.family import LEAST_ETA, MOST_COUNTS, Curve
 from dplinked.sums.engine import open_source
 from dplinked.sums.linked_rows import LinkedRows

@@ -31,7 +31,7 @@ import sparks
 from dplinked.data.csv import FROM_TEXT
 from dplinked.data.keys import key_text
 from dplinked.data.table import Rows
-from dplinked.study.design import build_design
+from dplinked.study.build import build_design
 from dplinked.sums.engine import open_source
 from dplinked.sums.sql import blocks, dialect, duckdb, duckdb_engine, duckdb_files
 from dplinked.sums.sql import exact_sums as exact

@@ -11,7 +11,8 @@ import pyarrow as pa
 import pytest
 
 import dplinked as dpl
-from dplinked.study.design import Design, build_design
+from dplinked.study.build import build_design
+from dplinked.study.design import Design
 from dplinked.sums.engine import open_source
 from dplinked.sums.partners import PARTNERS, clip_residuals, enough_partners
 from dplinked.sums.sql import duckdb as duckdb_rows

@@ -12,7 +12,7 @@ from dplinked.privacy import noise
 from dplinked.privacy.noise_plan import NoisePlan, Part, make_room_for_draw
 from dplinked.privacy.quantities.right_residuals import changed_totals, pair_weights, total_meat_sensitivity
 from dplinked.privacy.spending import TOTALS_MEAT, TOTALS_SIZES, Spending
-from dplinked.sums.linked_rows import ContributionSizes
+from dplinked.sums.clipped import ContributionSizes
 from dplinked.sums.rounding import rounding_slack
 
 Floats = NDArray[np.float64]

@@ -22,7 +22,7 @@ from dplinked.privacy.noise_plan import NoisePlan, Part, allocate, make_room_for
 from dplinked.privacy.quantities.instrument import row_parts, share_answered
 from dplinked.privacy.quantities.right_residuals import right_residuals_sensitivity, weight_change
 from dplinked.privacy.spending import Spending
-from dplinked.sums.linked_rows import CompleteRows, CurveSums
+from dplinked.sums.clipped import CompleteRows, CurveSums
 from dplinked.sums.rounding import rounding_slack
 
 Floats = NDArray[np.float64]

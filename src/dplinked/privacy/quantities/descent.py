@@ -24,7 +24,7 @@ from dplinked.privacy.spending import CURVATURE, VARIANCE, Spending
 from dplinked.records import Record
 from dplinked.study.descent import Descent
 from dplinked.study.design import Design
-from dplinked.sums.linked_rows import ClippedSums
+from dplinked.sums.clipped import ClippedSums
 from dplinked.sums.rounding import rounding_slack
 from dplinked.sums.types import PrivateSums
 

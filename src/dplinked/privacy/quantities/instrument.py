@@ -16,7 +16,7 @@ from dplinked.privacy.spending import CURVATURE, VARIANCE, Spending
 from dplinked.privacy.symmetric import pack_symmetric, unpack_symmetric
 from dplinked.records import Record
 from dplinked.study.design import Design
-from dplinked.sums.linked_rows import ClippedSums
+from dplinked.sums.clipped import ClippedSums
 from dplinked.sums.rounding import rounding_slack
 
 Floats = NDArray[np.float64]

@@ -13,7 +13,7 @@ from dplinked.privacy import noise
 from dplinked.privacy.noise_plan import NoisePlan, Part, make_room_for_draw
 from dplinked.privacy.spending import MEAT, Spending
 from dplinked.privacy.symmetric import pack_symmetric, unpack_symmetric
-from dplinked.sums.linked_rows import ClippedMeat
+from dplinked.sums.clipped import ClippedMeat
 from dplinked.sums.rounding import rounding_slack
 
 Floats = NDArray[np.float64]

@@ -18,7 +18,7 @@ from dplinked.privacy.symmetric import pack_symmetric, unpack_symmetric
 from dplinked.study.descent import Descent
 from dplinked.study.design import Design
 from dplinked.study.study import Study
-from dplinked.sums.linked_rows import ClippedPaperSums
+from dplinked.sums.clipped import ClippedPaperSums
 from dplinked.sums.rounding import rounding_slack
 
 Floats = NDArray[np.float64]

@@ -11,7 +11,7 @@ from dplinked.errors import ReleaseError
 from dplinked.privacy import noise
 from dplinked.privacy.noise_plan import NoisePlan, Part, make_room_for_draw
 from dplinked.privacy.spending import RANGES, Spending
-from dplinked.sums.linked_rows import ColumnCounts
+from dplinked.sums.clipped import ColumnCounts
 
 Floats = NDArray[np.float64]
 

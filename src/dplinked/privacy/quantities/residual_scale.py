@@ -15,7 +15,7 @@ from dplinked.privacy import noise
 from dplinked.privacy.noise_plan import NoisePlan, Part, make_room_for_draw
 from dplinked.privacy.quantities.ranges import bisect
 from dplinked.privacy.spending import RESIDUAL_SCALE, Spending
-from dplinked.sums.linked_rows import ResidualCounts
+from dplinked.sums.clipped import ResidualCounts
 
 Floats = NDArray[np.float64]
 

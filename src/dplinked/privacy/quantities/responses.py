@@ -22,7 +22,7 @@ from dplinked.privacy.quantities.instrument import (
 )
 from dplinked.privacy.spending import Spending
 from dplinked.study.design import Design
-from dplinked.sums.linked_rows import ClippedSums
+from dplinked.sums.clipped import ClippedSums
 
 _RESPONSES = (RESPONSE_TOTAL, INSTRUMENT_RESPONSE)
 

@@ -11,7 +11,7 @@ from dplinked.linkage.secret_sample import SecretSample
 from dplinked.privacy import noise
 from dplinked.privacy.noise_plan import NoisePlan, Part, make_room_for_draw
 from dplinked.privacy.spending import Spending
-from dplinked.sums.linked_rows import RightLinks, SecretLinks
+from dplinked.sums.clipped import RightLinks, SecretLinks
 
 Floats = NDArray[np.float64]
 

@@ -22,7 +22,7 @@ from dplinked.privacy.quantities.meat import (
 )
 from dplinked.privacy.spending import MEAT, TOTALS_MEAT, Spending
 from dplinked.privacy.symmetric import pack_symmetric, unpack_symmetric
-from dplinked.sums.linked_rows import ClippedResiduals
+from dplinked.sums.clipped import ClippedResiduals
 from dplinked.sums.partners import unlinking_terms
 from dplinked.sums.rounding import rounding_slack
 

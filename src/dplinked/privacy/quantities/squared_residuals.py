@@ -11,7 +11,7 @@ from dplinked.privacy import noise
 from dplinked.privacy.noise_plan import NoisePlan, Part, make_room_for_draw
 from dplinked.privacy.quantities.right_residuals import pair_weights, weight_change
 from dplinked.privacy.spending import GOODNESS, Spending
-from dplinked.sums.linked_rows import SquaredResiduals
+from dplinked.sums.clipped import SquaredResiduals
 from dplinked.sums.rounding import rounding_slack
 
 _FOR_THE_TOTAL = 0.8  # of the share: the rest is for the squares of contributions

@@ -13,7 +13,7 @@ from dplinked.privacy import noise
 from dplinked.privacy.noise_plan import NoisePlan, Part, make_room_for_draw
 from dplinked.privacy.quantities.right_residuals import pair_weights, right_residuals_sensitivity
 from dplinked.privacy.spending import STRATA, Spending
-from dplinked.sums.linked_rows import StratumTotals
+from dplinked.sums.clipped import StratumTotals
 from dplinked.sums.rounding import rounding_slack
 from dplinked.sums.types import Centres
 

@@ -10,7 +10,7 @@ from dplinked.linkage import LinkageExposure
 from dplinked.privacy import noise
 from dplinked.privacy.noise_plan import NoisePlan, Part, make_room_for_draw
 from dplinked.privacy.spending import WEIGHTS, Spending
-from dplinked.sums.linked_rows import WeightMoments
+from dplinked.sums.clipped import WeightMoments
 from dplinked.sums.rounding import rounding_slack
 
 _CLEAR = 2.0  # times its noise: what is added to the fourth power, so that heavy rows are not taken for light ones, and the least that sums are taken for

@@ -18,7 +18,7 @@ from dplinked.privacy.quantities.instrument import (
 )
 from dplinked.privacy.spending import Spending
 from dplinked.privacy.symmetric import pack_symmetric, unpack_symmetric
-from dplinked.sums.linked_rows import WhitenedGram
+from dplinked.sums.clipped import WhitenedGram
 from dplinked.sums.rounding import rounding_slack
 
 Floats = NDArray[np.float64]
