@@ -35,8 +35,9 @@ from typing import Any, Protocol
 from rich.console import Console
 
 from dplinked.errors import BudgetError, LedgerError
+from dplinked.ledger.balance import Charge
 from dplinked.ledger.costs import UNITS, budget_units, cost
-from dplinked.ledger.ledger import Charge, Ledger
+from dplinked.ledger.ledger import Ledger
 from machine import describe_machine
 
 EPSILON, DELTA = 1.0, 1e-6

@@ -12,7 +12,8 @@ from typing import Any
 from dplinked.data.fingerprint import locate, source_state
 from dplinked.errors import DplinkedError, LedgerError, ReleaseError, StudyError, plain_faults, raise_alone
 from dplinked.estimate.groups import overall_accuracy
-from dplinked.ledger.ledger import REFUSED, Ledger
+from dplinked.ledger.ledger import Ledger
+from dplinked.ledger.registration import REFUSED
 from dplinked.linkage import ELE, UNSTATED, Linkage, PrivacyUnit
 from dplinked.methods import method_of, spending_of
 from dplinked.privacy.calibration import round_up

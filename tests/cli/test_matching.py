@@ -14,7 +14,8 @@ import pytest
 import scipy.sparse as sp
 
 import dplinked as dpl
-from dplinked.ledger.ledger import PAIRS_REFUSED, Ledger
+from dplinked.ledger.ledger import Ledger
+from dplinked.ledger.registration import PAIRS_REFUSED
 from replay import record
 
 Run = Callable[..., subprocess.CompletedProcess[str]]

@@ -38,7 +38,8 @@ from dplinked.cli import main as cli
 from dplinked.errors import BudgetError, LedgerError, ReleaseError, StudyError
 from dplinked.ledger import ledger as ledgers
 from dplinked.ledger.costs import UNITS, budget_units, cost
-from dplinked.ledger.ledger import CheckedLinks, Ledger
+from dplinked.ledger.ledger import Ledger
+from dplinked.ledger.registration import CheckedLinks
 from dplinked.linkage.secret_sample import SecretSample
 from dplinked.linker.audit import read_audit
 from dplinked.privacy.calibration import privacy_epsilon, privacy_mu

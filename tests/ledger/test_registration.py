@@ -22,7 +22,8 @@ import dplinked as dpl
 from dplinked.cli.main import main
 from dplinked.errors import LedgerError, StudyError
 from dplinked.ledger.costs import cost
-from dplinked.ledger.ledger import REFUSED, Ledger
+from dplinked.ledger.ledger import Ledger
+from dplinked.ledger.registration import REFUSED
 from dplinked.linkage import LinkageFloor
 from dplinked.privacy.calibration import privacy_mu
 from dplinked.simulate import linked_households

@@ -23,7 +23,8 @@ from dplinked.errors import StudyError, raise_alone
 
 if TYPE_CHECKING:
     from dplinked.data.format import File
-    from dplinked.ledger.ledger import Balance, Ledger
+    from dplinked.ledger.balance import Balance
+    from dplinked.ledger.ledger import Ledger
     from dplinked.study.study import Study
 
 app = typer.Typer(help="Budgets: who may still spend how much on whom.", no_args_is_help=True)

@@ -8,9 +8,9 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from dplinked.ledger.balance import Balance
 from dplinked.ledger.costs import UNITS, budget_units, cost
 from dplinked.ledger.events import Event
-from dplinked.ledger.ledger import Balance
 from dplinked.privacy.calibration import privacy_epsilon, round_down, round_up
 from dplinked.report.document import Document, Part, Section, Table
 

@@ -13,19 +13,17 @@ import hashlib
 import hmac
 import itertools
 import json
-import math
 import os
 import socket
 import time
-import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from dplinked.data.fingerprint import source_place
 from dplinked.errors import BudgetError, LedgerError, ReleaseError, StudyError, plain_faults, raise_alone
-from dplinked.ledger.costs import UNITS, budget_units, check_size, cost, pure_mu, sample_units
+from dplinked.ledger.balance import Balance, Charge, balance_of
+from dplinked.ledger.costs import budget_units, check_size, cost, pure_mu, sample_units
 from dplinked.ledger.database import (
     FAULT,
     connect,
@@ -40,100 +38,30 @@ from dplinked.ledger.database import (
     make_private,
     sqlite_path,
 )
-from dplinked.ledger.events import START, Event, LedgerEntry, canonical, chain_event, chained_again, seal_row
+from dplinked.ledger.events import START, Event, canonical, chain_event, chained_again, seal_row
 from dplinked.ledger.key import create_key, key_path, read_key
+from dplinked.ledger.registration import (
+    REFUSED,
+    CheckedLinks,
+    Registration,
+    allowed_at,
+    find_content,
+    find_pairs,
+    find_place,
+    found_or_refused,
+    read_registrations,
+    with_pairs,
+)
 from dplinked.linkage import UNSTATED, Linkage, LinkageFloor, Matching, PrivacyUnit
 from dplinked.linkage.secret_sample import SecretSample
-from dplinked.privacy.calibration import privacy_epsilon, privacy_mu, round_down
+from dplinked.privacy.calibration import privacy_mu, round_down
 from dplinked.study.budget import check_budget
 from dplinked.sums.engine import source_bytes
 
 _WAIT = 600.0  # seconds that a second request waits for the first one's result
 _POLL = 0.05
 _LONGEST = 120  # letters of a formula that a release is called by
-REFUSED = (
-    "This data is not registered for the budget, or not at this place, or it has changed since. Nothing was spent. The steward registers the data "
-    "of a study with 'dplinked budget register'."
-)
-PAIRS_REFUSED = (
-    "The pairs of the matching matrix are not registered with this data, or not at this place, or they have changed since. Nothing was spent. The "
-    "steward registers the data of a study and its links with 'dplinked budget register'."
-)
 _ACTIVE: set[str] = set()  # charges whose release this process is computing now
-
-
-@dataclass(frozen=True)
-class Balance:
-    """A population's budget (ε, δ), and its total and what was spent of it in units of 1e-15 ρ."""
-
-    population: str
-    epsilon: float
-    delta: float
-    total: int
-    spent: int
-    head: str
-
-    @property
-    def epsilon_left(self) -> float:
-        """The largest ε that one further release could have, at the budget's δ."""
-        left = max(0, self.total - self.spent)
-        return privacy_epsilon(math.sqrt(2.0 * left / UNITS), self.delta) * (1.0 - 1e-6) if left else 0.0
-
-
-@dataclass(frozen=True)
-class Charge:
-    """A charge that is committed. If the same request was answered before, `stored` holds that release."""
-
-    release: str
-    request: str
-    head: str
-    balance: Balance
-    stored: str | None = None
-
-    def describe(self) -> LedgerEntry:
-        """What a release says of its charge."""
-        left = self.balance
-        return LedgerEntry(left.population, self.release, self.head, left.epsilon, left.delta, left.epsilon_left)
-
-    def tell_if_seen(self, release: str | None) -> None:
-        """Warn that a stored release is returned, unless it was asked for by its id."""
-        if release != self.release:
-            warnings.warn(
-                f"The ledger has seen this request: this is the release {self.release!r} that it stored, and nothing was charged. To pay for a "
-                "new one, ask again (again=True, --again).",
-                UserWarning,
-                stacklevel=3,
-            )
-
-
-@dataclass(frozen=True)
-class CheckedLinks:
-    """By what checked links are known again in all populations of a ledger: fingerprints of the key of a secret sample and of the rows, None where they do not count."""
-
-    key: str | None
-    rows: str | None
-
-    def are(self, earlier: CheckedLinks, secret: bool) -> bool:
-        """Whether they are the links of an earlier release. Equal rows matter if either of the two samples is `secret`."""
-        same_key = self.key is not None and self.key == earlier.key
-        return same_key or (secret and self.rows is not None and self.rows == earlier.rows)
-
-
-@dataclass(frozen=True)
-class Registration:
-    """Data that was registered: the fingerprints of its place and of its content, and what was stated about its links.
-
-    With a matching matrix, the fingerprints of the place and of the content of its pairs too: they are data about the same people.
-    """
-
-    place: str
-    content: str
-    floor: LinkageFloor
-    pairs: tuple[str, str] | None = None
-
-    def names(self, other: Registration) -> bool:
-        """Whether both are of the same data."""
-        return (self.place, self.content) == (other.place, other.content)
 
 
 class Ledger:
@@ -220,11 +148,15 @@ class Ledger:
         """
         make_private(self._engine)
         floor = LinkageFloor.of(linkage, unit)
-        pairs = (self._pairs_place(linkage), self._pairs_content(linkage)) if isinstance(linkage, Matching) else None
-        new = Registration(self._place(source), self.fingerprint(source), floor, pairs)
+        pairs = (
+            (find_place(self._digest(), linkage.pairs), find_pairs(self._digest(), linkage))
+            if isinstance(linkage, Matching)
+            else None
+        )
+        new = Registration(find_place(self._digest(), source), self.fingerprint(source), floor, pairs)
         with self._transaction() as connection:
             row = self._locked(connection)
-            same = [known for known in self._registrations(connection) if known.names(new)]
+            same = [known for known in read_registrations(self._events(connection, "register")) if known.names(new)]
             if not same or same[-1] != new:
                 body = canonical({"place": new.place, "floor": floor, **({} if pairs is None else {"pairs": pairs})})
                 self._append(connection, row, "register", None, new.content, 0, body)
@@ -279,18 +211,18 @@ class Ledger:
             raise LedgerError("The ledger was changed: its balance does not follow from its events.")
         if head is not None and head not in {event.hash for event in events}:
             raise LedgerError("The ledger was rolled back: it does not know a release that was made from it.")
-        return _balance(row)
+        return balance_of(row)
 
     # --- for everybody ---------------------------------------------------------------------------
 
     def balance(self) -> Balance:
         """The budget, and how much of it was spent."""
         with self._transaction() as connection:
-            return _balance(self._locked(connection))
+            return balance_of(self._locked(connection))
 
     def fingerprint(self, source: Any) -> str:
         """Fingerprint of a file's bytes or a table's content. It is keyed with a secret of the ledger, without which it tells nothing."""
-        return self._fingerprint(source_bytes(source), source)
+        return find_content(self._digest(), source_bytes(source), source)
 
     def know_links(self, key: str | None, rows: Sequence[int] | None) -> CheckedLinks:
         """By what checked links are known again: fingerprints of the tag of their key, and of their rows, that are the same in all populations."""
@@ -309,30 +241,22 @@ class Ledger:
 
         Data and pairs elsewhere are refused, and so is a study that assumes less about the links than was registered.
         """
-        place, study = self._place(data), LinkageFloor.of(linkage, unit)
+        place = find_place(self._digest(), data)
         with self._transaction() as connection:
-            found = self._registrations(connection)
-        here = {known.content: known for known in found if known.place == place}  # what was stated last counts
-        if not here:
-            raise LedgerError(REFUSED)
-        allowed = [known for known in here.values() if known.floor.undercut_by(study) is None]
-        if not allowed:
-            raise StudyError(
-                f"The study assumes less about the links than the steward registered with the data: {[*here.values()][-1].floor.undercut_by(study)}. Nothing "
-                "was spent. State that, or have the data registered anew with what holds: 'dplinked budget register'."
-            )
-        return self._with_pairs(allowed, 0, self._pairs_place, linkage)
+            found = read_registrations(self._events(connection, "register"))
+        allowed = allowed_at(place, found, LinkageFloor.of(linkage, unit))
+        return with_pairs(allowed, 0, linkage, lambda pairs: find_place(self._digest(), pairs.pairs))
 
     def check_content(self, source: Any, allowed: Sequence[Registration], linkage: Linkage | None = None) -> str:
         """The fingerprint of data whose content was registered. Whatever else is found there is refused with one message.
 
         The pairs of a matching matrix must be those that were registered with it.
         """
-        found = _known_or_refused(lambda: self.fingerprint(source), REFUSED)
+        found = found_or_refused(lambda: self.fingerprint(source), REFUSED)
         here = [known for known in allowed if known.content == found]
         if not here:
             raise LedgerError(REFUSED)
-        self._with_pairs(here, 1, self._pairs_content, linkage)
+        with_pairs(here, 1, linkage, lambda pairs: find_pairs(self._digest(), pairs))
         return found
 
     def check_registered(self, *sources: Any, unit: PrivacyUnit = UNSTATED) -> list[str]:
@@ -367,7 +291,7 @@ class Ledger:
                     return self._charge(connection, row, name, wanted, mu, links)
                 recorded = self._find(connection, "release", charged.release)
                 if recorded is not None:
-                    return Charge(str(charged.release), wanted, charged.hash, _balance(row), recorded.body)
+                    return Charge(str(charged.release), wanted, charged.hash, balance_of(row), recorded.body)
                 failed = self._find(connection, "failed", charged.release) is not None
                 # Asked while the row is locked, so that the other process cannot record its release and end in between.
                 alive = _alive(json.loads(charged.body), charged.hash)
@@ -418,12 +342,12 @@ class Ledger:
         if units > row["total"] - row["spent"]:
             raise BudgetError(
                 f"The budget of {self.population!r} does not allow this release: it has epsilon = "
-                f"{round_down(_balance(row).epsilon_left)} left at delta = {float(row['delta']):g}. Nothing was spent."
+                f"{round_down(balance_of(row).epsilon_left)} left at delta = {float(row['delta']):g}. Nothing was spent."
             )
         owner = canonical({"host": socket.gethostname(), "process": os.getpid(), **about})
         after = self._append(connection, row, "charge", name, wanted, units, owner)
         _ACTIVE.add(after["head"])
-        return Charge(name, wanted, after["head"], _balance(after))
+        return Charge(name, wanted, after["head"], balance_of(after))
 
     def _check_unused(self, connection: Any, links: CheckedLinks, secret: bool) -> None:
         """Refuse links of a secret sample that a release was charged from before, in any population: such releases are not independent, so costs do not add."""
@@ -546,57 +470,6 @@ class Ledger:
 
     # --- data ------------------------------------------------------------------------------------
 
-    def _registrations(self, connection: Any) -> list[Registration]:
-        """All registered data. Versions before 0.2 wrote down neither place nor links: what they registered is registered anew."""
-        bodies = [(event.request, json.loads(event.body)) for event in self._events(connection, "register")]
-        return [
-            Registration(
-                body["place"],
-                str(content),
-                LinkageFloor(**{**body["floor"], "keys": tuple(body["floor"]["keys"])}),
-                tuple(body["pairs"]) if "pairs" in body else None,
-            )
-            for content, body in bodies
-            if body
-        ]
-
-    def _with_pairs(
-        self, known: Sequence[Registration], part: int, of: Callable[[Matching], str], linkage: Linkage | None
-    ) -> Sequence[Registration]:
-        """The registrations whose pairs are at the same place (part 0), or hold the same (part 1), as those of a linkage, if it has any."""
-        if not isinstance(linkage, Matching):
-            return known
-        found = _known_or_refused(lambda: of(linkage), PAIRS_REFUSED)
-        same = [one for one in known if one.pairs is not None and one.pairs[part] == found]
-        if not same:
-            raise LedgerError(PAIRS_REFUSED)
-        return same
-
-    def _pairs_place(self, linkage: Matching) -> str:
-        """Fingerprint of the place of a matching matrix: of its file, if it has one."""
-        return self._place(linkage.pairs)
-
-    def _pairs_content(self, linkage: Matching) -> str:
-        """Fingerprint of a matching matrix."""
-        return self._fingerprint(linkage.content(), linkage.pairs)
-
-    def _fingerprint(self, content: Iterable[bytes], source: Any) -> str:
-        """Fingerprint of the content of a source."""
-        digest = self._digest()
-        try:
-            for piece in content:
-                digest.update(piece)
-        except OSError:
-            name = f" {Path(source).name!r}" if isinstance(source, (str, Path)) else ""
-            raise_alone(StudyError(f"The file{name} cannot be read. Nothing was spent. Check its permissions."))
-        return digest.hexdigest()
-
-    def _place(self, data: Any) -> str:
-        """Fingerprint of the place of data."""
-        digest = self._digest()
-        digest.update(canonical(source_place(data)).encode())
-        return digest.hexdigest()
-
     def _digest(self, begin: Sequence[str] | None = None) -> hmac.HMAC:
         """A digest with the ledger's key, begun with the population unless another beginning is given. Versions before 0.2 kept a key for each population in the ledger."""
         with self._transaction() as connection:
@@ -611,26 +484,10 @@ class Ledger:
 # --- checks and conversions ---------------------------------------------------------------------------
 
 
-def _known_or_refused(find: Callable[[], str], refusal: str) -> str:
-    """A fingerprint. What cannot be found or read is not what was registered, and is refused with the same message."""
-    try:
-        return find()
-    except LedgerError:
-        raise
-    except Exception:
-        raise_alone(LedgerError(refusal))
-
-
 def _check_name(name: Any, fault: str) -> None:
     """Refuse names that are too long or not printable, since names are shown."""
     if not (isinstance(name, str) and 0 < len(name) <= 200 and name.isprintable()):
         raise StudyError(f"{fault}.")
-
-
-def _balance(row: Mapping[str, Any]) -> Balance:
-    return Balance(
-        row["population"], float(row["epsilon"]), float(row["delta"]), row["total"], row["spent"], row["head"]
-    )
 
 
 def _alive(owner: Mapping[str, Any], head: str) -> bool:

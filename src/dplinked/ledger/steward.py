@@ -13,9 +13,10 @@ from dplinked.data.fingerprint import locate
 from dplinked.data.format import File
 from dplinked.errors import LedgerError, StudyError, raise_alone
 from dplinked.ledger.account import name_release
+from dplinked.ledger.balance import Balance
 from dplinked.ledger.database import connect, populations_at, sqlite_path
 from dplinked.ledger.events import Event
-from dplinked.ledger.ledger import Balance, Ledger
+from dplinked.ledger.ledger import Ledger
 from dplinked.study.study import Study
 from dplinked.study.toml import read_ledger
 

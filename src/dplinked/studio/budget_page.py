@@ -14,7 +14,7 @@ from shiny.types import NavSetArg
 
 from dplinked.fitting import release_mu
 from dplinked.ledger.account import SHARES, describe_epsilon_left, describe_left, describe_size, spending_table
-from dplinked.ledger.ledger import Balance
+from dplinked.ledger.balance import Balance
 from dplinked.ledger.steward import (
     Account,
     Place,
