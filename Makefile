@@ -6,7 +6,7 @@ READY := $(VENV)/.ready
 DEMO := $(VENV)/.demo
 FEBRL ?= .venv-febrl
 RELEASE ?= .venv-release
-PYTEST := $(BIN)/python -m pytest -n 2
+PYTEST := $(BIN)/python -m pytest -n 2 --dist worksteal
 
 .PHONY: demo studio test test-slow test-all test-febrl test-pythons check format hooks docs wheel bench bench-attack bench-audits bench-coverage bench-encodings bench-engines bench-estimand bench-ledger bench-linking bench-missing bench-outcomes bench-peers bench-plan bench-reproduction bench-sharper bench-studio bench-surveys bench-symmetric clean
 

@@ -20,6 +20,7 @@ from dplinked.privacy import noise
 from dplinked.privacy.calibration import privacy_mu
 from dplinked.release.releases import read_release
 from dplinked.study.columns import named_columns
+from dplinked.study.origins import check_origins
 from dplinked.study.several import split_outcomes
 from dplinked.sums.engine import open_source
 
@@ -105,15 +106,15 @@ def test_what_makes_no_sense_is_refused_before_data_is_opened(asked: dict[str, A
 
 def test_outcomes_come_from_one_file() -> None:
     study = dpl.Study(formula=OUTCOMES, **MODEL)
-    study.check_origins(study.prepare()[0], {"y": "right", "v": "right", "x": "left", "w": "left"})
+    check_origins(study, study.prepare()[0], {"y": "right", "v": "right", "x": "left", "w": "left"})
     with pytest.raises(StudyError, match="outcomes come from both linked files"):
-        study.check_origins(study.prepare()[0], {"y": "right", "v": "left", "x": "left"})
+        check_origins(study, study.prepare()[0], {"y": "right", "v": "left", "x": "left"})
 
 
 def test_levels_come_from_the_regressors_file() -> None:
     study = dpl.Study(formula="y ~ x", by="g", **MODEL)
     with pytest.raises(StudyError, match="another file than the regressors"):
-        study.check_origins(study.prepare()[0], {"y": "right", "x": "left", "g": "right"})
+        check_origins(study, study.prepare()[0], {"y": "right", "x": "left", "g": "right"})
 
 
 def test_small_files_are_refused_by_levels_and_fitted_in_one_stage_by_outcomes() -> None:

@@ -21,6 +21,7 @@ from dplinked.release.release import Release
 from dplinked.release.releases import Releases, change_all, read_release
 from dplinked.several import Linked, check_parts, fit_parts, link_parts
 from dplinked.study.descent import Descent
+from dplinked.study.origins import check_origins
 from dplinked.study.study import Study
 from dplinked.sums.engine import Progress, Source, open_source, resolve_source
 
@@ -314,7 +315,7 @@ def _find_rows(study: Study, opened: Source) -> Linked:
     _check_change(study, opened.count)
     opened.require(design.variables, numeric=list(design.bounds))
     opened.require(key_columns(study))
-    study.check_origins(design, opened.origins)
+    check_origins(study, design, opened.origins)
     try:
         with _quietly():
             check_ids(study, opened)

@@ -38,6 +38,7 @@ from dplinked.privacy.calibration import privacy_epsilon, round_up
 from dplinked.records import shown_setting
 from dplinked.release.release import Release
 from dplinked.study.descent import Descent
+from dplinked.study.origins import check_origins
 from dplinked.study.study import Study
 
 Floats = NDArray[np.float64]
@@ -234,7 +235,7 @@ class LinkedRegression(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         carriers = {name: origins.carriers[label] for name, label in names.items() if label in origins.carriers}
         known = Origins(files, carriers=carriers)
         try:
-            study.check_origins(study.prepare()[0], known)
+            check_origins(study, study.prepare()[0], known)
             release = fit_study(study, cells | self._read_blocks(block, blocks, len(y)))
             assert isinstance(release, Release)
         except StudyError as fault:

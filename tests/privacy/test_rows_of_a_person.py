@@ -14,6 +14,7 @@ from dplinked import fitting, methods
 from dplinked.errors import StudyError
 from dplinked.privacy.calibration import privacy_mu
 from dplinked.privacy.spending import Spending
+from dplinked.study.origins import check_origins
 from replay import Leak, replay
 
 N, EPSILON, DELTA = 3000, 8.0, 1e-5
@@ -115,10 +116,10 @@ def test_ids_come_from_the_files_of_what_they_tell() -> None:
     }
     study = dpl.Study(**declared, unit=UNIT)
     design, origins = study.prepare()[0], {"x": "left", "y": "right", "person": "left", "owner": "right"}
-    study.check_origins(design, origins)
+    check_origins(study, design, origins)
     for name, file in (("person", "right"), ("owner", "left")):
         with pytest.raises(StudyError, match="does not come from the file"):
-            study.check_origins(design, {**origins, name: file})
+            check_origins(study, design, {**origins, name: file})
 
 
 def test_missing_ids_are_refused() -> None:

@@ -13,6 +13,7 @@ from dplinked.errors import StudyError
 from dplinked.privacy import noise
 from dplinked.study.counting import Counting, HasLevel, Joined, declare_counting, level_condition
 from dplinked.study.design import NULL, UNDECLARED
+from dplinked.study.origins import check_origins
 
 BOUNDS = {"age": (0.0, 100.0), "income": (0.0, 10.0), "w": (1.0, 4.0)}
 LEVELS = {"region": ("north", "south", "east"), "odd name": ("1", "2")}
@@ -172,7 +173,7 @@ def test_columns_of_the_other_file_are_refused() -> None:
     design, _ = dpl.Study(**STUDY, where="g == 'a'").prepare()
     study = dpl.Study(**STUDY, where="g == 'a'")
     with pytest.raises(StudyError, match="take columns of the regressors"):
-        study.check_origins(design, {"x": "left", "g": "right", "y": "right"})
+        check_origins(study, design, {"x": "left", "g": "right", "y": "right"})
 
 
 def test_the_line_is_that_of_the_rows_that_count() -> None:
@@ -206,16 +207,16 @@ def test_plans_know_subgroups() -> None:
 @pytest.mark.parametrize("change", [{"weights": "w"}, {"where": "w > 1"}, {"where": "g == 'b'"}])
 def test_weights_and_conditions_of_the_other_file_are_refused(change: dict[str, Any]) -> None:
     study = dpl.Study(**{**STUDY, **change})
-    study.check_origins(study.prepare()[0], {"x": "left", "w": "left", "g": "left", "y": "right"})
+    check_origins(study, study.prepare()[0], {"x": "left", "w": "left", "g": "left", "y": "right"})
     with pytest.raises(StudyError, match="Weights, conditions, levels and strata take columns of the regressors' file"):
-        study.check_origins(study.prepare()[0], {"x": "left", "w": "right", "g": "right", "y": "right"})
+        check_origins(study, study.prepare()[0], {"x": "left", "w": "right", "g": "right", "y": "right"})
 
 
 def test_clusters_of_the_other_file_are_refused() -> None:
     study = dpl.Study(**{**STUDY, "cluster": "psu"})
-    study.check_origins(study.prepare()[0], {"x": "left", "psu": "left", "y": "right"})
+    check_origins(study, study.prepare()[0], {"x": "left", "psu": "left", "y": "right"})
     with pytest.raises(StudyError, match="does not come from the file"):
-        study.check_origins(study.prepare()[0], {"x": "left", "psu": "right", "y": "right"})
+        check_origins(study, study.prepare()[0], {"x": "left", "psu": "right", "y": "right"})
     for name in ("y", "link_block"):
         with pytest.raises(StudyError, match="The clusters"):
             dpl.Study(**{**STUDY, "cluster": name}).prepare()
@@ -228,9 +229,9 @@ def test_strata_of_the_other_file_are_refused() -> None:
     study = dpl.Study(**{**STUDY, **STRATA})
     design = study.prepare()[0]
     assert (design.strata, design.strata_alone) == ("h", {"h"})
-    study.check_origins(design, {"x": "left", "h": "left", "y": "right"})
+    check_origins(study, design, {"x": "left", "h": "left", "y": "right"})
     with pytest.raises(StudyError, match="The strata are 'h', which comes from another file"):
-        study.check_origins(design, {"x": "left", "h": "right", "y": "right"})
+        check_origins(study, design, {"x": "left", "h": "right", "y": "right"})
 
 
 @pytest.mark.parametrize(

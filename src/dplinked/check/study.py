@@ -38,6 +38,7 @@ from dplinked.report.html import write_page
 from dplinked.report.text import write_text
 from dplinked.report.words import list_names
 from dplinked.study.design import Design
+from dplinked.study.origins import check_origins
 from dplinked.study.study import Study
 from dplinked.sums.engine import Source, open_source
 from dplinked.sums.types import CellFacts
@@ -198,7 +199,7 @@ def _open(study: Study, data: Any, progress: Progress | None) -> Source:
     study.check_count(rows.count)
     rows.require(design.variables, numeric=list(design.bounds))
     rows.require(keys)
-    study.check_origins(design, rows.origins)
+    check_origins(study, design, rows.origins)
     if isinstance(study.linkage, Matching):
         rows.linked_rows(design, study.linkage, study.unit)
     check_ids(study, rows)

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dplinked.data.keys import key_text, number
-from dplinked.errors import StudyError, plain_faults, plain_number, raise_alone, shown
+from dplinked.errors import StudyError, plain_faults, plain_number, shown
+from dplinked.linkage.accuracies import checked_accuracies, checked_accuracy, checked_per_block
 from dplinked.linkage.compared import find_compared
 from dplinked.linkage.declared import DeclaredLinkage
 from dplinked.linkage.secret_sample import SecretSample
@@ -33,48 +33,6 @@ SAY_SOURCE = (
 )
 
 
-def _checked_accuracy(value: Any, what: str) -> float:
-    """Return an accuracy as a number in (0, 1]; `what` names it in the error."""
-    accuracy = plain_number(value)
-    if not 0.0 < accuracy <= 1.0:
-        raise StudyError(f"{what} must lie in (0, 1], not {shown(value)}.")
-    return accuracy
-
-
-def _checked_per_block(value: Any, what: str, low: float, high: float) -> float | dict[str, float] | None:
-    """Return a number, or one per block, and refuse any outside ``low <= number < high``."""
-    if value is None:
-        return None
-    listed = value.values() if isinstance(value, Mapping) else [value]
-    if not all(isinstance(v, (int, float)) and low <= v < high for v in listed):
-        raise StudyError(
-            f"{what} must be a number from {low:g}{'' if high == math.inf else f' to below {high:g}'}, or one per block."
-        )
-    return {str(key_text(key)): float(v) for key, v in value.items()} if isinstance(value, Mapping) else float(value)
-
-
-def _checked_accuracies(accuracy: Any, block: str | None) -> float | dict[str, float]:
-    """Return one accuracy for all blocks, or one per block under the text of the block's key."""
-    if isinstance(accuracy, (int, float, np.number)):
-        return _checked_accuracy(accuracy, "accuracy")
-    if block is None:
-        raise StudyError("Accuracy per block needs the name of the block column: ELE(accuracy=…, block=…).")
-    table = accuracy if isinstance(accuracy, Mapping) else _accuracy_from_table(accuracy, block)
-    if not table:
-        raise StudyError("The accuracy table is empty. Give at least one block.")
-    declared: dict[str, float] = {}
-    for key, value in table.items():
-        text = key_text(key)
-        if text is None or text in declared:
-            raise StudyError("The accuracy table names a block twice, or not by a key: use other=… for null keys.")
-        declared[text] = number(value)
-    if not all(
-        0.0 < accuracy <= 1.0 for accuracy in declared.values()
-    ):  # which one is not told: rows may stand in their place
-        raise StudyError("The accuracy of every block must be a number in (0, 1].")
-    return declared
-
-
 def _as_plain(value: Any) -> Any:
     """A setting of the model as JSON and TOML write it."""
     if isinstance(value, SecretSample):
@@ -82,25 +40,6 @@ def _as_plain(value: Any) -> Any:
     if isinstance(value, tuple) and isinstance(value[0], Mapping):
         return tuple(dict(part) for part in value)
     return dict(value) if isinstance(value, Mapping) else value
-
-
-def _accuracy_from_table(table: Any, block: str) -> dict[Hashable, float]:
-    """Read ``{block: accuracy}`` from any table with the block column and a column ``accuracy``."""
-    import narwhals as nw
-
-    frame = None
-    try:
-        frame = nw.from_native(table, eager_only=True)
-    except TypeError:
-        raise_alone(
-            StudyError(f"accuracy must be a number in (0, 1], a mapping or a table of accuracies, not {shown(table)}.")
-        )
-    if not {block, "accuracy"} <= set(frame.columns):
-        raise StudyError(f"The accuracy table needs the columns {shown(block)} and 'accuracy'.")
-    keys = frame.get_column(block).to_list()
-    if len(set(map(key_text, keys))) != len(keys):
-        raise StudyError(f"The accuracy table names a block twice in {shown(block)}. Give each block one row.")
-    return dict(zip(keys, frame.get_column("accuracy").to_list(), strict=True))
 
 
 @dataclass(frozen=True, init=False, repr=False)
@@ -186,8 +125,8 @@ class ELE:
     ) -> None:
         if block is not None and not isinstance(block, str):
             raise StudyError(f"block must be a column's name, not {shown(block)}.")
-        other = None if other is None else _checked_accuracy(other, "accuracy of other blocks")
-        object.__setattr__(self, "accuracy", _checked_accuracies(accuracy, block))
+        other = None if other is None else checked_accuracy(other, "accuracy of other blocks")
+        object.__setattr__(self, "accuracy", checked_accuracies(accuracy, block))
         object.__setattr__(self, "block", block)
         object.__setattr__(self, "other", other)
         self._set_errors(checked, accuracy_error)
@@ -202,8 +141,8 @@ class ELE:
         """Set how well the accuracies are known, per block only for the blocks that have an accuracy."""
         if checked is not None and accuracy_error is not None:
             raise StudyError("Give checked or accuracy_error, not both.")
-        object.__setattr__(self, "checked", _checked_per_block(checked, "checked", 1.0, math.inf))
-        object.__setattr__(self, "accuracy_error", _checked_per_block(accuracy_error, "accuracy_error", 0.0, 0.5))
+        object.__setattr__(self, "checked", checked_per_block(checked, "checked", 1.0, math.inf))
+        object.__setattr__(self, "accuracy_error", checked_per_block(accuracy_error, "accuracy_error", 0.0, 0.5))
         blocks = set(self.accuracy) if isinstance(self.accuracy, Mapping) else set()
         for known in (self.checked, self.accuracy_error):
             if isinstance(known, Mapping) and set(known) != blocks:
@@ -215,7 +154,7 @@ class ELE:
             raise StudyError("other_error is the error of other=…, and goes with accuracy_error=…: give all three.")
         if isinstance(other_error, Mapping):
             raise StudyError("other_error must be one number: other=… is the accuracy of one block.")
-        object.__setattr__(self, "other_error", _checked_per_block(other_error, "other_error", 0.0, 0.5))
+        object.__setattr__(self, "other_error", checked_per_block(other_error, "other_error", 0.0, 0.5))
 
     def _set_shared_error(self, shared_error: Any) -> None:
         """Set what errors of blocks have in common: no more than all of any block's error."""
@@ -226,7 +165,7 @@ class ELE:
             raise StudyError(
                 "shared_error must be a list of mappings {block: error}, one for each thing that blocks share."
             )
-        parts = tuple(_checked_per_block(part, "shared_error", 0.0, 0.5) for part in shared_error)
+        parts = tuple(checked_per_block(part, "shared_error", 0.0, 0.5) for part in shared_error)
         object.__setattr__(self, "shared_error", parts)
         errors = self.accuracy_error if isinstance(self.accuracy_error, Mapping) else {}
         if not {key for part in self.shared_error or () for key in part} <= set(errors):
@@ -243,7 +182,7 @@ class ELE:
         elif source not in SOURCES:
             raise StudyError(f"The accuracy's source must be one of {list(SOURCES)}, not {shown(source)}.")
         if accuracy_min is not None:
-            accuracy_min = _checked_accuracy(accuracy_min, "accuracy_min")
+            accuracy_min = checked_accuracy(accuracy_min, "accuracy_min")
             if source != "estimated":
                 raise StudyError(
                     "accuracy_min belongs to source='estimated'; elsewhere the accuracies are public themselves."

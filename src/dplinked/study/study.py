@@ -11,7 +11,6 @@ from os import PathLike
 from pathlib import Path
 from typing import Any
 
-from dplinked.data.arrow import LEFT
 from dplinked.data.format import File
 from dplinked.data.sources import Query, SparkTable
 from dplinked.errors import StudyError, plain_faults, plain_number, raise_alone, shown, suggest
@@ -422,81 +421,6 @@ class Study(PlainlyShown):
         check_delta(self.delta, count)
         if self.descent is not None:
             self.descent.settled(len(self.prepare()[0].names), count)
-
-    def check_origins(self, design: Design, origins: Mapping[str, str]) -> None:
-        """Refuse regressors that one person may change on several rows, as far as columns say which linked file they come from.
-
-        A person's row of the left file, and the row that carries their record of the right file, may be two rows; the noise covers regressors
-        that change on one of them. The rows are those of the left file, and links bring records of the right file to them. So regressors
-        from there change on further rows wherever links may change, or where a record is on several rows.
-        """
-        if self.parts:
-            self._check_parts_origins(origins)
-            return
-        exposure, carried = self.linkage.exposure(self.unit), getattr(origins, "carriers", {})
-        for name in (*design.variables, *([] if self.cluster is None else [self.cluster])):
-            if carried.get(name, 1) > (exposure.carriers if name in design.response_variables else 1):
-                raise StudyError(
-                    f"The column {name!r} comes from links that are many to one: one record of it may be on {carried[name]} rows. A response takes carriers={carried[name]} in the linkage model; a regressor "
-                    "cannot be one."
-                )
-        if isinstance(self.linkage, Exact):
-            return
-        found = {name: origins[name] for name in design.variables if name in origins}
-        files = {file for name, file in found.items() if name not in design.response_variables}
-        self._check_counted_origins(design, found)
-        if len(files) > 1:
-            raise StudyError(
-                "The regressors come from both linked files, so one person's would be on two rows, which the noise does not cover. Take all "
-                "regressors from one file; the response may come from either."
-            )
-        if len({found[name] for name in design.response_variables if name in found}) > 1:
-            raise StudyError(
-                "The response is made of columns of both linked files, so one person would change it on two rows, which the noise does not cover. "
-                "Make it of columns of one file."
-            )
-        responses = {found[name] for name in design.response_variables if name in found}
-        ids = (
-            (self.unit.id, files, "regressors"),
-            (self.unit.response_id, responses, "response"),
-            (self.cluster, files, "regressors"),
-        )
-        for id, sources, what in ids:
-            if id is not None and id in origins and sources - {origins[id]}:
-                raise StudyError(
-                    f"The column {id!r} does not come from the file of the {what}, so it does not say whose these are. Name a column of that file."
-                )
-        if files - {LEFT} and (exposure.displaced or exposure.carriers > 1):
-            raise StudyError(
-                "The regressors come from the right file, whose records may change their rows (displaced_links, moves_block) or be on several "
-                "(carriers): one person would change the regressors of several rows. Take the regressors from the left file."
-            )
-
-    def _check_parts_origins(self, origins: Mapping[str, str]) -> None:
-        """Refuse columns of the wrong file in any result, and outcomes of several files."""
-        files = set()
-        for part in self.parts.values():
-            design = part.prepare()[0]
-            part.check_origins(design, origins)
-            files |= {origins[name] for name in design.response_variables if name in origins}
-        if len(files) > 1:
-            raise StudyError(
-                "The outcomes come from both linked files. Take all of them from the file that links bring to the rows, or fit them apart."
-            )
-
-    def _check_counted_origins(self, design: Design, found: Mapping[str, str]) -> None:
-        """Refuse weights, conditions and strata that the other file than the regressors' tells."""
-        counted = () if design.counting is None else (*design.counting.numeric, *design.counting.categorical)
-        made = {name for column in design.columns for factor in column.numeric for name in factor.variables}
-        made |= {name for column in design.columns for name, _ in column.cell}
-        files = {found[name] for name in made if name in found}
-        for name in (*counted, *([] if design.strata is None else [design.strata])):
-            if name in found and files and found[name] not in files:
-                what = "The strata are" if name == design.strata else "What rows count follows"
-                raise StudyError(
-                    f"{what} {name!r}, which comes from another file than the regressors: on a linked row it may be that of somebody else. Weights, conditions, levels and strata take columns of the "
-                    "regressors' file."
-                )
 
     def compared_variables(self, marked: Iterable[str] = ()) -> dict[str, str]:
         """Variables that are linking fields or, by their names, may be made of one, each with that field; `marked` are columns of the rows that say so themselves."""
