@@ -187,14 +187,15 @@ def test_the_descent_stays_within_its_radius() -> None:
         np.testing.assert_allclose(found, expected, atol=0.01)
 
 
+@pytest.mark.parametrize("varying", [False, True])
 @pytest.mark.parametrize(
     ("gamma", "m"), [(gamma, m) for gamma in (0.2, 0.75, 0.95, 1.0) for m in (2, 5, 25) if gamma * m >= 1]
 )  # less accurate than random links there are none
-def test_mislinked_rows_have_exchangeable_errors(gamma: float, m: int) -> None:
+def test_mislinked_rows_have_exchangeable_errors(gamma: float, m: int, varying: bool) -> None:
     """Share of right links γ, wrong ones spread evenly, always a permutation within blocks (5 sd)."""
     rng = np.random.default_rng(5)
     blocks = np.repeat(np.arange(4000), m)
-    links = mislink(blocks, np.full(4000, gamma), rng)
+    links = mislink(blocks, np.full(4000, gamma), rng, varying=varying)
     assert np.array_equal(np.sort(links), np.arange(links.size))
     assert np.array_equal(blocks[links], blocks)
     right = (links == np.arange(links.size)).mean()
@@ -204,6 +205,9 @@ def test_mislinked_rows_have_exchangeable_errors(gamma: float, m: int) -> None:
         shares = np.bincount(first, minlength=m)[1:] / 4000
         expected = (1 - gamma) / (m - 1)
         assert np.abs(shares - expected).max() <= 5 * math.sqrt(expected / 4000)
+    if m == 25:  # how the numbers of wrong links vary
+        spread = (links != np.arange(links.size)).reshape(-1, m).sum(axis=1).std()
+        assert spread == pytest.approx(math.sqrt(m * gamma * (1 - gamma)), rel=0.1) if varying else spread <= 1.0
 
 
 def test_generated_households_are_as_described() -> None:

@@ -14,7 +14,7 @@ STATES = ("act", "nsw", "nt", "qld", "sa", "tas", "vic", "wa")
 STATE_SHARES = (0.02, 0.34, 0.01, 0.19, 0.08, 0.03, 0.23, 0.10)
 
 
-def mislink(blocks: Integers, accuracy: Floats, rng: np.random.Generator) -> Integers:
+def mislink(blocks: Integers, accuracy: Floats, rng: np.random.Generator, *, varying: bool = False) -> Integers:
     """Draw an exchangeable random permutation within blocks: row i gets the response of row ``result[i]``.
 
     Parameters
@@ -23,6 +23,8 @@ def mislink(blocks: Integers, accuracy: Floats, rng: np.random.Generator) -> Int
         Block number of each row, 0 … B-1 (n).
     accuracy
         Expected share of correct links in each block (B); at least 1/m in a block of m rows.
+    varying
+        Whether the number of wrong links in a block varies as it does where links go wrong independently of each other. By default it is as near to its expectation as whole numbers are.
 
     Notes
     -----
@@ -33,11 +35,15 @@ def mislink(blocks: Integers, accuracy: Floats, rng: np.random.Generator) -> Int
     n, sizes = blocks.size, np.bincount(blocks, minlength=accuracy.size)
     wrong = (1.0 - accuracy) * sizes
     whole = np.floor(wrong)
-    cycled = np.where(
-        wrong < 2.0,
-        2.0 * (rng.random(accuracy.size) < wrong / 2.0),
-        whole + (rng.random(accuracy.size) < wrong - whole),
-    )
+    if varying:
+        drawn = rng.binomial(sizes, 1.0 - accuracy)
+        cycled = np.where(drawn == 1, 2.0 * (rng.random(accuracy.size) < 0.5), drawn)
+    else:
+        cycled = np.where(
+            wrong < 2.0,
+            2.0 * (rng.random(accuracy.size) < wrong / 2.0),
+            whole + (rng.random(accuracy.size) < wrong - whole),
+        )
     cycled = np.where(sizes < 2, 0, np.minimum(cycled, sizes)).astype(np.int64)
     order = np.lexsort((rng.random(n), blocks))  # rows by block, in random order within
     start = np.concatenate([[0], np.cumsum(sizes)])[blocks[order]]
