@@ -205,9 +205,10 @@ def test_mislinked_rows_have_exchangeable_errors(gamma: float, m: int, varying: 
         shares = np.bincount(first, minlength=m)[1:] / 4000
         expected = (1 - gamma) / (m - 1)
         assert np.abs(shares - expected).max() <= 5 * math.sqrt(expected / 4000)
-    if m == 25:  # how the numbers of wrong links vary
+    if m == 25 and gamma < 0.9:  # how the numbers of wrong links vary
         spread = (links != np.arange(links.size)).reshape(-1, m).sum(axis=1).std()
-        assert spread == pytest.approx(math.sqrt(m * gamma * (1 - gamma)), rel=0.1) if varying else spread <= 1.0
+        independent = math.sqrt(m * gamma * (1 - gamma))
+        assert spread == pytest.approx(independent, rel=0.05) if varying else spread <= 0.6
 
 
 def test_generated_households_are_as_described() -> None:
