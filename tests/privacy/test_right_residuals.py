@@ -1095,6 +1095,32 @@ def test_numbers_of_clusters_move_within() -> None:
     assert np.linalg.norm(gone[0] - gone[1]) <= stratum_numbers_sensitivity(clustered=True)
 
 
+@pytest.mark.parametrize("container", ["NumPy", "duckdb"])
+def test_numbers_of_clusters_reach_the_bound(container: str, tmp_path: Path) -> None:
+    """A row that goes from a to b was the first of the cluster that it leaves, whose others are in b, and is the first of the one that it enters, which was in c. No other change of one row does more."""
+    clip = ResidualClip(np.zeros(1), 0.5, 0.0, 4.0)
+
+    def numbers(strata: str, clusters: str) -> Floats:
+        rows: Any = {"x": np.zeros(5), "y": np.zeros(5), "b": np.zeros(5), "g": np.array(list(strata)), "block": np.array(list(clusters))}  # fmt: skip
+        if container == "duckdb":
+            pytest.importorskip("duckdb")
+            pq.write_table(pa.table(rows), tmp_path / "rows.parquet")
+            rows = dpl.Query("select * from 'rows.parquet'", folder=tmp_path)
+        opened = in_strata(open_rows(rows, dpl.Exact(), dpl.PrivacyUnit(), "y ~ 0 + x"))
+        return np.asarray(opened.stratum_totals(clip, clustered=True).numbers)
+
+    bound = stratum_numbers_sensitivity(clustered=True)
+    found = numbers("abcdd", "00122"), numbers("bbcdd", "10122")
+    assert [one.tolist() for one in found] == [[1, 0, 1, 1], [0, 2, 0, 1]]
+    assert np.linalg.norm(found[0] - found[1]) == pytest.approx(bound)
+    rng, most = np.random.default_rng(3), 0.0
+    for _ in range(300 if container == "NumPy" else 5):
+        strata, clusters = ("".join(rng.choice(list(of), 5)) for of in ("abcd", "012"))
+        other = numbers(rng.choice(list("abcd")) + strata[1:], rng.choice(list("0123")) + clusters[1:])
+        most = max(most, float(np.linalg.norm(numbers(strata, clusters) - other)))
+    assert most <= bound * (1.0 + 1e-12)
+
+
 def test_centred_squares_come_near_the_bound(monkeypatch: pytest.MonkeyPatch) -> None:
     """Around a centre, contributions that keep their direction turn too: row 0, and the row that holds its response."""
     n, clip = 60, ResidualClip(np.zeros(2), 0.1, 0.0, 4.0)
