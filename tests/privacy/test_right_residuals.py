@@ -1025,6 +1025,25 @@ def test_rows_of_a_person_turn_totals_as_far_as_the_bound(
     assert check(monkeypatch, "person squares", pair, clip, "y ~ 0 + x + v", norm=norm, weights=weights) > least
 
 
+@pytest.mark.parametrize("gamma", [None, 0.995])
+def test_rows_of_a_person_reach_the_bound_of_sizes(monkeypatch: pytest.MonkeyPatch, gamma: float | None) -> None:
+    """The person's own total grows from nothing, and so do those of the three rows that hold the person's responses. Rows with changed partners, which are allowed for, add little here."""
+    n, L = 120, 3
+    x, y, person, owner = np.ones(n), np.zeros(n), np.arange(n), np.arange(n) + 1000
+    holding = 10 * (1 + np.arange(L))
+    person[:L], owner[holding], owner[:L] = 0, 1000, 1000 + holding
+    x[:L], y[:L] = 0.0, 1.0
+    data = {"x": x, "y": y, "b": np.zeros(n, int), "person": person, "owner": owner}
+    other = {**data, "x": np.ones(n), "y": y.copy()}
+    if gamma is not None:
+        other["y"][holding] = 1.0
+    unit = dpl.PrivacyUnit(rows=L, id="person", response_id=None if gamma is None else "owner")
+    linkage: Any = dpl.Exact() if gamma is None else dpl.ELE(gamma, block="b")
+    clip = ResidualClip(np.zeros(1), 0.1, 0.0, 4.0)
+    pair = Pair(data, other, linkage, linkage, unit)
+    assert check(monkeypatch, "person sizes", pair, clip, "y ~ 0 + x", norm=0.024, weights=np.ones(1)) > 0.9
+
+
 def test_a_row_that_changes_its_cluster_and_a_response_reach_the_bound(monkeypatch: pytest.MonkeyPatch) -> None:
     """Three totals turn: the one that the row leaves, the one that it enters, and that of the row which holds the response."""
     n = 60
