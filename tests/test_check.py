@@ -349,3 +349,53 @@ def test_engines_see_the_same_texts(tmp_path: Path) -> None:
     (tmp_path / "more.csv").write_text("x,y,g,k\n?,1,a,block 0\n", encoding="utf-8")
     check = check_study(Study(**DECLARED), str(tmp_path / "*.csv"))
     assert any("a word for a missing value in 101 rows" in one.text for one in check.findings), check.summary()
+
+
+# --- what rows count ------------------------------------------------------------------------------------
+
+
+def surveyed() -> dict[str, Any]:
+    rng = np.random.default_rng(2)
+    n = 2_000
+    x = rng.uniform(0, 1, n)
+    weight = rng.choice([1.0, 3.0], n)
+    weight[:20] = np.nan
+    return {"x": x, "y": x + rng.normal(0, 0.1, n), "age": np.arange(n) % 100.0, "w": weight, "g": np.where(x < 0.03, "few", "many")}  # fmt: skip
+
+
+def survey_study(**asked: Any) -> Any:
+    bounds = {"x": (0, 1), "y": (-1, 2), "age": (0, 100), "w": (0, asked.pop("largest", 3))}
+    return dpl.Study(
+        formula="y ~ x", bounds=bounds, levels={"g": ["many", "few"]}, linkage=dpl.Exact(), epsilon=1.0, delta=1e-6, **asked,
+    )  # fmt: skip
+
+
+def test_a_check_says_how_many_rows_count_and_what_weights_tell() -> None:
+    """A release keeps both private, so the steward sees here whether a condition is the right one."""
+    rows = surveyed()
+    found = dpl.check_study(survey_study(where="age < 40", weights="w"), rows)
+    said = "\n".join(one.text for one in found.findings)
+    assert "age < 40: 800 rows count (40.00 %)" in said
+    counted = rows["w"][(rows["age"] < 40) & np.isfinite(rows["w"])]
+    assert f"tell as much as {counted.sum() ** 2 / (counted**2).sum():,.0f} of equal weights" in said
+    assert "w: 1.00 % of the cells are empty (such rows do not count)" in said
+    assert found.verdict == "ready"
+
+
+@pytest.mark.parametrize(
+    ("asked", "said", "verdict"),
+    [
+        ({"where": "age < 2"}, "age < 2: 40 rows count (2.00 %). With so few", "look again"),
+        ({"where": "age > 99.5", "weights": "w"}, "age > 99.5: 0 rows count", "not usable"),
+        ({"weights": "w", "largest": 100}, "declare a smaller one", "look again"),
+        ({"by": "g"}, "Too few rows to tell anything of: 'few'", "look again"),
+        ({"by": "g", "where": "age < 2"}, "Of these count, as age < 2: 'many'", "look again"),
+        ({"by": "g", "where": "age > 99.5"}, "'many' 0, 'few' 0", "not usable"),
+    ],
+)
+def test_a_check_says_where_too_little_counts(asked: dict[str, Any], said: str, verdict: str) -> None:
+    found = dpl.check_study(survey_study(**asked), surveyed())
+    told = [one.told for one in found.findings]
+    assert any(said in one for one in told)
+    assert not any(one.startswith("g == ") for one in told)  # what is seen of one level is not said of all
+    assert found.verdict == verdict

@@ -448,3 +448,15 @@ def test_several_results_are_frames_that_name_the_result(outcomes: dpl.Releases)
     assert list(glance["epsilon"]) == [4.0, 4.0]
     with pytest.raises(StudyError, match=r"releases\['v'\]\.for_the_board"):
         outcomes.for_the_board()
+
+
+def test_budgets_name_levels_and_conditions(tmp_path: Path) -> None:
+    """Two lines of one formula, of all rows and of some, are told apart where they were paid for."""
+    rows, options = make_rows(), {**MODEL, "ledger": tmp_path / "l.db", "population": "p"}
+    ledger = dpl.Ledger.create(tmp_path / "l.db", "p", epsilon=50.0, delta=1e-4)
+    ledger.register(rows, linkage=MODEL["linkage"])
+    for asked in ({}, {"by": "g"}, {"where": "w > 0.5"}):
+        dpl.fit(rows, "y ~ x", **asked, **options)
+    from dplinked.ledger.account import list_spending
+
+    assert [one.name for one in list_spending(ledger.events())] == ["y ~ x", "y ~ x, by g", "y ~ x, where w > 0.5"]

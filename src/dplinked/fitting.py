@@ -342,7 +342,7 @@ def check_ids(study: Study, opened: Source) -> None:
         if found is None or found.by_key.get(None, 0) or found.largest > most:
             raise StudyError(
                 f"An id in {name!r} is on more rows than unit.rows={study.unit.rows} allows, or ids are missing. Keep at most as many rows of each in the files before they are linked "
-                "(dpl.limit_rows), or declare more; all noise grows in proportion."
+                "(dplinked limit-rows, dpl.limit_rows), or declare more; all noise grows in proportion."
             )
 
 

@@ -509,10 +509,11 @@ def test_report_has_one_message_whatever_a_file_holds(folder: Path, run: Run) ->
         (folder / "x.json").write_bytes(held)
         done = run("report", folder / "x.json")
         told.add((done.returncode, done.stderr))
+    ((code, said),) = told
+    assert code == 2
+    assert "is no release" in said
     (folder / "x.json").unlink()
-    done = run("report", folder / "x.json")
-    assert told == {(2, done.stderr)}
-    assert "is no release" in done.stderr
+    assert "There is no file 'x.json'" in run("report", folder / "x.json").stderr
 
 
 def test_a_fit_that_fails_leaves_devices_and_older_files_alone(tmp_path: Path) -> None:
@@ -524,3 +525,34 @@ def test_a_fit_that_fails_leaves_devices_and_older_files_alone(tmp_path: Path) -
     assert Path(os.devnull).is_char_device()
     assert older.exists()
     assert not (tmp_path / "new.json").exists()
+
+
+def test_rows_of_a_file_are_limited(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The same rows as from Python, with cells as they are written."""
+    from dplinked.cli.main import main
+
+    stays = tmp_path / "stays.csv"
+    stays.write_text("person;cost\n" + "\n".join(f"0{i % 4};{i},5" for i in range(20)), encoding="utf-8")
+    asked = ["limit-rows", str(stays), "--id", "person", "--rows", "2", "--key", "k", "--out", str(tmp_path / "kept.parquet")]  # fmt: skip
+
+    def run(*words: str) -> int:
+        monkeypatch.setattr("sys.argv", ["dplinked", *words])
+        with pytest.raises(SystemExit) as stopped:
+            main()
+        return int(stopped.value.code or 0)
+
+    assert run(*asked) == 2
+    assert "semicolons between cells" in capsys.readouterr().err
+    assert run(*asked, "--separator", ";", "--decimal", ",") == 0
+    assert "Kept 8 of 20 rows, at most 2 of each person" in capsys.readouterr().out
+    kept = pq.read_table(tmp_path / "kept.parquet").to_pydict()
+    table = {"person": [f"0{i % 4}" for i in range(20)], "cost": [f"{i}.5" for i in range(20)]}
+    import pandas as pd
+
+    same = dpl.limit_rows(pd.DataFrame(table), id="person", rows=2, key="k")
+    assert kept["person"] == list(same["person"])
+    assert list(map(float, kept["cost"])) == [float(cost) for cost in same["cost"]]
+    assert run("report", str(tmp_path / "nothing.json")) == 2
+    assert "There is no file 'nothing.json'" in capsys.readouterr().err

@@ -301,3 +301,18 @@ def test_missing_columns_are_listed_where_they_are_a_schema(tmp_path: Path) -> N
     with pytest.raises(dpl.StudyError, match="The steward's 'check' lists its columns") as fault:
         dpl.fit(tmp_path / "rows.csv", "income ~ age", **settings)
     assert "SECRET" not in str(fault.value)
+
+
+@pytest.mark.parametrize("columns", [2, 3])
+def test_decimal_commas_in_all_columns_are_no_separators(tmp_path: Path, columns: int) -> None:
+    """As many cells either way: names tell, which have no commas. A file that is declared as it is written is not refused."""
+    from dplinked.data.look import look_at, tell_format
+
+    lines = [";".join(f"{i},5" for _ in range(columns - 1)) for i in range(30)]
+    names = ";".join(f"column{k}" for k in range(columns))
+    path = tmp_path / "rows.csv"
+    path.write_text(names + "\n" + "\n".join(f"0{i};{line}" for i, line in enumerate(lines)), encoding="utf-8")
+    found = look_at(path)
+    assert found is not None
+    assert (found.format.separator, found.format.decimal) == (";", ",")
+    tell_format(dpl.File(path, separator=";", decimal=","))

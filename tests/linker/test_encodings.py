@@ -399,3 +399,38 @@ def test_the_commands_of_holders_read_files_as_they_are_written(tmp_path: Path, 
     done = CliRunner().invoke(app, [*answer, "--out", str(tmp_path / "answer.csv")])
     assert done.exit_code == 0, done.output
     assert len((tmp_path / "answer.csv").read_text().splitlines()) == 3
+
+
+def test_a_file_is_encoded_once(files: TwoFiles, key: Path, tmp_path: Path) -> None:
+    """Nothing is written over: what was sent could not be answered for any more, and two encodings tell more than one."""
+    left, _ = both(files, key)
+    written = left.save(tmp_path / "left.clk")
+    before = [path.read_bytes() for path in written]
+    for missing in ([], [0], [0, 2]):
+        for place in missing:
+            written[place].unlink(missing_ok=True)
+        with pytest.raises(StudyError, match="Encode a file once"):
+            left.save(tmp_path / "left.clk")
+    assert written[1].read_bytes() == before[1]
+    written[1].unlink()
+    assert left.save(tmp_path / "left.clk") == written
+
+
+def test_encoding_says_how_a_file_seems_to_be_written_and_what_sounds_like_an_identifier(
+    tmp_path: Path, key: Path
+) -> None:
+    """Both would be found out at the analysis unit only, where it is too late."""
+    persons = tmp_path / "persons.csv"
+    rows = [f"{i};name{i};19{i + 10}-01-02;town{i};{i},5;T{i}" for i in range(60)]
+    persons.write_text("id;surname;born;city;income;insurance_no\n" + "\n".join(rows), encoding="utf-8")
+    schema = {"fields": {"surname": "name", "born": "date", "city": "text"}}
+    with pytest.raises(StudyError, match="semicolons"):
+        dpl.encode(persons, key=key, schema=schema, id="id", analysis=["income"])
+    with pytest.warns(UserWarning, match="decimal commas"):
+        dpl.encode(dpl.File(persons, separator=";"), key=key, schema=schema, id="id", analysis=["income"])
+    file = dpl.File(persons, separator=";", decimal=",")
+    with pytest.warns(UserWarning, match="'insurance_no' of the analysis sounds like an identifier"):
+        dpl.encode(file, key=key, schema=schema, id="id", analysis=["income", "insurance_no"])
+    made = dpl.encode(file, key=key, schema=schema, id="id", analysis=["income"])
+    assert made.rows is not None
+    assert sorted(map(float, made.rows["income"].to_pylist()))[0] == 0.5

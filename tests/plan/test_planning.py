@@ -302,3 +302,42 @@ def test_typical_ranges_reach_a_response_that_is_an_expression() -> None:
     own, hundreds = (slope(dpl.plan(10_000, f"{response} ~ 0 + x", **settings)) for response in ("y", "I(y / 100)"))
     for part in ("sampling", "linkage", "privacy"):
         assert getattr(hundreds, part) == pytest.approx(getattr(own, part) / 100.0)
+
+
+# --- weights, conditions and clusters --------------------------------------------------------------------
+
+
+def test_budgets_that_a_release_would_refuse_are_left_out_of_a_plan() -> None:
+    """The budgets that are compared by default reach below what weights need: the others are planned, and the plan says so."""
+    asked = {"bounds": {"x": (-1, 1), "y": (-5, 5), "w": (1, 20)}, "weights": "w", "delta": 1e-6}
+    found = plan_one(6_000, epsilon=(0.01, 1.0, 3.0), **asked)
+    assert {row.epsilon for row in found.rows} == {1.0, 3.0}
+    assert found.point.epsilon == 1.0
+    assert any("Left out: epsilon = 0.01 with 6,000 rows" in limit for limit in found.limits)
+    several = dpl.plan(
+        [500, 6_000], "cbind(x, v) ~ 0 + w", epsilon=(0.3, 1.0), linkage=dpl.ELE(0.9, block="b"), delta=1e-6,
+        bounds={"x": (-1, 1), "v": (-1, 1), "w": (1, 20)}, where="w > 5",
+    )  # fmt: skip
+    assert several.point.count == 6_000
+    with pytest.raises(dpl.errors.StudyError, match="would refuse weights"):
+        plan_one(6_000, epsilon=(0.001, 0.01), **asked)
+
+
+def test_a_plan_says_how_many_clusters_intervals_take() -> None:
+    """Nobody knows how many there are. As many are enough in a release, and a tenth of them is too few."""
+    asked = {"linkage": dpl.Exact(), "epsilon": 4.0, "delta": 1e-6}
+    found = plan_one(20_000, cluster="c", **asked)
+    (said,) = [limit for limit in found.limits if "different cells of c" in limit]
+    enough = int(said.split("about ")[1].split(" ")[0].replace(",", ""))
+    assert 500 < enough < 2_000
+    assert not any("different cells" in limit for limit in plan_one(20_000, **asked).limits)
+
+    rng = np.random.default_rng(1)
+    x = rng.uniform(-1, 1, 20_000)
+    rows = {"x": x, "y": x + rng.normal(size=x.size)}
+    told = []
+    for clusters in (3 * enough, enough // 10):
+        rows["c"] = rng.integers(0, clusters, x.size)
+        release = dpl.fit(rows, "y ~ 0 + x", bounds={"x": (-1, 1), "y": (-5, 5)}, cluster="c", **asked)
+        told.append("hardly tells" in release.summary())
+    assert told == [False, True]

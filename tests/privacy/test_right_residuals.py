@@ -1025,6 +1025,25 @@ def test_rows_of_a_person_turn_totals_as_far_as_the_bound(
     assert check(monkeypatch, "person squares", pair, clip, "y ~ 0 + x + v", norm=norm, weights=weights) > least
 
 
+@pytest.mark.parametrize("gamma", [None, 0.995])
+def test_rows_of_a_person_reach_the_bound_of_sizes(monkeypatch: pytest.MonkeyPatch, gamma: float | None) -> None:
+    """The person's own total grows from nothing, and so do those of the three rows that hold the person's responses. Rows with changed partners, which are allowed for, add little here."""
+    n, L = 120, 3
+    x, y, person, owner = np.ones(n), np.zeros(n), np.arange(n), np.arange(n) + 1000
+    holding = 10 * (1 + np.arange(L))
+    person[:L], owner[holding], owner[:L] = 0, 1000, 1000 + holding
+    x[:L], y[:L] = 0.0, 1.0
+    data = {"x": x, "y": y, "b": np.zeros(n, int), "person": person, "owner": owner}
+    other = {**data, "x": np.ones(n), "y": y.copy()}
+    if gamma is not None:
+        other["y"][holding] = 1.0
+    unit = dpl.PrivacyUnit(rows=L, id="person", response_id=None if gamma is None else "owner")
+    linkage: Any = dpl.Exact() if gamma is None else dpl.ELE(gamma, block="b")
+    clip = ResidualClip(np.zeros(1), 0.1, 0.0, 4.0)
+    pair = Pair(data, other, linkage, linkage, unit)
+    assert check(monkeypatch, "person sizes", pair, clip, "y ~ 0 + x", norm=0.024, weights=np.ones(1)) > 0.9
+
+
 def test_a_row_that_changes_its_cluster_and_a_response_reach_the_bound(monkeypatch: pytest.MonkeyPatch) -> None:
     """Three totals turn: the one that the row leaves, the one that it enters, and that of the row which holds the response."""
     n = 60
@@ -1093,6 +1112,32 @@ def test_numbers_of_clusters_move_within() -> None:
     assert gone[0].tolist() == [1, 0, 1, 0]
     assert gone[1].tolist() == [1, 1, 0, 0]
     assert np.linalg.norm(gone[0] - gone[1]) <= stratum_numbers_sensitivity(clustered=True)
+
+
+@pytest.mark.parametrize("container", ["NumPy", "duckdb"])
+def test_numbers_of_clusters_reach_the_bound(container: str, tmp_path: Path) -> None:
+    """A row that goes from a to b was the first of the cluster that it leaves, whose others are in b, and is the first of the one that it enters, which was in c. No other change of one row does more."""
+    clip = ResidualClip(np.zeros(1), 0.5, 0.0, 4.0)
+
+    def numbers(strata: str, clusters: str) -> Floats:
+        rows: Any = {"x": np.zeros(5), "y": np.zeros(5), "b": np.zeros(5), "g": np.array(list(strata)), "block": np.array(list(clusters))}  # fmt: skip
+        if container == "duckdb":
+            pytest.importorskip("duckdb")
+            pq.write_table(pa.table(rows), tmp_path / "rows.parquet")
+            rows = dpl.Query("select * from 'rows.parquet'", folder=tmp_path)
+        opened = in_strata(open_rows(rows, dpl.Exact(), dpl.PrivacyUnit(), "y ~ 0 + x"))
+        return np.asarray(opened.stratum_totals(clip, clustered=True).numbers)
+
+    bound = stratum_numbers_sensitivity(clustered=True)
+    found = numbers("abcdd", "00122"), numbers("bbcdd", "10122")
+    assert [one.tolist() for one in found] == [[1, 0, 1, 1], [0, 2, 0, 1]]
+    assert np.linalg.norm(found[0] - found[1]) == pytest.approx(bound)
+    rng, most = np.random.default_rng(3), 0.0
+    for _ in range(300 if container == "NumPy" else 5):
+        strata, clusters = ("".join(rng.choice(list(of), 5)) for of in ("abcd", "012"))
+        other = numbers(rng.choice(list("abcd")) + strata[1:], rng.choice(list("0123")) + clusters[1:])
+        most = max(most, float(np.linalg.norm(numbers(strata, clusters) - other)))
+    assert most <= bound * (1.0 + 1e-12)
 
 
 def test_centred_squares_come_near_the_bound(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -225,6 +225,20 @@ def test_a_ledger_refuses_fewer_rows_than_were_registered(tmp_path: Any) -> None
     assert "those with the same person" in release.privacy.statement
 
 
+def test_a_promise_to_households_speaks_of_households() -> None:
+    data = make_rows(np.random.default_rng(2), 3)
+    data["household"] = data.pop("person")
+    release = dpl.fit(
+        data, "y ~ x", bounds=BOUNDS, linkage=dpl.Exact(), unit=dpl.PrivacyUnit(rows=3, id="household"),
+        epsilon=EPSILON, delta=DELTA,
+    )  # fmt: skip
+    text = release.summary()
+    assert "whatever the values of any one household had been" in " ".join(text.split())
+    assert "any one person" not in text
+    assert "for each household in the files, with all rows" in release.to_html()
+    assert all(type(end) is float for end in release.predict({"x": 0.5})[0])
+
+
 @pytest.mark.parametrize("kind", ["dict", "pandas", "polars"])
 def test_rows_are_limited_whatever_they_hold(kind: str) -> None:
     import pandas as pd

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from dplinked.check.findings import Finding, fault, graded, look, note
 from dplinked.check.texts import Texts, explain_texts
@@ -20,9 +21,15 @@ from dplinked.study.study import Study
 from dplinked.sums.engine import Source
 from dplinked.sums.types import CellFacts
 
+Floats = NDArray[np.float64]
+
 MISSING, CLIPPED, UNDECLARED = 0.05, 0.02, 0.01  # shares of rows from which on a second look is due
 _NARROW = 1e-3  # of their bounds that the middle of the cells may fill without a second look
 _SHOWN = 5
+_FEW_COUNT = 100  # rows that count, below which a release tells next to nothing
+_SMALL_WEIGHTS = (
+    0.1  # mean weight, relative to the largest that is declared, below which a smaller one is worth a thought
+)
 _EMPTY = "Are they empty in the source, too? If an empty cell has a meaning, write it; if not, these rows tell nothing."
 _CLIPPED = "If these are real values, widen the bounds to a round value that the subject suggests, not to the rows' own; if they are errors, clipping is right."
 _CONSTANT = "Leave the column out of the formula, or look whether this is the right file."
@@ -69,6 +76,8 @@ def judge_numbers(
     filled = f"replaced by {design.fill[name]:g}"
     left_out = f"left out by the second stage, else {filled}" if design.curve is None else "left out"
     lost = left_out if study.drops_missing else filled
+    if design.counting is not None and name in design.counting.numeric:
+        lost = "such rows do not count"
     found = []
     if seen.empty:
         found.append(
@@ -177,6 +186,47 @@ def see_clusters(rows: Source, name: str) -> Finding:
     """How many clusters there are, and of how many rows."""
     sizes = np.array(list(rows.count_keys(name).values()))
     return note(f"{name}: {sizes.size:,} clusters of {sizes.min():,} to {sizes.max():,} rows.")
+
+
+def see_counted(study: Study, rows: Source) -> list[Finding]:
+    """For how many rows a study's condition holds, and as how many alike those that weigh unequally count (Kish's number). A release keeps both private."""
+    found, number = [], float(rows.count)
+    if study.where is not None:
+        number = count_rows(study, rows)
+        said = f"{study.where}: {number:,.0f} rows count ({_percent(round(number), rows.count)})."
+        if number < _FEW_COUNT:
+            said += " With so few, a release tells next to nothing."
+        found.append((fault if number == 0 else look if number < _FEW_COUNT else note)(said))
+    if study.weights is not None and number > 0:
+        total, squares, _ = _moments(study, rows)
+        if total <= 0.0:
+            return [*found, fault(f"{study.weights}: no row that counts has a weight above 0.")]
+        largest = study.bounds[study.weights][1]
+        mean = total / max(number, 1.0)
+        said = f"{study.weights}: rows that count weigh {mean * largest:.3g} on average, and tell as much as {total**2 / squares:,.0f} of equal weights."
+        wide = mean < _SMALL_WEIGHTS
+        remedy = f"The largest weight that is declared, {largest:g}, is {1.0 / mean:.0f} times that, and noise is as large as for it: declare a smaller one, unless few large weights are what matters; larger cells are clipped to it."
+        found.append(look(said, remedy) if wide else note(said))
+    return found
+
+
+def judge_sizes(told: str, sizes: Mapping[str, int]) -> Finding:
+    """What is told of the levels of `by`, by how many rows each has that count."""
+    few = [repr(level) for level, size in sizes.items() if size < _FEW_COUNT]
+    if not few:
+        return note(told)
+    remedy = f"Too few rows to tell anything of: {list_names(few)}. Join levels, or leave them out of the study."
+    return (fault if not any(sizes.values()) else look)(told, remedy)
+
+
+def count_rows(study: Study, rows: Source) -> float:
+    """For how many rows a study's condition holds."""
+    return float(_moments(replace(study, weights=None), rows)[0])
+
+
+def _moments(study: Study, rows: Source) -> Floats:
+    """Sums of what rows count, relative to the largest weight, of its square and of its fourth power."""
+    return rows.linked_rows(study.prepare()[0], study.linkage, study.unit).weight_moments().sums
 
 
 def see_strata(seen: LevelsSeen) -> list[Finding]:

@@ -13,10 +13,13 @@ from dplinked.check.clipping import check_clipping
 from dplinked.check.columns import (
     LevelsSeen,
     NumbersSeen,
+    count_rows,
     judge_blocks,
     judge_levels,
     judge_numbers,
+    judge_sizes,
     see_clusters,
+    see_counted,
     see_levels,
     see_numbers,
     see_strata,
@@ -151,6 +154,7 @@ def check_study(study: Study, data: Any, *, progress: Progress | None = None) ->
     facts = {seen.name: seen.cells for seen in numbers}
     if design.curve is not None:
         findings += _judge_outcome(design, facts, levels, rows)
+    findings += see_counted(study, rows)
     tell("What clipping does", total - 2, total)
     findings += check_clipping(study, rows, facts)
     for kind in levels:
@@ -177,8 +181,13 @@ def _check_parts(study: Study, rows: Source, findings: list[Finding], advice: Ma
         seen = see_levels(rows, study.by, list(study.parts))
         shown_levels = ", ".join(f"{level!r} {size:,}" for level, size in seen.declared.items())
         none = rows.count - sum(seen.declared.values())
-        told = f"{study.by}: rows of each level, of which those count that also fulfil where: {shown_levels}; {none:,} rows of no declared level count in none."
-        found[note(told)] = None
+        told = f"{study.by}: rows of each level: {shown_levels}; {none:,} rows of no declared level count in none."
+        sizes = dict(seen.declared)
+        if study.where is not None:
+            sizes = {level: round(count_rows(part, rows)) for level, part in study.parts.items()}
+            told += f" Of these count, as {study.where}: {', '.join(f'{level!r} {size:,}' for level, size in sizes.items())}."
+        own = see_counted(next(iter(study.parts.values())), rows)  # what is seen of one level is not said of all
+        found = {one: None for one in found if one not in own} | {judge_sizes(told, sizes): None}
     return Check(study.formula, rows.count, tuple(numbers.values()), tuple(levels.values()), tuple(found), advice)
 
 

@@ -16,6 +16,7 @@ from dplinked.cli.terminal import (
     as_written,
     check_writable,
     progress,
+    told_warnings,
 )
 from dplinked.errors import StudyError
 
@@ -63,10 +64,11 @@ def encode(
         )
     for path in (file, key, schema):
         check_writable(out, path)
+    holder.check_unwritten(out)
     (data,) = as_written(
         [file], separator=separator, decimal=decimal, thousands=thousands, encoding=encoding, sheet=sheet
     )
-    with progress.status("Encoding …"):
+    with progress.status("Encoding …"), told_warnings():
         made = holder.encode(data, key=key, schema=schema, id=id, analysis=analysis or ())
         written = made.save(out)
     typer.echo(f"For the linkage unit: {written[0]}. Stays here: {written[1]}.")

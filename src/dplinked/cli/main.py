@@ -10,6 +10,7 @@ import typer
 
 from dplinked.cli import budget, encodings
 from dplinked.cli.demo import demo
+from dplinked.cli.limit import limit_rows
 from dplinked.cli.terminal import (
     Decimal,
     Encoding,
@@ -263,6 +264,9 @@ def dedupe(
             pyarrow.parquet.write_table(table, path)
     typer.echo(found.summary())
     typer.echo(f"\nWritten: {', '.join(map(str, wanted))}.")
+
+
+app.command()(limit_rows)
 
 
 @app.command()

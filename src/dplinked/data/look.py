@@ -223,15 +223,16 @@ def _find_encoding(path: Path) -> str | None:
 
 
 def _find_separator(sample: str) -> str:
-    """The mark that cuts most lines into the same number of cells, and into more than one."""
+    """The mark that cuts most lines into the same number of cells, and into more than one; of several such marks the one that cuts the first line so too, which has names and no decimal commas."""
 
-    def fits(mark: str) -> tuple[float, int]:
-        widths = Counter(map(len, _cut(sample, mark)))
+    def fits(mark: str) -> tuple[float, bool, int]:
+        rows = _cut(sample, mark)
+        widths = Counter(map(len, rows))
         width, lines = max(widths.items(), key=lambda item: item[1], default=(1, 0))
-        return (lines / max(1, widths.total()) if width > 1 else 0.0), width
+        return (lines / max(1, widths.total()) if width > 1 else 0.0), bool(rows) and len(rows[0]) == width, width
 
     shares = {mark: fits(mark) for mark in (",", ";", "\t", "|")}
-    best = max(shares, key=lambda mark: (round(shares[mark][0], 1), shares[mark][1]))
+    best = max(shares, key=lambda mark: (round(shares[mark][0], 1), *shares[mark][1:]))
     return best if shares[best][0] > 0.5 else ","
 
 

@@ -305,6 +305,7 @@ class Ledger:
     def _new_name(self, connection: Any, request: Mapping[str, Any]) -> str:
         """A name for a release that was given none: what it is about, and a number if there are several of it."""
         formula = str(request.get("formula", "linkage accuracy"))
+        formula += "".join(f", {word} {request[word]}" for word in ("by", "where") if request.get(word))
         about = formula if len(formula) <= _LONGEST and formula.isprintable() else "release"
         taken = {event.release for event in self._events(connection, "charge")}
         numbered = (f"{about} ({k})" for k in itertools.count(2))

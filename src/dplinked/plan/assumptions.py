@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from dplinked.linkage import ELE, Matching
 from dplinked.linkage.compared import say_compared
 from dplinked.plan.curve import line_deviation
-from dplinked.plan.errors import ExpectedErrors
+from dplinked.plan.errors import ExpectedErrors, Setting, wanted_clusters
 from dplinked.plan.rows import Guess
+from dplinked.privacy.calibration import round_up
 from dplinked.report.numbers import format_percent
 from dplinked.report.words import list_names
 from dplinked.study.family import Curve
@@ -122,3 +123,25 @@ def describe_limits(study: Study, errors: Mapping[tuple[float, int], ExpectedErr
             f"accuracy that is off by .02 moves slopes by about {format_percent(0.02 / study.linkage.mean_accuracy)}, however many rows there are."
         )
     return (*said, *say_compared(study.compared_variables()))
+
+
+def describe_refused(points: Sequence[tuple[float, int]]) -> tuple[str, ...]:
+    """Say at which budgets a release would be refused."""
+    if not points:
+        return ()
+    listed = list_names([f"epsilon = {epsilon:g} with {count:,} rows" for epsilon, count in points])
+    return (
+        f"Left out: {listed}, where a release would refuse weights, conditions, clusters and goodness, for want of a second stage.",
+    )
+
+
+def describe_clusters(setting: Setting, epsilon: float) -> tuple[str, ...]:
+    """Say how many clusters intervals by clusters take: nobody knows how many there are."""
+    study = setting.study
+    if study.cluster is None or not study.intervals:
+        return ()
+    wanted = round_up(wanted_clusters(setting, epsilon), 2)
+    return (
+        f"Intervals by clusters take about {float(wanted):,.0f} different cells of {study.cluster} at epsilon = {epsilon:g}. With fewer, noise hides how much rows have in common, "
+        "and intervals are longer than these figures, many times so with a tenth of them.",
+    )

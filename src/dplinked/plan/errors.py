@@ -28,7 +28,7 @@ from dplinked.linkage import EXACT, LinkageExposure
 from dplinked.plan.expected import better_instrument, first_share
 from dplinked.plan.rows import ExpectedRows, Guess, cut_spread, expect_rows
 from dplinked.privacy.calibration import noise_multiplier, privacy_mu, round_down
-from dplinked.privacy.quantities.contribution_sizes import is_hopeless
+from dplinked.privacy.quantities.contribution_sizes import enough_clusters, is_hopeless
 from dplinked.privacy.quantities.descent import descent_sensitivity
 from dplinked.privacy.quantities.instrument import EntryNoise, ReleasedSums, entry_noise, is_symmetric, plan_sums
 from dplinked.privacy.quantities.paper import paper_constants, paper_ngd_sensitivity, paper_ssp_sensitivity
@@ -56,6 +56,11 @@ from dplinked.study.study import Study
 from dplinked.sums.partners import unlinking_terms
 
 Floats = NDArray[np.float64]
+
+
+class RefusedError(StudyError):
+    """A budget and number of rows at which a release would be refused; others of the same plan may do."""
+
 
 _CHANGE = 1e-4  # relative change of the accuracy by which its effect is found
 _EDGE = 1.1  # by how much a quantile of residuals, which is one of the grid's edges, exceeds the true one
@@ -132,7 +137,7 @@ def tight_sums(setting: Setting, guess: Guess, count: int, epsilon: float) -> Ex
     two = _second_stage(setting, guess, design, one, count, mu, share)
     if study.needs_second_stage:
         if two is None:
-            raise StudyError(
+            raise RefusedError(
                 f"At epsilon = {epsilon:g} with {count:,} rows a release would refuse weights, conditions, clusters and goodness, for want of a second stage. Plan with more of either."
             )
         return _repeated(setting, count, mu, two)
@@ -145,6 +150,13 @@ def _repeated(setting: Setting, count: int, mu: float, errors: ExpectedErrors) -
     drowned = persons > 1 and is_hopeless(p, "person", setting.exposure, count / persons, mu * math.sqrt(TOTALS_MEAT))
     factor = repeated_rows(study.linkage, study.unit, "row" if drowned else "person")
     return replace(errors, sampling=errors.sampling * factor, linkage=errors.linkage * factor)
+
+
+def wanted_clusters(setting: Setting, epsilon: float) -> int:
+    """About how many clusters it takes for a release to tell how much their rows have in common."""
+    study = setting.study
+    mu = privacy_mu(epsilon, study.delta) / study.unit.rows / math.sqrt(setting.outcomes)
+    return enough_clusters(len(setting.aimed.names), setting.exposure, mu * math.sqrt(TOTALS_MEAT))
 
 
 def aim_at_middles(setting: Setting, count: int, mu: float, share: float) -> tuple[Design, float]:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from dplinked.errors import StudyError, plain_number, shown
 from dplinked.estimate.variance import accuracy_variance
 from dplinked.plan.curve import curve_errors
-from dplinked.plan.errors import EXPECTED, ExpectedErrors, Setting
+from dplinked.plan.errors import EXPECTED, ExpectedErrors, RefusedError, Setting
 from dplinked.plan.expectations import PlannedError
 from dplinked.plan.rows import Guess, guess_response
 from dplinked.study.study import Study
@@ -53,6 +54,22 @@ def expect_errors(setting: Setting, guess: Guess, epsilon: float, count: int) ->
     if setting.aimed.curve is not None:
         return curve_errors(setting, guess, count, epsilon)
     return EXPECTED[setting.study.method, setting.study.calibration](setting, guess, count, epsilon)
+
+
+def try_points(
+    setting: Setting, guess: Guess, points: Sequence[tuple[float, int]]
+) -> tuple[dict[tuple[float, int], ExpectedErrors], list[tuple[float, int]]]:
+    """Expected errors at budgets and numbers of rows, and those at which a release would be refused; an error if it would be at all of them."""
+    found: dict[tuple[float, int], ExpectedErrors] = {}
+    refused = []
+    for point in points:
+        try:
+            found[point] = expect_errors(setting, guess, *point)
+        except RefusedError as problem:
+            refused.append((point, problem))
+    if not found:
+        raise refused[-1][1]
+    return found, [point for point, _ in refused]
 
 
 def list_errors(guess: Guess, errors: ExpectedErrors, epsilon: float, count: int) -> list[PlannedError]:

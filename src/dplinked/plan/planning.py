@@ -11,10 +11,10 @@ from typing import Any, overload
 
 from dplinked.errors import StudyError, plain_faults, plain_number, shown, shown_type, suggest
 from dplinked.linkage import UNSTATED, Linkage, PrivacyUnit
-from dplinked.plan.assumptions import describe_assumptions, describe_limits
+from dplinked.plan.assumptions import describe_assumptions, describe_clusters, describe_limits, describe_refused
 from dplinked.plan.errors import Setting
 from dplinked.plan.expectations import Expectations, Point
-from dplinked.plan.figures import expect_errors, guess_rows, list_errors, make_setting, try_rows
+from dplinked.plan.figures import guess_rows, list_errors, make_setting, try_points, try_rows
 from dplinked.plan.moves import find_curves, find_levers
 from dplinked.plan.rows import Guess
 from dplinked.report.files import HTML, write_or_return
@@ -194,19 +194,21 @@ def _plan_one(
     guess = guess_rows(study, setting, r_squared, response_mean)
     if study.where is not None:
         guess = replace(guess, subgroup=float(subgroup))
-    points = [(epsilon, count) for epsilon in epsilons for count in counts]
-    errors = {point: expect_errors(setting, guess, *point) for point in points}
-    point = Point(epsilons[len(epsilons) // 2], counts[0], guess.accuracy)
+    errors, refused = try_points(setting, guess, [(epsilon, count) for epsilon in epsilons for count in counts])
+    count = counts[0] if any(place[1] == counts[0] for place in errors) else min(place[1] for place in errors)
+    tried = [place[0] for place in errors if place[1] == count]
+    wanted = epsilons[len(epsilons) // 2]
+    point = Point(wanted if wanted in tried else tried[len(tried) // 2], count, guess.accuracy)
     return Plan(
         study.delta,
         tuple(row for place, found in errors.items() for row in list_errors(guess, found, *place)),
         find_levers(setting, guess, point),
-        _needed(setting, guess, counts[0], half_width),
+        _needed(setting, guess, count, half_width),
         describe_assumptions(study, guess),
         study.formula,
         point,
         find_curves(setting, guess, point, counts, epsilons),
-        describe_limits(study, errors),
+        (*describe_limits(study, errors), *describe_clusters(setting, point.epsilon), *describe_refused(refused)),
         study.family,
     )
 

@@ -38,7 +38,12 @@ def format_delta(delta: float) -> str:
 
 def promise_in_short(privacy: Privacy) -> str:
     """The promise in one line."""
-    return f"ε = {round_up(privacy.epsilon, 10)}, δ = {format_delta(privacy.delta)} for each person in the files"
+    return f"ε = {round_up(privacy.epsilon, 10)}, δ = {format_delta(privacy.delta)} for {'each person in the files' if privacy.unit.rows == 1 else f'each {privacy.unit.id} in the files, with all rows'}"
+
+
+def _protected(unit: PrivacyUnit) -> str:
+    """Whose values are protected together, as reports call them."""
+    return "person" if unit.rows == 1 else unit.id or "person"
 
 
 def _range(accuracy: Mapping[str, float]) -> str:
@@ -107,10 +112,11 @@ def plain_promise(result: Result) -> list[str]:
     """The promise as anybody may read it. The guess is right with probability (1 + δ)/2 at best, δ that of ε = 0; for a Gaussian release Φ(μ/2)."""
     privacy, paid = result.privacy, result.linkage.paid
     guess = _best_guess(SecretSample(**paid) if isinstance(paid, Mapping) else paid or 0.0, privacy.mu)
+    one = _protected(privacy.unit)
     both = "this result and the released linkage accuracy" if paid else "this result"
     return [
-        "Almost the same result would have come out whatever the values of any one person had been.",
-        f"Suppose somebody knows everything else in the files and hesitates between two possibilities for one person's values. After seeing {both}, they guess the right one "
+        f"Almost the same result would have come out whatever the values of any one {one} had been.",
+        f"Suppose somebody knows everything else in the files and hesitates between two possibilities for one {one}'s values. After seeing {both}, they guess the right one "
         f"at most {_percent_up(guess)} of the time. Without it, they are right 50 % of the time.",
     ]
 
@@ -137,7 +143,7 @@ def _promise(result: Result) -> list[str]:
     return [
         *plain_promise(result),
         "This holds against anyone who sees the result, whatever else they know and whatever they do with it later.",
-        f"In terms of ε and δ: had one person's values been any others, whatever came out would have come out at most {factor} times as often (that is what ε = "
+        f"In terms of ε and δ: had one {_protected(privacy.unit)}'s values been any others, whatever came out would have come out at most {factor} times as often (that is what ε = "
         f"{round_up(privacy.epsilon, 10)} says), except for a part of probability δ = {format_delta(privacy.delta)} at most.",
     ]
 
@@ -147,7 +153,7 @@ def _declared_facts(result: Result) -> list[str]:
     k, change, moves = unit.displaced_links or 0, unit.linkage_change or 0.0, unit.moves_block
     rows = result.linkage.carriers or 1
     facts = [
-        "Files that are compared have the same number of rows and differ in one person's values, in any way at all.",
+        f"Files that are compared have the same number of rows and differ in one {_protected(unit)}'s values, in any way at all.",
         "All regressors come from one file, in which each person has one row.",
         f"Each person's response is on {'one row: links are one to one' if rows == 1 else f'at most {rows:,} rows'}.",
     ]

@@ -191,7 +191,11 @@ class Release(Result):
 
 
 def no_release(path: str | Path) -> StudyError:
-    """One error whatever a file holds that is no release: it may be the data's."""
+    """One error whatever a file holds that is no release: it may be the data's. Another if there is none."""
+    if not Path(path).exists():
+        return StudyError(
+            f"There is no file {shown(Path(path).name)} at the given path. Give the JSON file that 'fit --out' wrote."
+        )
     return StudyError(
         f"{shown(Path(path).name)} is no release that this version of dplinked can read. Give the JSON file that 'fit --out' wrote."
     )

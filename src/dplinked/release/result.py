@@ -260,7 +260,9 @@ class Result:
             row = np.zeros(len(names))
             row[kept] = given
             low, high = self._inference.interval(row @ matrix, float(row @ offset), quantile)
-            mean, low, high = (expected_outcome(self.family, end + exposure) for end in (float(row @ coef), low, high))
+            mean, low, high = (
+                float(expected_outcome(self.family, end + exposure)) for end in (float(row @ coef), low, high)
+            )
             found.append((mean, low, high))
         return found if isinstance(rows, Mapping) else prediction_frame(rows, found)
 

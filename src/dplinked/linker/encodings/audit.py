@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dplinked.data.arrow import column_texts, to_arrow
+from dplinked.data.look import tell_format
 from dplinked.errors import StudyError, plain_faults, raise_alone, shown
 from dplinked.ledger.key import read_key
 from dplinked.linker.audit import read_audit
@@ -72,6 +73,7 @@ def answer_audit(asked: Any, data: Any, own: Any, *, key: str | Path, schema: An
     import pyarrow as pa
 
     read, secret = read_schema(schema), read_key(Path(key), ENCODING)
+    tell_format(data)
     table, listed, kept = to_arrow(data, "data"), read_audit(asked), to_arrow(own, "own")
     for name, of, where in (
         (NUMBER, listed, "list"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import secrets
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,11 +15,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dplinked.data.arrow import column_texts, to_arrow
+from dplinked.data.look import tell_format
 from dplinked.errors import StudyError, plain_faults, raise_alone, shown
 from dplinked.ledger.key import create_key, read_key
 from dplinked.linker.checks import check_file, require_column
 from dplinked.linker.encodings.filters import Texts, block_keys, derive, make_filters
 from dplinked.linker.encodings.schema import Schema, read_schema
+from dplinked.linker.fields import guess_kind
+from dplinked.report.words import list_names
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -28,6 +32,7 @@ PSEUDONYM, FILTER, BLOCK = "pseudonym", "filter", "block"
 FORMAT = b"1"
 _OWN = ".own.parquet"  # what stays with the holder
 _ROWS = ".rows.parquet"  # what the analysis unit gets
+_IDENTIFYING = ("name", "id", "date", "postcode")  # kinds of columns that tell who somebody is
 
 
 @dataclass(frozen=True, repr=False)
@@ -60,12 +65,14 @@ class Encoded:
 
     @plain_faults
     def save(self, path: str | Path) -> list[Path]:
-        """Write ``….clk`` for the linkage unit, ``….rows.parquet`` for the analysis unit, and ``….own.parquet``, which stays. Only their owner can read them."""
+        """Write ``….clk`` for the linkage unit, ``….rows.parquet`` for the analysis unit, and ``….own.parquet``, which stays. Only their owner can read them.
+
+        What is there already is not written over: pseudonyms are drawn anew, so that neither audits nor links of the files that were sent could be told any more, and two encodings of one file tell more than one.
+        """
         import pyarrow.parquet
 
         path = Path(path)
-        if path.suffix != ".clk":
-            raise StudyError(f"{shown(path.name)}: files of encodings end in .clk.")
+        check_unwritten(path)
         written = [path, path.with_suffix(_OWN), *([path.with_suffix(_ROWS)] if self.rows is not None else [])]
         try:
             for target, table in zip(written, [self.table, self.own, self.rows], strict=False):
@@ -75,6 +82,20 @@ class Encoded:
         except OSError:
             raise_alone(StudyError(f"{shown(path.name)} cannot be written. Name a file in an existing folder."))
         return written
+
+
+@plain_faults
+def check_unwritten(path: str | Path) -> None:
+    """Refuse a name that no encodings can have, or under which there are some."""
+    path = Path(path)
+    if path.suffix != ".clk":
+        raise StudyError(f"{shown(path.name)}: files of encodings end in .clk.")
+    there = [one.name for one in (path, path.with_suffix(_OWN), path.with_suffix(_ROWS)) if one.exists()]
+    if there:
+        raise StudyError(
+            f"{list_names([shown(name) for name in there])} {'are' if len(there) > 1 else 'is'} there already. Encode a file once: whoever gets two encodings of it learns more than from one, "
+            "and only what was written with the one that was sent can answer an audit of it. If nothing of it was sent, delete it first; else name other files."
+        )
 
 
 @plain_faults
@@ -108,6 +129,7 @@ def encode(data: Any, *, key: str | Path, schema: Any, id: str | None = None, an
     """
     read = read_schema(schema)
     secret = read_key(Path(key), ENCODING)
+    tell_format(data)
     table = to_arrow(data, "data")
     check_file(table, id, "data")
     if table.num_rows == 0:
@@ -119,6 +141,11 @@ def encode(data: Any, *, key: str | Path, schema: Any, id: str | None = None, an
             raise StudyError(
                 f"Column {shown(name)} is encoded or identifies records, so it cannot be handed over in the clear. Leave it out of the analysis, or out of the schema."
             )
+    if telling := [shown(name) for name in analysis if guess_kind(name) in _IDENTIFYING]:
+        warnings.warn(
+            f"{list_names(telling)} of the analysis {'sound' if len(telling) > 1 else 'sounds'} like an identifier by name, and would be handed to the analysis unit as it is.",
+            stacklevel=3,
+        )
     return _make(table, read, secret, id, list(analysis))
 
 

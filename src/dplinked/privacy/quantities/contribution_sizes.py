@@ -52,6 +52,15 @@ def is_hopeless(p: int, route: str, exposure: LinkageExposure, totals: float, mu
     return total_meat_sensitivity(1.0, 0.0, route, exposure) * p / (mu * totals) > _BEARABLE
 
 
+def enough_clusters(p: int, exposure: LinkageExposure, mu: float) -> int:
+    """About how many clusters it takes for noise to leave their squares as clear as is aimed at, from public values.
+
+    Totals fill as much of their norm as they may at best. Norms go in steps and are chosen by noisy sizes, so that it takes twice as many, and thrice as many where links may be wrong, as was measured.
+    """
+    at_best = total_meat_sensitivity(1.0, 0.0, "cluster", exposure) * p / (mu * _WANTED * _FILLED)
+    return math.ceil((2.0 if exposure.exact else 3.0) * at_best)
+
+
 def release_contribution_sizes(private: ContributionSizes, spending: Spending) -> tuple[Floats, float]:
     """Release the sums for all norms in one Gaussian draw: the noisy sums, and the noise in each.
 

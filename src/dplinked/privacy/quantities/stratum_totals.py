@@ -41,10 +41,12 @@ def stratum_totals_sensitivity(limit: float, exposure: LinkageExposure, *, own: 
 def stratum_numbers_sensitivity(*, clustered: bool) -> float:
     """Sensitivity of the numbers of rows, or of clusters, of all strata.
 
-    Proof. Row j may leave one stratum for another: √2. A cluster is in the first of its rows' strata. Row j may leave a cluster, which then ends or moves to another stratum, √2 at most, and enter one that
-    begins or moves: √2 more.
+    Proof. Row j may leave one stratum for another: √2. A cluster is in the first of its rows' strata. Row j, of the stratum r and then s, may leave a cluster whose other rows are in R and later strata, and enter one
+    whose rows are in R' and later ones. The first goes from r to R if r < R, the second from R' to s if s < R', and else they stay where they are; so numbers move by `e_R - e_r + e_s - e_R'`. If R = s, then r < s < R',
+    and if r = R', then s < r < R: of the two that are added and the two that are taken away only one pair can be the same, √6. Clusters that begin or end take away one of these, and a row that stays in its cluster moves
+    numbers by √2.
     """
-    return math.sqrt(2.0) * (2.0 if clustered else 1.0)
+    return math.sqrt(6.0 if clustered else 2.0)
 
 
 def plan_stratum_totals(private: StratumTotals, mu: float) -> NoisePlan:
