@@ -38,7 +38,7 @@ from dplinked.studio.link_form import (
 from dplinked.studio.linking import MadeLinks, Request, data_changes, link_files, page_of, quoted, was_written
 from dplinked.studio.look import panel, rows, say, section, show, steward_only
 from dplinked.studio.path import State
-from dplinked.studio.room import Room, steady
+from dplinked.studio.room import Held, Room, steady
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -79,9 +79,9 @@ def layout() -> NavSetArg:
 def serve(input: Inputs, room: Room) -> Callable[[], State]:
     """Give the page its behaviour."""
     desk = room.desk
-    refused = reactive.value[Fault | None](None)
+    refused = Held[Fault | None](None)
     count = iter(range(1, 1_000_000))
-    shown = reactive.value[tuple[int, Files] | None](None)  # the form's number, and the files it is about
+    shown = Held[tuple[int, Files] | None](None)  # the form's number, and the files it is about
 
     running = steady(lambda: runs(room))
     asked = steady(lambda: linked_request(room))  # what was linked, if the files that it wrote are there
