@@ -16,7 +16,7 @@ import dplinked as dpl
 from dplinked.check.receipt import was_checked
 from dplinked.studio.check_page import in_lines
 from dplinked.studio.desk import Desk
-from studies import edit
+from studies import STUDY, edit
 
 
 def test_a_look_says_how_far_it_is(folder: Path) -> None:
@@ -112,6 +112,7 @@ def test_a_missing_file_is_said_at_once_and_a_bad_one_when_it_is_read(start: Any
 
 @pytest.mark.slow
 def test_a_look_is_at_the_files_as_they_were(start: Any, folder: Path) -> None:
+    (folder / "study.toml").write_text(STUDY, encoding="utf-8")
     page = start(folder / "study.toml").open()
     see(page, "The study is complete", ".state")
     go(page, "check")
@@ -121,8 +122,13 @@ def test_a_look_is_at_the_files_as_they_were(start: Any, folder: Path) -> None:
     pq.write_table(table.drop_columns(["income"]), folder / "linked.parquet")
     see(page, "The file has changed since. Look again.", ".warning")
     see(page, "Nobody has looked at the data with this study yet.", ".state")
+    go(page, "release")
+    see(page, "Nobody has looked at the data with this study as it stands", ".warning")
+    go(page, "check")
     page.get_by_role("button", name="Look at the data").click()
     see(page, "The data is not usable as it is.", ".state")
+    go(page, "release")
+    see(page, "Check found the data not usable as it is", ".warning")
 
 
 @pytest.mark.slow

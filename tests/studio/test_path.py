@@ -14,6 +14,7 @@ from test_whole import check_notebook, run
 from walking import fill_in, walk, write_files
 
 import dplinked as dpl
+from dplinked.check.receipt import was_checked
 from dplinked.studio.path import STEPS
 from studies import STUDY
 
@@ -40,6 +41,11 @@ def test_from_two_files_to_a_published_page(browser: Any, tmp_path: Path) -> Non
         study = dpl.Study.from_toml(tmp_path / "study.toml")
         assert str(study.ledger) == str(tmp_path / "budget.db")  # the saved study names its budget, too
 
+        assert was_checked(tmp_path / "study.toml", study.data)  # a budget changes nothing of what was seen
+        assert page.locator(".tab-pane.active .note.warning").count() == 0
+        go(page, "plan")
+        page.locator("#plan_checked svg").wait_for()  # how many links were reviewed counts
+        page.get_by_label("Times as many links checked").wait_for()
         for step in ("files", "link", "review", "study", "check", "release", "budget"):
             assert page.locator(f"a[data-value={step}] .sign").get_attribute("class") == "sign done", step
         name, notebook = fetch(page, "Download notebook")

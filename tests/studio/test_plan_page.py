@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import subprocess
 import sys
 from pathlib import Path
@@ -111,6 +112,26 @@ def test_curves_over_checked_links_and_bounds_agree_with_plans_of_such_studies(s
     assert at[0.5] / at[1.0] == pytest.approx(half, rel=1e-6)
     unknown = plan_study(replace(study, typical={}, linkage=dpl.ELE(0.91)), [10_000], [1.0])
     assert {curve.quantity for curve in unknown.curves} == {"epsilon", "rows", "accuracy"}
+
+
+def test_where_nobody_says_how_many_links_were_checked_it_is_told_of_times_as_many(study: dpl.Study) -> None:
+    from dataclasses import replace
+
+    def with_error(error: float) -> dpl.Study:
+        return replace(study, linkage=dpl.ELE(0.91, block="state", accuracy_error=error, source="public"))
+
+    own = plan_study(with_error(0.04), [10_000], [1.0])
+    times = find_curve(own, "income", "review")
+    assert times is not None
+    assert find_curve(own, "income", "checked") is None
+    at = dict(zip(times.values, times.half_width, strict=True))
+    assert at[1.0] == times.now == pytest.approx(own.slopes_at_point[0].half_width())
+    assert min(at) == pytest.approx(0.1)
+    often = max(at)
+    assert often == pytest.approx(10.0)
+    known = plan_study(with_error(0.04 / math.sqrt(often)), [10_000], [1.0])
+    assert at[often] == pytest.approx(known.slopes_at_point[0].half_width())
+    assert "links checked, as many as were being 1" in draw_slope(own, "income", "review", own)
 
 
 def test_pictures_mark_the_study_and_say_what_they_show(study: dpl.Study) -> None:
