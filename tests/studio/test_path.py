@@ -129,8 +129,8 @@ def test_a_study_that_does_not_fit_is_refused_at_each_step(start: Any, folder: P
     page = start(folder / "study.toml").open()
     see(page, "The study is complete", ".state")
     for label, value, told in (
-        ("Epsilon of", "-1", "epsilon must be"), ("Share of links", "1.5", "accuracy must lie"),
-        ("income: Highest", "-3", "low one must come first"), ("Formula", "consumption ~ scale(income)", "not supported"),
+        ("Epsilon of", "-1", "Epsilon must be a number above 0"), ("Share of links", "1.5", "Write a share: 0.015"),
+        ("income: Highest", "-3", "Highest must be larger than lowest"), ("Formula", "consumption ~ scale(income)", "not supported"),
     ):  # fmt: skip
         field = page.get_by_label(label, exact=label == "Formula")
         right = field.input_value()

@@ -212,7 +212,7 @@ def serve_accuracy(input: Inputs, room: Room, done: Callable[[], Request | None]
             known = f"accuracy = {(kept.get('public_accuracy') or 95) / 100:g}\nchecked = {int(kept.get('public_checked') or 1000)}"
             return outside.same(study=f'[linkage]\n{known}\nsource = "public"\nblock = "link_block"')
         shell, lines = in_lines(asked, price(), desk.folder)
-        return outside.same(shell, asked.in_python(desk.folder, *lines))
+        return outside.same(shell, asked.in_python(desk.folder, *lines), study=room.text())
 
 
 def source_of(room: Room) -> str | None:

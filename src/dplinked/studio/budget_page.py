@@ -33,6 +33,7 @@ from dplinked.studio.form import number_fault, number_field
 from dplinked.studio.look import group, panel, render_to, rows, say, section, show
 from dplinked.studio.path import State
 from dplinked.studio.room import NOT_OPENED, Held, Question, Room, Side
+from dplinked.studio.study_page import say_incomplete
 from dplinked.study.study import Study
 from dplinked.study.typed import read_number
 
@@ -140,9 +141,7 @@ def serve(input: Inputs, room: Room) -> Callable[[], State]:
         now, study = filled() or {}, room.study()
         missing = _lacking(now)
         if missing is None and isinstance(study, Fault) and not files():
-            missing = (
-                f"A budget is opened with data: choose files on the page Files, or complete the study. {study.text}"
-            )
+            missing = f"A budget is opened with data: choose files on the page Files, or complete the study. {say_incomplete(room)}"
         told.set(None if missing is None else Fault(missing))
         if missing is not None:
             return

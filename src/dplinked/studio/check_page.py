@@ -134,7 +134,7 @@ def serve(input: Inputs, room: Room) -> Callable[[], State]:
 
     @render_to("check_outside")
     def _outside() -> Tag:
-        return outside.same(*in_lines(room.draft().name))
+        return outside.same(*in_lines(room.draft().name), study=room.text())
 
     def state() -> State:
         study, found = room.study(), seen()

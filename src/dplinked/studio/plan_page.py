@@ -27,7 +27,7 @@ from dplinked.studio import outside
 from dplinked.studio.desk import Fault, attempt
 from dplinked.studio.draft import Changes, number_from
 from dplinked.studio.files_page import facts_of
-from dplinked.studio.form import number_fault, number_field
+from dplinked.studio.form import ask, number_fault, number_field
 from dplinked.studio.look import panel, render_to, rows, say, section, show
 from dplinked.studio.path import State
 from dplinked.studio.room import Room, steady
@@ -207,7 +207,7 @@ def serve(input: Inputs, room: Room) -> Callable[[], State]:
     def plan_outside() -> Tag:
         study = room.study()
         epsilon = 1.0 if isinstance(study, Fault) else study.epsilon
-        return outside.same(*in_lines(room.draft().name, epsilon, guesses()))
+        return outside.same(*in_lines(room.draft().name, epsilon, guesses()), study=room.text())
 
     @reactive.effect
     @reactive.event(input.use_plan)
@@ -280,7 +280,7 @@ def _guess_fields(family: str, subgroup: bool, kept: Mapping[str, Any], rows_fie
     count = number_field(rows_field, "Number of rows (public)", kept["rows"])
     fields = [
         tags.div(count, ui.output_ui("plan_count_fault"), class_="asked"),
-        ui.input_slider("plan_r2", "R² of the model", 0.0, 0.95, _R2 if kept.get("r2") is None else kept["r2"], step=0.05),
+        ask("plan/r2", ui.input_slider("plan_r2", "R² of the model", 0.0, 0.95, _R2 if kept.get("r2") is None else kept["r2"], step=0.05), term="r2"),
     ]  # fmt: skip
     if family != "linear":
         label, usual = ("Share of rows with the event", 0.1) if family == "logistic" else ("Mean count", 1.0)

@@ -38,6 +38,7 @@ from dplinked.studio.release_words import (
     say_spending,
 )
 from dplinked.studio.room import Held, Question, Room, steady, when_changed
+from dplinked.studio.study_page import say_incomplete
 from dplinked.study.study import Study
 
 FORMS = {
@@ -91,6 +92,8 @@ def serve(input: Inputs, room: Room) -> Callable[[], State]:
     def obstacle() -> Obstacle | None:
         room.files()
         look = seen()
+        if isinstance(room.study(), Fault):
+            return Obstacle(say_incomplete(room), "study")
         return find_obstacle(room.study(), room.account(), look.count if isinstance(look, Check) else None)
 
     @reactive.effect(priority=5)

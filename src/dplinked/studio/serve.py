@@ -10,6 +10,7 @@ import tempfile
 import threading
 import warnings
 from collections.abc import Callable
+from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -91,6 +92,7 @@ def _listen(port: int) -> socket.socket:
     return listening
 
 
+@cache
 def _warm_up() -> None:
     """Load what the first check and the first picture need, once the first page is there: before, it would be late for that."""
     soon = threading.Timer(_LATER, _load)

@@ -240,6 +240,8 @@ def serve(input: Inputs, room: Room) -> Callable[[], State]:
         message, opened = told(), draft()
         if message is not None:
             return say(message.text, "bad")
+        if opened.saved is not None and on_disk() is None:
+            return say(f"The file {opened.name!r} is gone, or cannot be read any more. Save writes it again.", "bad")
         if opened.saved is not None and on_disk() != opened.saved:
             return say(
                 f"The file {opened.name!r} has changed since it was opened here. Open it to see what it holds.", "bad"
@@ -459,7 +461,10 @@ def _written(room: Room, path: str) -> Mapping[str, Any]:
 def say_incomplete(room: Room) -> str:
     """Why other pages have no study to work with, in the words of the form."""
     found = attempt(lambda: find_faults(room.text(), room.desk.folder, room.draft().name))
-    said = found.text if isinstance(found, Fault) else say_faults(found)
+    if isinstance(found, Fault):
+        said = found.text
+    else:
+        said = " ".join([say_faults(found), *(one.text for one in found if one.section and not one.missing)])
     return f"The study is not complete yet. {said} The page Study says it beside its fields."
 
 
