@@ -169,13 +169,10 @@ def test_the_lines_outside_plan_the_same(folder: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("width", "scheme"), [(1280, "light"), (400, "dark"), (1280, "dark")])
-def test_plans_are_moved_and_taken_over(start: Any, folder: Path, width: int, scheme: str) -> None:
+def test_plans_are_moved_and_taken_over(start: Any, folder: Path) -> None:
     axe = pytest.importorskip("axe_playwright_python.sync_playwright").Axe()
     edit(folder, "[privacy]", '[units]\nincome = "euros"\nconsumption = "euros"\n\n[privacy]')
-    page = start(edit(folder, "accuracy = 0.91", 'accuracy = 0.91\nchecked = 400\nsource = "public"')).open(
-        width, scheme
-    )
+    page = start(edit(folder, "accuracy = 0.91", 'accuracy = 0.91\nchecked = 400\nsource = "public"')).open()
     see(page, "The study is complete", ".state")
     go(page, "plan")
     see(page, "With ε = 1, δ = 1e-06 and 2,000 rows", "p")  # as many as the file has
