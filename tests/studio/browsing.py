@@ -8,7 +8,7 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -161,15 +161,25 @@ OVERLAPS = """() => {
 }"""
 
 
-def look(page: Any, axe: Any, name: str) -> None:
-    """Nothing overlaps or leaves the page, and axe finds nothing serious."""
-    page.wait_for_timeout(300)
-    assert page.evaluate(OVERLAPS) == [], name
-    found = axe.run(page).response["violations"]
-    shown = [
-        (one["id"], node["html"], node["failureSummary"])
-        for one in found
-        for node in one["nodes"]
-        if one["impact"] in ("serious", "critical")
-    ]
-    assert shown == [], name
+VIEWS = ((1280, "light"), (400, "dark"), (1280, "dark"), (400, "light"))  # widths, and whether it is light or dark
+
+
+def look(page: Any, axe: Any, name: str, views: Sequence[tuple[int, str]] = VIEWS) -> None:
+    """Nothing overlaps or leaves the page, and axe finds nothing serious: on a screen and on a phone, in light and in dark."""
+    for width, scheme in views:
+        page.set_viewport_size({"width": width, "height": 900})
+        page.emulate_media(color_scheme=scheme)
+        page.wait_for_function("scheme => document.documentElement.dataset.bsTheme == scheme", arg=scheme)
+        page.wait_for_timeout(300)
+        where = f"{name}, {scheme}, {width} wide"
+        assert page.evaluate(OVERLAPS) == [], where
+        found = axe.run(page).response["violations"]
+        shown = [
+            (one["id"], node["html"], node["failureSummary"])
+            for one in found
+            for node in one["nodes"]
+            if one["impact"] in ("serious", "critical")
+        ]
+        assert shown == [], where
+    page.set_viewport_size({"width": 1280, "height": 900})
+    page.emulate_media(color_scheme="light")

@@ -51,12 +51,11 @@ def test_the_lines_outside_do_what_the_page_does(folder: Path, opening: dict[str
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("width", "scheme"), [(1280, "light"), (400, "dark")])
-def test_a_budget_is_opened_here(start: Any, folder: Path, width: int, scheme: str) -> None:
+def test_a_budget_is_opened_here(start: Any, folder: Path) -> None:
     axe = pytest.importorskip("axe_playwright_python.sync_playwright").Axe()
     (folder / "budget.db").unlink()
     (folder / "study.toml").write_text(STUDY, encoding="utf-8")
-    page = start(folder / "study.toml").open(width, scheme)
+    page = start(folder / "study.toml").open()
     go(page, "budget")
     see(page, "The study names no budget, so nobody keeps count.", ".state")
     see(page, "they guess the right one at most 62.7 % of the time", "p")

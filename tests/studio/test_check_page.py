@@ -10,13 +10,13 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from browsing import go, look, see, wait_for
+from browsing import VIEWS, go, look, see, wait_for
 
 import dplinked as dpl
 from dplinked.check.receipt import was_checked
 from dplinked.studio.check_page import in_lines
 from dplinked.studio.desk import Desk
-from studies import edit
+from studies import STUDY, edit
 
 
 def test_a_look_says_how_far_it_is(folder: Path) -> None:
@@ -57,10 +57,9 @@ def test_the_lines_outside_look_at_the_same(folder: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("width", "scheme"), [(1280, "light"), (400, "dark")])
-def test_data_is_looked_at(start: Any, folder: Path, width: int, scheme: str) -> None:
+def test_data_is_looked_at(start: Any, folder: Path) -> None:
     axe = pytest.importorskip("axe_playwright_python.sync_playwright").Axe()
-    page = start(edit(folder, "[0, 150000]", "[0, 60000]")).open(width, scheme)
+    page = start(edit(folder, "[0, 150000]", "[0, 60000]")).open()
     see(page, "The study is complete", ".state")
     go(page, "check")
     see(page, "Nobody has looked at the data with this study yet.", ".state")
@@ -93,13 +92,13 @@ def test_a_missing_file_is_said_at_once_and_a_bad_one_when_it_is_read(start: Any
     go(page, "check")
     see(page, "later.parquet", ".bad")
     see(page, "Put it there, or choose another file", ".state")
-    look(page, axe, "missing")
+    look(page, axe, "missing", VIEWS[:1])
     (folder / "later.parquet").write_bytes(b"PAR1 nothing")
     page.get_by_role("button", name="Look at the data").click()
     see(page, "cannot be read as parquet", ".findings li")
     assert "'check' shows" not in page.locator(".tab-pane.active").inner_text()
     see(page, "The data is not usable as it is.", ".state")
-    look(page, axe, "bad")
+    look(page, axe, "bad", VIEWS[:1])
     table = pq.read_table(folder / "linked.parquet")
     pq.write_table(table.rename_columns({"income": "incomes"}), folder / "later.parquet")
     page.get_by_role("button", name="Look at the data").click()
@@ -112,6 +111,7 @@ def test_a_missing_file_is_said_at_once_and_a_bad_one_when_it_is_read(start: Any
 
 @pytest.mark.slow
 def test_a_look_is_at_the_files_as_they_were(start: Any, folder: Path) -> None:
+    (folder / "study.toml").write_text(STUDY, encoding="utf-8")
     page = start(folder / "study.toml").open()
     see(page, "The study is complete", ".state")
     go(page, "check")
@@ -121,8 +121,13 @@ def test_a_look_is_at_the_files_as_they_were(start: Any, folder: Path) -> None:
     pq.write_table(table.drop_columns(["income"]), folder / "linked.parquet")
     see(page, "The file has changed since. Look again.", ".warning")
     see(page, "Nobody has looked at the data with this study yet.", ".state")
+    go(page, "release")
+    see(page, "Nobody has looked at the data with this study as it stands", ".warning")
+    go(page, "check")
     page.get_by_role("button", name="Look at the data").click()
     see(page, "The data is not usable as it is.", ".state")
+    go(page, "release")
+    see(page, "Check found the data not usable as it is", ".warning")
 
 
 @pytest.mark.slow

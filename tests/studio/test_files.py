@@ -125,13 +125,12 @@ def test_the_lines_outside_read_the_same_file(written: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("width", "scheme"), [(1280, "light"), (400, "dark")])
-def test_files_are_chosen_and_seen(start: Any, folder: Path, width: int, scheme: str) -> None:
+def test_files_are_chosen_and_seen(start: Any, folder: Path) -> None:
     axe = pytest.importorskip("axe_playwright_python.sync_playwright").Axe()
     files = two_files(300, seed=1)
     for name, table in (("incomes.csv", files.left), ("spending.csv", files.right)):
         pa.table(table).to_pandas().to_csv(folder / name, sep=";", decimal=",", index=False)
-    page = start().open(width, scheme)
+    page = start().open()
     see(page, "Choose the file with the regressors", ".state")
     look(page, axe, "empty")
     page.locator("#pick_left").select_option("incomes.csv")

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet as pq
 import pytest
-from browsing import go, look, see, settle, wait_for
+from browsing import VIEWS, go, look, see, settle, wait_for
 
 import dplinked as dpl
 from dplinked.data.arrow import column_origins
@@ -266,12 +266,11 @@ def choose(page: Any, left: str = "incomes.csv", right: str = "spending.csv") ->
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("width", "scheme"), [(1280, "light"), (400, "dark"), (1280, "dark"), (400, "light")])
-def test_two_files_are_linked(start: Any, folder: Path, width: int, scheme: str) -> None:
+def test_two_files_are_linked(start: Any, folder: Path) -> None:
     axe = pytest.importorskip("axe_playwright_python.sync_playwright").Axe()
     (folder / "study.toml").unlink()
     write_files(folder, 1_500)
-    page = start().open(width, scheme)
+    page = start().open()
     see(page, "Choose", ".state")
     go(page, "link")
     see(page, "Choose two files first.", ".state")
@@ -326,7 +325,7 @@ def test_what_cannot_be_linked_is_said_beside_its_field(start: Any, folder: Path
     see(page, "Say which columns name a record: something is missing or does not fit.", ".state")
     page.get_by_role("button", name="Link", exact=True).click()
     see(page, "see beside the fields above", ".bad")
-    look(page, axe, "id twice")
+    look(page, axe, "id twice", VIEWS[:1])
     assert not (folder / "linked").exists()
 
     go(page, "files")
@@ -338,13 +337,13 @@ def test_what_cannot_be_linked_is_said_beside_its_field(start: Any, folder: Path
     see(page, "Say a whole number from 2 to 100", ".fault")
     page.get_by_label("Folder for the linked rows").fill("a/b")
     see(page, "This is the name of a folder", ".fault")
-    look(page, axe, "faults")
+    look(page, axe, "faults", VIEWS[:1])
 
     (folder / "else.csv").unlink()
     page.reload()
     go(page, "link")
     see(page, "There is no file 'else.csv'", ".bad")
-    look(page, axe, "no file")
+    look(page, axe, "no file", VIEWS[:1])
     go(page, "files")
     page.get_by_label("One file whose rows are linked already").check()
     go(page, "link")
@@ -388,7 +387,7 @@ def test_one_job_at_a_time_and_linking_is_stopped(start: Any, folder: Path) -> N
     page.reload()
     see(page, "The files are being linked.", ".state")
     page.get_by_role("button", name="Stop").wait_for()
-    look(page, axe, "running")
+    look(page, axe, "running", VIEWS[:1])
     go(page, "release")
     page.get_by_role("button", name="Release …").click()
     page.get_by_role("button", name="Spend it and release").click()

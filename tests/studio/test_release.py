@@ -273,10 +273,9 @@ def test_refusals_say_what_to_do(start: Any, folder: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("width", "scheme"), [(1280, "light"), (400, "dark"), (1280, "dark"), (400, "light")])
-def test_the_last_steps_are_readable(start: Any, folder: Path, width: int, scheme: str) -> None:
+def test_the_last_steps_are_readable(start: Any, folder: Path) -> None:
     axe = pytest.importorskip("axe_playwright_python.sync_playwright").Axe()
-    page = start(folder / "study.toml").open(width, scheme)
+    page = start(folder / "study.toml").open()
     go(page, "release")
     page.locator(".tab-pane.active details summary").click()
     page.get_by_role("button", name="Release …").click()

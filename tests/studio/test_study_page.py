@@ -437,11 +437,10 @@ def test_the_text_can_be_edited(start: Any, folder: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("width", "scheme"), [(1280, "light"), (400, "dark"), (1280, "dark"), (400, "light")])
-def test_the_form_is_readable(start: Any, folder: Path, width: int, scheme: str) -> None:
+def test_the_form_is_readable(start: Any, folder: Path) -> None:
     axe = pytest.importorskip("axe_playwright_python.sync_playwright").Axe()
     (folder / "linkage.toml").write_text(LINKAGE)
-    page = start(folder / "study.toml").open(width, scheme)
+    page = start(folder / "study.toml").open()
     see(page, COMPLETE, ".state")
     page.get_by_text("More: missing cells").click()
     look(page, axe, "complete")

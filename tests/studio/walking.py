@@ -147,6 +147,7 @@ def walk(page: Any, folder: Path, files: Any, server: int | None = None) -> Walk
     see(page, "The files are linked.", ".state")
     linking = time.monotonic() - begun
     fill_in(folder / "linked" / "audit.csv", files)
+    page.wait_for_timeout(1_500)  # the studio looks once a second at what others write: that is no reaction
     person.click("Next: Review")
 
     page.locator(".tab-pane.active").get_by_role("button", name="Use it in the study").wait_for()

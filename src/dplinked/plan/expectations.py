@@ -52,7 +52,8 @@ class Curve:
     Attributes
     ----------
     quantity
-        ``"epsilon"``, ``"rows"``, ``"accuracy"``, ``"checked"`` (links) or ``"bounds"`` (their width, the study's own being 1).
+        ``"epsilon"``, ``"rows"``, ``"accuracy"``, ``"checked"`` (links), ``"review"`` (so many times as many links as were checked, where their
+        number is not said) or ``"bounds"`` (their width, the study's own being 1).
     values, half_width, floor
         Places, the half-width at each, and what it would be without privacy noise.
     now, place

@@ -84,14 +84,16 @@ def find_curves(
         shares = sorted({*np.linspace(min(0.5, point.accuracy / 2.0), 1.0, _CURVE).round(4).tolist(), point.accuracy})
         guesses = [guess if share == guess.accuracy else _at_accuracy(linkage, guess, share) for share in shares]
         at["accuracy"] = [(moved.accuracy, (setting, moved, *own[2:])) for moved in guesses]
-        if checked := count_checked(linkage.public):
-            places["checked"] = checked
-            at["checked"] = [
+        checked = count_checked(linkage.public)
+        if checked or guess.accuracy_variance:  # where nobody says how many were checked, so many times as many
+            name, number, least = ("checked", checked, 1.0) if checked else ("review", 1.0, 0.1)
+            places[name] = number
+            at[name] = [
                 (
-                    number,
-                    (setting, replace(guess, accuracy_variance=guess.accuracy_variance * checked / number), *own[2:]),
+                    other,
+                    (setting, replace(guess, accuracy_variance=guess.accuracy_variance * number / other), *own[2:]),
                 )
-                for number in _steps(max(1.0, checked / 10.0), 10.0 * checked, checked)
+                for other in _steps(max(least, number / 10.0), 10.0 * number, number)
             ]
     moved = {width: _with_bounds(setting, guess, width) for width in _WIDTHS}
     if moved[1.0] is not None:

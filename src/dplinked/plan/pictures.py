@@ -47,7 +47,12 @@ AXES = {
         "Against the links that were checked",
         "links checked", "checked",
         "The more links are checked, the better their accuracy is known, until its error is a small part of all.",
-        "How many links were checked is not declared, so there is nothing to vary.",
+        "How well the share of right links is known is not declared, so there is nothing to vary.",
+    ),
+    "review": Axis(
+        "Against the links that were checked",
+        "links checked, as many as were being 1", "times",
+        "The more links are checked, the better their accuracy is known, until its error is a small part of all.",
     ),
     "bounds": Axis(
         "Against the width of the bounds",

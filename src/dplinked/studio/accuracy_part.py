@@ -19,7 +19,7 @@ from dplinked.studio.draft import Draft
 from dplinked.studio.link_page import progress_of
 from dplinked.studio.linking import Price, Request, accuracy_changes, public_changes, released_before, take_accuracy
 from dplinked.studio.look import group, say, show
-from dplinked.studio.room import Question, Room, steady, when_changed
+from dplinked.studio.room import Held, Question, Room, steady, when_changed
 
 _WAYS = {
     "identifiers": "By identifiers: links were made and reviewed by names and other identifiers alone. It costs nothing and adds no noise. The promise then covers all other columns; what identifiers do to the links is not protected.",
@@ -37,7 +37,7 @@ def accuracy_fields() -> tuple[Tag, ...]:
 def serve_accuracy(input: Inputs, room: Room, done: Callable[[], Request | None], complete: Callable[[], bool]) -> None:
     """Let the study take the accuracy of the links that were made, once every link is answered."""
     desk = room.desk
-    refused = reactive.value[Fault | None](None)
+    refused = Held[Fault | None](None)
     question = Question[tuple[Request, Price | None]](room)
 
     when_changed(lambda: (room.busy(), room.files(), room.text()), lambda: refused.set(None))
@@ -197,7 +197,7 @@ def serve_accuracy(input: Inputs, room: Room, done: Callable[[], Request | None]
             None
             if source is None or done() is None
             else say(
-                f"The study has its accuracy: {_WAYS[source].partition(':')[0].lower()}. It stands in [linkage] of the study.",
+                f"The study has its accuracy: {_WAYS[source].partition(':')[0].lower()}. It stands on the page Study, under Links.",
                 "good",
             )
         )
@@ -212,7 +212,7 @@ def serve_accuracy(input: Inputs, room: Room, done: Callable[[], Request | None]
             known = f"accuracy = {(kept.get('public_accuracy') or 95) / 100:g}\nchecked = {int(kept.get('public_checked') or 1000)}"
             return outside.same(study=f'[linkage]\n{known}\nsource = "public"\nblock = "link_block"')
         shell, lines = in_lines(asked, price(), desk.folder)
-        return outside.same(shell, asked.in_python(desk.folder, *lines))
+        return outside.same(shell, asked.in_python(desk.folder, *lines), study=room.text())
 
 
 def source_of(room: Room) -> str | None:

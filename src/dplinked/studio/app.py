@@ -36,8 +36,8 @@ _PAGES: dict[str, Any] = {
 }
 
 
-def build_app(desk: Desk) -> App:
-    """Build the app for one desk. Who may use it is the guard's business."""
+def build_app(desk: Desk, then: Callable[[], Any] | None = None) -> App:
+    """Build the app for one desk. Who may use it is the guard's business. `then` is called whenever a page was sent to a window that is opened."""
 
     def layout(_: Any) -> Tag:
         return ui.page_navbar(
@@ -73,6 +73,8 @@ def build_app(desk: Desk) -> App:
         room = Room(desk)
         room.watch()
         session.on_ended(room.leave)
+        if then is not None:
+            session.on_flushed(then, once=True)
         for step in STEPS:
             _serve_step(input, room, step, reactive.calc(_PAGES[step].serve(input, room)))
         _serve_whole(room)

@@ -12,6 +12,7 @@ from htmltools import Tag, TagList, tags
 from shiny import Inputs, reactive, render, ui
 from shiny.types import NavSetArg
 
+from dplinked.check.receipt import keep_receipt, was_checked
 from dplinked.fitting import release_mu
 from dplinked.ledger.account import SHARES, describe_epsilon_left, describe_left, describe_size, spending_table
 from dplinked.ledger.balance import Balance
@@ -31,7 +32,8 @@ from dplinked.studio.files_page import as_python
 from dplinked.studio.form import number_fault, number_field
 from dplinked.studio.look import group, panel, render_to, rows, say, section, show
 from dplinked.studio.path import State
-from dplinked.studio.room import NOT_OPENED, Question, Room, Side
+from dplinked.studio.room import NOT_OPENED, Held, Question, Room, Side
+from dplinked.studio.study_page import say_incomplete
 from dplinked.study.study import Study
 from dplinked.study.typed import read_number
 
@@ -55,10 +57,10 @@ def layout() -> NavSetArg:
 def serve(input: Inputs, room: Room) -> Callable[[], State]:
     """Give the page its behaviour. What other programs do to the ledger appears by itself, and empties no field."""
     desk = room.desk
-    closed = reactive.value[bool](False)
-    is_open = reactive.value[bool](False)
-    told = reactive.value[Fault | None](None)
-    verified = reactive.value[tuple[str, str] | None](None)
+    closed = Held[bool](False)
+    is_open = Held[bool](False)
+    told = Held[Fault | None](None)
+    verified = Held[tuple[str, str] | None](None)
     question = Question[dict[str, Any]](room)
 
     @reactive.effect
@@ -139,9 +141,7 @@ def serve(input: Inputs, room: Room) -> Callable[[], State]:
         now, study = filled() or {}, room.study()
         missing = _lacking(now)
         if missing is None and isinstance(study, Fault) and not files():
-            missing = (
-                f"A budget is opened with data: choose files on the page Files, or complete the study. {study.text}"
-            )
+            missing = f"A budget is opened with data: choose files on the page Files, or complete the study. {say_incomplete(room)}"
         told.set(None if missing is None else Fault(missing))
         if missing is not None:
             return
@@ -279,7 +279,7 @@ def _form(values: Mapping[str, Any]) -> Tag:
             ),
             class_="pair",
         ),
-        ui.input_text("budget_key", "The ledger's key file (optional)", values["key"], placeholder="beside the ledger, with .key after its name", spellcheck="false"),
+        ui.input_text("budget_key", "The ledger's key file (optional)", values["key"], placeholder="beside the ledger", spellcheck="false"),
         tags.p(
             "By the key the ledger knows data again. Without it nothing can be registered or released any more, and whoever has it can try guesses at the data: back it up, show it "
             "to nobody. A ledger in PostgreSQL needs its file named.",
@@ -293,8 +293,12 @@ def _form(values: Mapping[str, Any]) -> Tag:
 def _name_budget(room: Room, text: str) -> None:
     """Let the study name its budget. A study that is saved is saved anew, so that no command releases from a file without it."""
     with reactive.isolate():
-        draft, saved = room.draft(), room.saved()
+        draft, saved, study = room.draft(), room.saved(), room.study()
+        data = None if isinstance(study, Fault) else study.data
+        looked = saved is not None and data is not None and was_checked(saved, data)
         written = Fault("") if saved is None else attempt(lambda: room.desk.write(draft.name, text, draft.saved))
+        if saved is not None and written is None and looked:  # a budget changes nothing of what was seen in the rows
+            keep_receipt(saved, data)
         room.load(text, draft.name, text if written is None else draft.saved)
 
 
@@ -343,7 +347,7 @@ def _facts(balance: Balance, place: Place | Fault | None) -> list[tuple[str, str
         ("Whose budget it is", show(balance.population)),
         ("The whole budget", f"epsilon = {balance.epsilon:g} at delta = {balance.delta:g}"),
         ("Left", left if balance.spent < balance.total else "nothing"),
-        ("Its head", balance.head),
+        ("Its head, a fingerprint of all that was spent", balance.head),
     ]
     if isinstance(place, Place):
         address, key = str(place.ledger), place.ledger_key

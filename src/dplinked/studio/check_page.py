@@ -24,7 +24,7 @@ from dplinked.studio.desk import Fault, Report, attempt, data_of
 from dplinked.studio.draft import Draft
 from dplinked.studio.look import panel, render_to, rows, say, section, show, steward_only
 from dplinked.studio.path import State
-from dplinked.studio.room import Room
+from dplinked.studio.room import Held, Room
 from dplinked.studio.study_page import say_incomplete
 from dplinked.study.study import Study
 
@@ -68,8 +68,8 @@ def layout() -> NavSetArg:
 def serve(input: Inputs, room: Room) -> Callable[[], State]:
     """Give the page its behaviour. What was seen belongs to one text of the study and to files as they were, and is not shown once either has changed."""
     desk = room.desk
-    refused = reactive.value[Fault | None](None)
-    begun = reactive.value(0)
+    refused = Held[Fault | None](None)
+    begun = Held(0)
 
     @reactive.calc
     def absent() -> Fault | None:
@@ -134,7 +134,7 @@ def serve(input: Inputs, room: Room) -> Callable[[], State]:
 
     @render_to("check_outside")
     def _outside() -> Tag:
-        return outside.same(*in_lines(room.draft().name))
+        return outside.same(*in_lines(room.draft().name), study=room.text())
 
     def state() -> State:
         study, found = room.study(), seen()

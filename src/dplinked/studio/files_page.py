@@ -21,7 +21,7 @@ from dplinked.studio.desk import Fault, attempt
 from dplinked.studio.draft import Draft
 from dplinked.studio.look import group, panel, render_to, rows, say, section, show, steward_only
 from dplinked.studio.path import State
-from dplinked.studio.room import Room, Side, steady
+from dplinked.studio.room import Room, Side, steady, when_changed
 
 WAYS = {
     "two": "Two files about the same people, to be linked here",
@@ -55,6 +55,7 @@ def layout() -> NavSetArg:
     return panel(
         "files",
         ui.output_ui("files_way"),
+        ui.output_ui("files_where"),
         ui.output_ui("files_choose"),
         steward_only("What the columns hold is read from the rows."),
         tags.div(*(ui.output_ui(f"seen_{side}") for side in _SIDES["two"]), class_="halves"),
@@ -66,7 +67,11 @@ def layout() -> NavSetArg:
 def serve(input: Inputs, room: Room) -> Callable[[], State]:
     """Give the page its behaviour."""
 
-    way = steady(lambda: _way(room))
+    def find_listed() -> list[str]:
+        room.files()
+        return data_files(room.desk.folder)
+
+    way, listed = steady(lambda: _way(room)), steady(find_listed)
 
     @render.ui
     def files_way() -> Tag:
@@ -79,14 +84,20 @@ def serve(input: Inputs, room: Room) -> Callable[[], State]:
             room.keep("files", way=input.way())
 
     @render.ui
+    def files_where() -> Tag:
+        where = f"The studio works in the folder {show(str(room.desk.folder))}."
+        none = " No file with rows is there yet: put yours there, and they are listed here."
+        return tags.p(where + ("" if listed() else none), class_="hint")
+
+    @render.ui
     def files_choose() -> Tag:
         chosen = way()
         with reactive.isolate():
-            kept = room.kept("files")
-            return tags.div(*(_chooser(room, side, kept.get(side) or {}) for side in _SIDES[chosen]), class_="halves")
+            kept, names = room.kept("files"), listed()
+            return tags.div(*(_chooser(names, side, kept.get(side) or {}) for side in _SIDES[chosen]), class_="halves")
 
     for side in _TITLES:
-        _serve_side(input, room, side, way)
+        _serve_side(input, room, side, way, listed)
 
     @reactive.effect
     def _name_data() -> None:
@@ -106,7 +117,9 @@ def serve(input: Inputs, room: Room) -> Callable[[], State]:
     def files_outside() -> Tag | None:
         chosen = [room.source(side) for side in _SIDES[way()]]
         known = [file for file in chosen if file is not None]
-        return outside.same(python=in_python(known, room.desk.folder)) if known and len(known) == len(chosen) else None
+        if not known or len(known) < len(chosen):
+            return None
+        return outside.same(python=in_python(known, room.desk.folder), study=room.text())
 
     return lambda: _state(room, way())
 
@@ -116,7 +129,7 @@ def _way(room: Room) -> str:
     return str(kept) if kept in list(WAYS) else "two"
 
 
-def _serve_side(input: Inputs, room: Room, side: Side, way: Callable[[], str]) -> None:
+def _serve_side(input: Inputs, room: Room, side: Side, way: Callable[[], str], listed: Callable[[], list[str]]) -> None:
     """Let one file be chosen, and show what it holds."""
 
     def sent(name: str) -> Any:
@@ -134,6 +147,16 @@ def _serve_side(input: Inputs, room: Room, side: Side, way: Callable[[], str]) -
             options = dict(suggest_options(room.desk.folder / path)) if path else {}
             room.keep("files", **{side: {"path": path, "options": options} if path else None})
 
+    def list_anew() -> None:
+        """Other files are in the folder: the list follows. What was chosen stays so, though it may be gone."""
+        picked = sent("pick")
+        if picked is not None and side in _SIDES[way()]:
+            choices = _choices_among(listed())
+            kept = {} if picked in choices else {picked: f"{show(picked)}, which is gone"}
+            ui.update_select(f"pick_{side}", choices={**choices, **kept}, selected=picked)
+
+    when_changed(listed, list_anew)
+
     @reactive.effect
     def _write() -> None:
         wanted = {name: sent(name) for name in _OPTIONS if sent(name) is not None}
@@ -148,6 +171,7 @@ def _serve_side(input: Inputs, room: Room, side: Side, way: Callable[[], str]) -
 
     @reactive.calc
     def facts() -> FileFacts | Fault | None:
+        room.files()
         file = room.source(side)
         return None if file is None else attempt(lambda: facts_of(file))
 
@@ -156,22 +180,26 @@ def _serve_side(input: Inputs, room: Room, side: Side, way: Callable[[], str]) -
         if side not in _SIDES[way()] or (found := facts()) is None:
             return None
         chosen = room.kept("files")[side]
+        path = room.desk.folder / chosen["path"]
         return section(
             f"{_TITLES[side]}: {show(chosen['path'])}",
-            *_written(side, room.desk.folder / chosen["path"], chosen["path"], chosen.get("options") or {}),
+            *(_written(side, path, chosen["path"], chosen.get("options") or {}) if path.is_file() else ()),
             say(found.text, "bad") if isinstance(found, Fault) else _columns(found, _TITLES[side]),
         )
 
 
-def _chooser(room: Room, side: Side, kept: Mapping[str, Any]) -> Tag:
-    names = data_files(room.desk.folder)
+def _choices_among(names: Sequence[str]) -> dict[str, str]:
+    """What can be chosen where these files are in the folder."""
+    return {"": "choose a file", **{name: show(name) for name in names}, _OTHER: "another place …"}
+
+
+def _chooser(names: Sequence[str], side: Side, kept: Mapping[str, Any]) -> Tag:
     path = str(kept.get("path") or "")
-    listed = {"": "choose a file", **{name: show(name) for name in names}, _OTHER: "another place …"}
     picked = path if path in names or not path else _OTHER
     return group(
         _TITLES[side],
         tags.p(_HINTS[side], class_="hint"),
-        ui.input_select(f"pick_{side}", "File in this folder", listed, selected=picked),
+        ui.input_select(f"pick_{side}", "File in this folder", _choices_among(names), selected=picked),
         tags.div(
             ui.input_text(f"path_{side}", "Its path", path, update_on="blur", spellcheck="false"),
             class_="only-other",
@@ -270,6 +298,7 @@ def as_python(file: File | Path, folder: Path) -> str:
 
 
 def _state(room: Room, way: str) -> State:
+    room.files()
     missing = [_TITLES[side].lower() for side in _SIDES[way] if room.source(side) is None]
     if missing:
         return State(

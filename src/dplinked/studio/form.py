@@ -20,9 +20,9 @@ from dplinked.study.typed import read_number, write_number
 _SOURCES = {
     "": "not said",
     "public": "known without these people",
-    "identifiers": "links of these files were checked by identifiers",
+    "identifiers": "checked here, by identifiers",
     "released": "released, paid for",
-    "estimated": "estimated from these files, kept hidden",
+    "estimated": "estimated here, kept hidden",
 }
 _FAMILIES = {
     "linear": "a number (a line)",

@@ -38,7 +38,7 @@ from dplinked.studio.link_form import (
 from dplinked.studio.linking import MadeLinks, Request, data_changes, link_files, page_of, quoted, was_written
 from dplinked.studio.look import panel, rows, say, section, show, steward_only
 from dplinked.studio.path import State
-from dplinked.studio.room import Room, steady
+from dplinked.studio.room import Held, Room, steady
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -79,17 +79,25 @@ def layout() -> NavSetArg:
 def serve(input: Inputs, room: Room) -> Callable[[], State]:
     """Give the page its behaviour."""
     desk = room.desk
-    refused = reactive.value[Fault | None](None)
+    refused = Held[Fault | None](None)
     count = iter(range(1, 1_000_000))
-    shown = reactive.value[tuple[int, Files] | None](None)  # the form's number, and the files it is about
+    shown = Held[tuple[int, Files] | None](None)  # the form's number, and the files it is about
 
     running = steady(lambda: runs(room))
     asked = steady(lambda: linked_request(room))  # what was linked, if the files that it wrote are there
 
     whose = steady(lambda: _study_of(room, asked()))  # the study at hand, and whether it is about the linked rows
 
+    def find_states() -> list[Any]:
+        """When the two files were written: other programs may write or remove them at any time."""
+        room.files()
+        return [None if file is None else _state(file) for file in (room.source("left"), room.source("right"))]
+
+    states = steady(find_states)
+
     @reactive.calc
     def chosen() -> Files | Fault | None:
+        states()
         return None if _linked_already(room) else files_of(room)
 
     @reactive.calc
@@ -241,7 +249,7 @@ def serve(input: Inputs, room: Room) -> Callable[[], State]:
         return (
             None
             if wanted is None or not wanted.fields
-            else outside.same(wanted.in_shell(), wanted.in_python(desk.folder))
+            else outside.same(wanted.in_shell(), wanted.in_python(desk.folder), room.text())
         )
 
     def state() -> State:
@@ -249,7 +257,7 @@ def serve(input: Inputs, room: Room) -> Callable[[], State]:
         if _linked_already(room):
             return State("aside", "Your rows are linked already.", "Next, say what the study is.")
         if isinstance(files, Fault):
-            return State("missing", "The files cannot be linked here: see below.")
+            return State("missing", "The files cannot be linked here: see below.", "Mend it on Files.")
         if files is None:
             return State("missing", "Choose two files first.", "Then say what is compared.")
         if running() and (job := room.job()) is not None and job.kind == "link":
@@ -292,6 +300,7 @@ def linked_request(room: Room) -> Request | None:
 
 def _last_linked(room: Room) -> tuple[Request, Mapping[str, Any]] | None:
     """The last linkage that was written, and what is kept of it. One that was stopped leaves the one before it as it was."""
+    room.files()
     job = room.job()
     if _linked_already(room) or (job is not None and job.running and job.kind == "link"):
         return None

@@ -15,10 +15,11 @@ from shiny import Inputs, reactive, render, ui
 from shiny.types import NavSetArg
 
 from dplinked.data.format import File, split_file
+from dplinked.errors import StudyError
 from dplinked.linkage import ELE
 from dplinked.plan.document import say_best_levers
 from dplinked.plan.moves import count_checked
-from dplinked.plan.pictures import AXES, draw_slope, find_curve, list_places
+from dplinked.plan.pictures import AXES, draw_slope, find_curve, has_curves, list_places
 from dplinked.plan.planning import Plan, plan_study
 from dplinked.plan.units import say_widths
 from dplinked.report.numbers import format_number
@@ -26,7 +27,7 @@ from dplinked.studio import outside
 from dplinked.studio.desk import Fault, attempt
 from dplinked.studio.draft import Changes, number_from
 from dplinked.studio.files_page import facts_of
-from dplinked.studio.form import number_fault, number_field
+from dplinked.studio.form import ask, number_fault, number_field
 from dplinked.studio.look import panel, render_to, rows, say, section, show
 from dplinked.studio.path import State
 from dplinked.studio.room import Room, steady
@@ -83,16 +84,23 @@ def serve(input: Inputs, room: Room) -> Callable[[], State]:
 
     counted = steady(count_now)
 
-    @reactive.calc
-    def guesses() -> Mapping[str, Any]:
+    def guess() -> Mapping[str, Any]:
         counted()
         return guesses_of(room)
+
+    guesses = steady(guess)
+    known: list[tuple[Study, Mapping[str, Any], Plan | Fault]] = []  # the last plans, and what they are of
 
     def plan_of(study: Study | Fault) -> Plan | Fault:
         if isinstance(study, Fault):
             return study
         asked = guesses()
-        return attempt(lambda: plan_study(study, epsilons=[study.epsilon], **asked))
+        for one, given, plan in known:
+            if one is study and given == asked:
+                return plan
+        found = attempt(lambda: plan_study(study, epsilons=[study.epsilon], **asked))
+        known[:] = [(study, asked, found), *known[:3]]
+        return found
 
     @reactive.calc
     def own() -> Plan | Fault:
@@ -199,7 +207,7 @@ def serve(input: Inputs, room: Room) -> Callable[[], State]:
     def plan_outside() -> Tag:
         study = room.study()
         epsilon = 1.0 if isinstance(study, Fault) else study.epsilon
-        return outside.same(*in_lines(room.draft().name, epsilon, guesses()))
+        return outside.same(*in_lines(room.draft().name, epsilon, guesses()), study=room.text())
 
     @reactive.effect
     @reactive.event(input.use_plan)
@@ -236,8 +244,9 @@ def _serve_picture(
         if isinstance(found, Fault) or isinstance(before, Fault):
             return None
         name = slope()
+        drawn = "review" if quantity == "checked" and has_curves(found, "review") else quantity
         if not (shown and shown[0][0] is found and shown[0][1] is before and shown[0][2] == name):
-            shown[:] = [(found, before, name, _picture_of(found, before, name, quantity))]
+            shown[:] = [(found, before, name, _picture_of(found, before, name, drawn))]
         return shown[0][3]
 
 
@@ -271,7 +280,7 @@ def _guess_fields(family: str, subgroup: bool, kept: Mapping[str, Any], rows_fie
     count = number_field(rows_field, "Number of rows (public)", kept["rows"])
     fields = [
         tags.div(count, ui.output_ui("plan_count_fault"), class_="asked"),
-        ui.input_slider("plan_r2", "R² of the model", 0.0, 0.95, _R2 if kept.get("r2") is None else kept["r2"], step=0.05),
+        ask("plan/r2", ui.input_slider("plan_r2", "R² of the model", 0.0, 0.95, _R2 if kept.get("r2") is None else kept["r2"], step=0.05), term="r2"),
     ]  # fmt: skip
     if family != "linear":
         label, usual = ("Share of rows with the event", 0.1) if family == "logistic" else ("Mean count", 1.0)
@@ -312,6 +321,8 @@ def _link_controls(linkage: ELE, tag: str) -> list[Tag]:
     shown = [ui.input_slider(f"accuracy_{tag}", "Share of links that are right", least, 1.0, accuracy, step=0.001)]
     if checked:
         shown.append(number_field(f"checked_{tag}", "Links that were checked", round(checked)))
+    elif declared.accuracy_variance(None):
+        shown.append(number_field(f"times_{tag}", "Times as many links checked", 1))
     return shown
 
 
@@ -323,22 +334,23 @@ def _moved_settings(moved: Callable[[str], Any], study: Study) -> dict[str, Any]
     if (exponent := moved("delta")) is not None:
         changes["delta"] = 10.0 ** -int(exponent)
     if isinstance(study.linkage, ELE):
-        accuracy, checked = moved("accuracy"), moved("checked") or None
-        if isinstance(checked, str):
-            checked = read_number(checked)
-        if accuracy is not None or checked is not None:
-            changes["linkage"] = _moved_links(study.linkage, accuracy, checked)
+        accuracy = moved("accuracy")
+        checked, times = (read_number(str(typed)) if (typed := moved(name)) else None for name in ("checked", "times"))
+        if any(one is not None for one in (accuracy, checked, times)):
+            changes["linkage"] = _moved_links(study.linkage, accuracy, checked, times)
     bounds = {name: moved(f"bounds{k}") for k, name in enumerate(study.prepare()[0].bounds)}
     ends = {name: [float(end) for end in one] for name, one in bounds.items() if one is not None}
     return {**changes, "bounds": {**study.bounds, **ends}} if ends else changes
 
 
-def _moved_links(linkage: ELE, accuracy: float | None, checked: float | None) -> ELE:
-    """The same links with another accuracy, found by checking as many of them, or by more; where nobody said how many, it is known as well as the declared one."""
+def _moved_links(linkage: ELE, accuracy: float | None, checked: float | None, times: float | None) -> ELE:
+    """The same links with another accuracy, found by checking as many of them, or by more; where nobody said how many, so many times as many."""
     declared = linkage.public
     mean = declared.mean_accuracy
     number = count_checked(declared) if checked is None else max(1, checked)
-    error = mean * math.sqrt(declared.accuracy_variance(None) or 0.0)
+    if times is not None and not times > 0.0:
+        raise StudyError("How many times as many links are checked must be a number above 0.")
+    error = mean * math.sqrt((declared.accuracy_variance(None) or 0.0) / (times or 1.0))
     known = {"checked": number} if number else {"accuracy_error": error or None}
     return ELE(mean if accuracy is None else float(accuracy), linkage.block, source="public", carriers=linkage.carriers, **known)  # fmt: skip
 

@@ -12,7 +12,7 @@ from htmltools import Tag, TagList, tags
 from shiny import Inputs, reactive, render, ui
 from shiny.types import NavSetArg
 
-from dplinked.check.receipt import was_checked
+from dplinked.check.receipt import state_of_files, was_checked
 from dplinked.check.study import Check
 from dplinked.fitting import release_mu
 from dplinked.ledger.account import allows
@@ -20,7 +20,7 @@ from dplinked.ledger.steward import Account
 from dplinked.release.release import Release
 from dplinked.release.releases import Releases, forms_of
 from dplinked.studio import outside
-from dplinked.studio.check_page import about_rows
+from dplinked.studio.check_page import Seen, about_rows
 from dplinked.studio.desk import Fault, Job, Kept, Made, attempt
 from dplinked.studio.look import panel, rows, say, section, show
 from dplinked.studio.path import STEPS, State
@@ -37,7 +37,8 @@ from dplinked.studio.release_words import (
     say_asked,
     say_spending,
 )
-from dplinked.studio.room import Question, Room, steady, when_changed
+from dplinked.studio.room import Held, Question, Room, steady, when_changed
+from dplinked.studio.study_page import say_incomplete
 from dplinked.study.study import Study
 
 FORMS = {
@@ -71,10 +72,10 @@ def layout() -> NavSetArg:
 def serve(input: Inputs, room: Room) -> Callable[[], State]:
     """Give the page its behaviour. A release belongs to the desk: it goes on, and is kept, even if this window is closed."""
     desk = room.desk
-    refused = reactive.value[Fault | None](None)
-    ready = reactive.value[Offer](None)
-    looked = reactive.value[Any](None)
-    chosen = reactive.value[str | None](None)
+    refused = Held[Fault | None](None)
+    ready = Held[Offer](None)
+    looked = Held[Seen | None](None)
+    chosen = Held[str | None](None)
     question = Question[tuple[Study, str | None, bool]](room)
 
     @reactive.calc
@@ -91,6 +92,8 @@ def serve(input: Inputs, room: Room) -> Callable[[], State]:
     def obstacle() -> Obstacle | None:
         room.files()
         look = seen()
+        if isinstance(room.study(), Fault):
+            return Obstacle(say_incomplete(room), "study")
         return find_obstacle(room.study(), room.account(), look.count if isinstance(look, Check) else None)
 
     @reactive.effect(priority=5)
@@ -100,9 +103,12 @@ def serve(input: Inputs, room: Room) -> Callable[[], State]:
 
     @reactive.calc
     def seen() -> Check | Fault | None:
-        """What was seen in the rows with this study; None if nobody looked since the studio was started."""
-        found = looked()
-        return found[1] if isinstance(found, tuple) and found[0] == about_rows(room.text()) else None
+        """What was seen in the rows with this study, as both are now; None if nobody looked since the studio was started."""
+        room.files()
+        found, study = looked(), room.study()
+        if found is None or isinstance(study, Fault) or study.data is None or found.text != about_rows(room.text()):
+            return None
+        return found.check if found.files == state_of_files(study.data) else None
 
     @reactive.calc
     def advice() -> Obstacle | None:

@@ -27,7 +27,7 @@ from dplinked.studio.link_page import linked_request, runs
 from dplinked.studio.look import panel, say, section, show, steward_only
 from dplinked.studio.path import State
 from dplinked.studio.review_words import REVIEWERS, say_agreement, say_apart, say_found, show_pair
-from dplinked.studio.room import Room, steady
+from dplinked.studio.room import Held, Room, steady
 
 _KEYS: dict[str, Answer] = {"y": "yes", "n": "no", "u": "unsure"}
 _BUTTONS = {
@@ -77,8 +77,8 @@ def layout() -> NavSetArg:
 def serve(input: Inputs, room: Room) -> Callable[[], State]:
     """Give the page its behaviour."""
     desk = room.desk
-    given = reactive.value(0)  # counts what was answered, so that all that follows from the files is read anew
-    refused = reactive.value[Fault | None](None)
+    given = Held(0)  # counts what was answered, so that all that follows from the files is read anew
+    refused = Held[Fault | None](None)
     opened: dict[tuple[Path, str], ReviewList] = {}
     edits: list[int] = []
 
@@ -262,7 +262,7 @@ def serve(input: Inputs, room: Room) -> Callable[[], State]:
         found = attempt(lambda: found_so_far(ReviewList(out / AUDIT) if who() == "settled" else at_hand))
         if found is None or isinstance(found, Fault):
             return None if found is None else say(found.text, "bad")
-        share, more = say_found(found)
+        share, more = say_found(found, all_answered=not at_hand.open_places)
         return section(
             "What the answers tell",
             steward_only("It is counted in the answers, without noise."),

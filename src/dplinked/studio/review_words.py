@@ -80,9 +80,10 @@ def say_agreement(found: Agreement) -> str:
     return f"Both answered {found.both:,} links and agree on {found.same:,} of them ({percent(found.same / max(1, found.both))}). {chance}"
 
 
-def say_found(found: FoundSoFar) -> tuple[str, str]:
+def say_found(found: FoundSoFar, *, all_answered: bool = False) -> tuple[str, str]:
     """What the answers tell so far: the share of right links, and what it is made of."""
-    share = f"{percent(found.share)} of the links answered so far are right, 95 % interval {percent(found.low)} to {percent(found.high)}."
+    which = "of the links" if all_answered else "of the links answered so far"
+    share = f"{percent(found.share)} {which} are right, 95 % interval {percent(found.low)} to {percent(found.high)}."
     more = (
         f" The unsure ones count as no; were they all right, it would be {percent(found.at_most)}."
         if found.unsure

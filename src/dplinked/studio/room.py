@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, Generic, Literal, TypeVar
 
@@ -29,10 +30,17 @@ Side = Literal["left", "right", "linked"]
 T = TypeVar("T")
 
 
+class Held(reactive.Value[T]):
+    """A reactive value. Of one without a name Shiny would look for one in the sources of all callers, which takes longer than all else that makes a page."""
+
+    def __init__(self, start: T) -> None:
+        super().__init__(start, name="held")
+
+
 def steady(found: Callable[[], T]) -> Callable[[], T]:
     """What a function finds, reactive; what follows from it is done anew only if it finds something else."""
     with reactive.isolate():
-        now = reactive.value(found())
+        now = Held(found())
 
     @reactive.effect(priority=10)
     def _() -> None:
@@ -61,6 +69,12 @@ def when_changed(found: Callable[[], Any], act: Callable[[], Any]) -> None:
 NOT_OPENED = Fault("The budget that this study names was not opened yet.")
 
 
+@lru_cache(maxsize=8)
+def _read_study(text: str, folder: Path, name: str) -> Study:
+    """The study that a text declares, the same one for the same text, so that what is computed of it can be kept."""
+    return Study.from_text(text, folder, name=name)
+
+
 def _account_of(place: Place, study: Study | None) -> Account | Fault:
     return read_account(place, study) if is_opened(place) else NOT_OPENED
 
@@ -81,15 +95,15 @@ class Room:
     def __init__(self, desk: Desk) -> None:
         self.desk = desk
         self._open = True
-        self._pages = {step: reactive.value[Mapping[str, Any]](desk.workspace.pages.get(step, {})) for step in STEPS}
-        self._texts = reactive.value[Mapping[str, str]](desk.workspace.texts)
-        self._job = reactive.value[Job | None](desk.job)
-        self._here = reactive.value[bool](desk.enter(self))
-        self._told = reactive.value[Fault | None](None)
+        self._pages = {step: Held[Mapping[str, Any]](desk.workspace.pages.get(step, {})) for step in STEPS}
+        self._texts = Held[Mapping[str, str]](desk.workspace.texts)
+        self._job = Held[Job | None](desk.job)
+        self._here = Held[bool](desk.enter(self))
+        self._told = Held[Fault | None](None)
         opened = self._opened(0)
-        self.draft = reactive.value[Draft](opened)
+        self.draft = Held[Draft](opened)
         self._known = opened.name, opened.text, opened.saved
-        self._typed = reactive.value[Callable[[], str]](lambda: self.draft().text)
+        self._typed = Held[Callable[[], str]](lambda: self.draft().text)
 
         @reactive.calc
         def text() -> str:
@@ -97,12 +111,12 @@ class Room:
 
         @reactive.calc
         def study() -> Study | Fault:
-            return attempt(lambda: Study.from_text(text(), desk.folder, name=self.draft().name))
+            return attempt(lambda: _read_study(text(), desk.folder, self.draft().name))
 
-        self._outside = reactive.value[Any](None)
+        self._outside = Held[Any](None)
         self._listed: Any = None
-        self._files = reactive.value[Any](desk.files_state())
-        self._shelf = reactive.value[tuple[Kept, ...]](desk.shelf())
+        self._files = Held[Any](desk.files_state())
+        self._shelf = Held[tuple[Kept, ...]](desk.shelf())
 
         @reactive.calc
         def place() -> Place | Fault | None:
@@ -144,6 +158,11 @@ class Room:
         """Go on with another text. `saved` is what the study's file holds, None if there is no file."""
         with reactive.isolate():
             self.draft.set(Draft(self.draft().number + 1, name, text, saved))
+
+    def save(self, name: str, text: str) -> None:
+        """Say that a file holds the text as it stands. The form stays as it is."""
+        with reactive.isolate():
+            self.draft.set(replace(self.draft(), name=name, text=text, saved=text))
 
     def saved(self) -> Path | None:
         """The file that holds the text as it stands, if there is one."""

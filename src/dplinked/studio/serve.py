@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import os
 import socket
@@ -9,6 +10,7 @@ import tempfile
 import threading
 import warnings
 from collections.abc import Callable
+from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -18,6 +20,7 @@ from dplinked.studio.desk import Desk
 from dplinked.studio.guard import Guard
 
 _NEEDED = ("matplotlib", "shiny", "tomlkit", "uvicorn")
+_LATER = 0.3  # seconds after the first page was sent, in which a browser shows it
 
 
 def run_studio(study: Path | None, *, port: int = 0, browser: bool = True, say: Callable[[str], None] = print) -> None:
@@ -43,11 +46,14 @@ def run_studio(study: Path | None, *, port: int = 0, browser: bool = True, say: 
     opening = threading.Thread(target=_open_browser, args=(guard,), daemon=True)
     if browser:  # this takes a while, so the rest is loaded meanwhile
         opening.start()
+    gc.disable()  # what is loaded now stays until the end, so that looking through it is lost time
     import uvicorn
 
     from dplinked.studio.app import build_app
 
-    guard.app = build_app(desk)
+    gc.freeze()
+    gc.enable()
+    guard.app = build_app(desk, then=_warm_up)
     settings = uvicorn.Config(
         guard,
         log_config=None,
@@ -55,9 +61,9 @@ def run_studio(study: Path | None, *, port: int = 0, browser: bool = True, say: 
         access_log=False,
         server_header=False,
         proxy_headers=False,
+        ws_per_message_deflate=False,  # to this machine, nothing has to be made small
         timeout_graceful_shutdown=2,
     )
-    threading.Thread(target=_warm_up, daemon=True).start()
     logging.getLogger("asyncio").setLevel(logging.ERROR)  # it warns of browsers that are gone
     try:
         with warnings.catch_warnings():
@@ -86,10 +92,23 @@ def _listen(port: int) -> socket.socket:
     return listening
 
 
+@cache
 def _warm_up() -> None:
-    """Load what the first check and the first picture need while the browser opens."""
+    """Load what the first check and the first picture need, once the first page is there: before, it would be late for that."""
+    soon = threading.Timer(_LATER, _load)
+    soon.daemon = True
+    soon.start()
+
+
+def _load() -> None:
     import formulaic  # noqa: F401
-    import matplotlib.backends.backend_svg  # noqa: F401
+    import matplotlib.backends.backend_svg
+    import matplotlib.figure
+    import matplotlib.style  # noqa: F401
+    import scipy.special  # noqa: F401
+    import tomlkit  # noqa: F401
+
+    gc.freeze()
 
 
 def _open_browser(guard: Guard) -> None:

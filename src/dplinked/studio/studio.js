@@ -16,6 +16,12 @@ document.addEventListener('shown.bs.tab', event => {
   }
 });
 
+/* shell: Shiny sends an update for each field that appears, all but the first one empty, and the server looks through the whole page for each: these stay here */
+$(document).on('shiny:connected', () => {
+  const app = Shiny.shinyapp, send = app.sendInput;
+  app.sendInput = values => { if (Object.keys(values).length) send.call(app, values); };
+});
+
 /* shell: when the studio does not answer any more, the page says so and what to do, and comes back by itself where it can */
 const openedAt = Date.now();
 $(document).on('shiny:disconnected', () => setTimeout(sayGone, 400)); // not while the page is being left

@@ -28,7 +28,7 @@ from dplinked.studio.files_page import data_files, facts_of
 from dplinked.studio.form import builder, column_fields, form, use_of
 from dplinked.studio.look import ask, panel, say, section, show
 from dplinked.studio.path import State
-from dplinked.studio.room import Room, steady
+from dplinked.studio.room import Held, Room, steady
 from dplinked.study.columns import FormulaParts, join_formula, named_columns, split_formula
 from dplinked.study.faults import SettingFault, find_faults, say_faults
 from dplinked.study.toml import FILE_OPTIONS
@@ -65,7 +65,7 @@ def layout() -> NavSetArg:
 def serve(input: Inputs, room: Room) -> Callable[[], State]:
     """Give the page its behaviour."""
     desk, draft = room.desk, room.draft
-    told = reactive.value[Fault | None](None)
+    told = Held[Fault | None](None)
     slots: dict[str, int] = {}
 
     def fields() -> Fields:
@@ -75,12 +75,14 @@ def serve(input: Inputs, room: Room) -> Callable[[], State]:
         room.load(text, name, saved)
         told.set(None)
 
+    number = steady(lambda: draft().number)  # the form is made anew for another draft, not for one that was saved
+
     @reactive.calc
     def typed() -> str:
         written = fields().get("formula") if fields().has("formula") else draft().get("model", "formula")
         return written if isinstance(written, str) else ""
 
-    listed = reactive.value[_Listed | None](None)  # the formula that the list of columns wrote last
+    listed = Held[_Listed | None](None)  # the formula that the list of columns wrote last
 
     @reactive.calc
     def formula() -> str:
@@ -156,18 +158,20 @@ def serve(input: Inputs, room: Room) -> Callable[[], State]:
 
     @render.ui
     def study_form() -> Tag | TagList:
-        if draft().sections is None:
-            return say("The form cannot show a text that is not valid TOML. Edit it as text.")
-        return form(draft(), fields(), data_files(desk.folder), linkage_files(desk.folder))
+        number()
+        with reactive.isolate():
+            if draft().sections is None:
+                return say("The form cannot show a text that is not valid TOML. Edit it as text.")
+            return form(draft(), fields(), data_files(desk.folder), linkage_files(desk.folder))
 
     asked = steady(columns)  # fields are made anew only if other columns are: else what is being typed would be lost
 
     @render.ui
     def study_columns() -> TagList:
         numeric, categorical = asked()
-        now, sent = draft(), fields()
+        number()
         with reactive.isolate():
-            return column_fields(now, sent, numeric, categorical)
+            return column_fields(draft(), fields(), numeric, categorical)
 
     @render.ui
     def study_unit() -> Tag | None:
@@ -190,7 +194,7 @@ def serve(input: Inputs, room: Room) -> Callable[[], State]:
     def study_outside() -> Tag:
         return outside.same(*in_lines(draft().name))
 
-    _serve_builder(room, fields, formula, write_listed)
+    _serve_builder(room, fields, formula, number, write_listed)
 
     # --- links that were written elsewhere ---------------------------------------------------------
 
@@ -236,6 +240,8 @@ def serve(input: Inputs, room: Room) -> Callable[[], State]:
         message, opened = told(), draft()
         if message is not None:
             return say(message.text, "bad")
+        if opened.saved is not None and on_disk() is None:
+            return say(f"The file {opened.name!r} is gone, or cannot be read any more. Save writes it again.", "bad")
         if opened.saved is not None and on_disk() != opened.saved:
             return say(
                 f"The file {opened.name!r} has changed since it was opened here. Open it to see what it holds.", "bad"
@@ -269,7 +275,7 @@ def serve(input: Inputs, room: Room) -> Callable[[], State]:
                 yes=ui.input_action_button("load_file", "Load the file", class_="btn-primary"),
             )
 
-    asking = reactive.value("")  # the study that was asked about
+    asking = Held("")  # the study that was asked about
 
     def load_file(name: str) -> None:
         """Go on with what a file holds. What was typed is forgotten."""
@@ -303,7 +309,8 @@ def serve(input: Inputs, room: Room) -> Callable[[], State]:
         if isinstance(done, Fault):
             told.set(done)
         else:
-            load(text, name, text)
+            room.save(name, text)
+            told.set(None)
 
     # --- as text ---------------------------------------------------------------------------------
 
@@ -347,7 +354,11 @@ class _Listed:
 
 
 def _serve_builder(
-    room: Room, fields: Callable[[], Fields], formula: Callable[[], str], write: Callable[[str], None]
+    room: Room,
+    fields: Callable[[], Fields],
+    formula: Callable[[], str],
+    number: Callable[[], int],
+    write: Callable[[str], None],
 ) -> None:
     """Keep the list of columns and the formula in step: whichever of the two is changed, the other follows."""
     draft = room.draft
@@ -369,9 +380,10 @@ def _serve_builder(
 
     @render.ui
     def study_builder() -> TagList | None:
-        columns, now, form = listed(), draft(), fields()
+        columns = listed()
+        number()
         with reactive.isolate():
-            return builder(now, form, parts_of(formula()), columns) if columns else None
+            return builder(draft(), fields(), parts_of(formula()), columns) if columns else None
 
     seen: dict[str, Any] = {}  # values of the list's fields, by their ids
 
@@ -449,7 +461,10 @@ def _written(room: Room, path: str) -> Mapping[str, Any]:
 def say_incomplete(room: Room) -> str:
     """Why other pages have no study to work with, in the words of the form."""
     found = attempt(lambda: find_faults(room.text(), room.desk.folder, room.draft().name))
-    said = found.text if isinstance(found, Fault) else say_faults(found)
+    if isinstance(found, Fault):
+        said = found.text
+    else:
+        said = " ".join([say_faults(found), *(one.text for one in found if one.section and not one.missing)])
     return f"The study is not complete yet. {said} The page Study says it beside its fields."
 
 

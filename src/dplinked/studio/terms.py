@@ -48,6 +48,7 @@ TERMS = {
     "errors": Term("What is publicly known of how values lie around the line: a right guess makes intervals narrower, a wrong one bends the line.", "Intervals"),
     "method": Term("Noisy sums need the least noise in nearly all cases; noisy gradient descent is the paper's other way.", "Mathematics"),
     "calibration": Term("Noise as small as the promise allows, or as the paper has it.", "The paper, on your data"),
+    "r2": Term("How much of the differences between rows you guess that the model explains: 0 is nothing, 1 is all. The more it explains, the narrower the intervals.", "Intervals"),
     "goodness": Term("R² and the residual standard deviation, for 3 % of the budget.", "Intervals"),
     "large_epsilon": Term("An ε above 10 protects next to nothing, so it has to be said that it is meant.", "Choose ε"),
 }  # fmt: skip

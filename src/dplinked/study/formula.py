@@ -64,9 +64,7 @@ def parse_formula(text: str, levels: Sequence[str] = (), *, events: bool = False
 
 @functools.lru_cache(maxsize=64)  # a fit asks four times, a plan hundreds of times
 def _parse(text: str, levels: tuple[str, ...], events: bool) -> ParsedFormula:
-    from formulaic import Formula
-    from formulaic.errors import FormulaicError
-
+    unread = StudyError(f"The formula {shown(text)} cannot be read. Write it like 'consumption ~ income + C(region)'.")
     bare = re.sub(r"`[^`]*`", "", text)
     if "^" in bare:
         raise StudyError(
@@ -74,13 +72,16 @@ def _parse(text: str, levels: tuple[str, ...], events: bool) -> ParsedFormula:
         )
     if "|" in bare:
         raise StudyError(f"The formula {shown(text)} has a '|', which means nothing here. {_ALLOWED}")
+    if "~" not in bare:  # the empty one above all: formulaic takes long to load
+        raise unread
+    from formulaic import Formula
+    from formulaic.errors import FormulaicError
+
     try:
         parsed = Formula(text)
         left, right = list(parsed.lhs), list(parsed.rhs)
     except (FormulaicError, AttributeError, SyntaxError, ValueError, TypeError):
-        raise_alone(
-            StudyError(f"The formula {shown(text)} cannot be read. Write it like 'consumption ~ income + C(region)'.")
-        )
+        raise_alone(unread)
     if len(left) != 1 or len(left[0].factors) != 1:
         raise StudyError(f"The formula {shown(text)} must have one response on the left of '~'.")
     response = _parse_factor(left[0].factors[0], levels if events else ())
