@@ -35,11 +35,13 @@ _LARGER = 3.0  # times what its middle says: how large a column is at most taken
 _CALM_SLOPE = 0.25  # noise of the equation's slope, relative to it, up to which it does
 
 
-def is_calm(design: Design, count: int, groups: Groups, sizes: Floats, spending: Spending) -> bool:
-    """Whether the slope of an equation with these instruments stays clear of its noise if it gets the share of one that follows tails."""
+def is_calm(
+    design: Design, count: int, groups: Groups, sizes: Floats, spending: Spending, most: float = _CALM_SLOPE
+) -> bool:
+    """Whether noise of the slope of an equation with these instruments is at most so large, relative to it, if it gets the share of one that follows tails."""
     plan = plan_sums(design, EXACT, count, spending.share(FOLLOWED), matrix_only=True)
     signal = groups.total * groups.contrast * sizes * instrument_sizes(design, sizes)
-    return entry_noise(plan).core <= _CALM_SLOPE * float(signal.min())
+    return entry_noise(plan).core <= most * float(signal.min())
 
 
 def release_slope(

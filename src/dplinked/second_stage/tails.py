@@ -24,6 +24,7 @@ from dplinked.second_stage.slope import is_calm
 from dplinked.second_stage.stage import SecondStage
 from dplinked.sums.types import MeatClip
 
+_CALM_ENOUGH = 0.5  # noise of that slope, relative to it, up to which it does: noise is times the way that is left to go, and falls as often on either side, while what lies beyond the instrument's reach bends the line
 _FURTHER = (20.0, 14.0, 10.0, 7.0)  # times its size: how far a column's instrument follows it where tails were seen
 
 
@@ -63,7 +64,7 @@ def follow_tails(stage: SecondStage, geometry: Geometry, spending: Spending, sha
         design = widen_instrument(stage.rows.design, sizes, width)
         if design.half_widths == stage.rows.design.half_widths:
             return None
-        if is_calm(design, stage.rows.count, stage.groups, geometry.sizes, spending):
+        if is_calm(design, stage.rows.count, stage.groups, geometry.sizes, spending, _CALM_ENOUGH):
             further = Geometry(instrument_sizes(design, sizes), sizes)
             return replace(stage, rows=stage.rows.with_design(design), geometry=further, gram=FOLLOWED, same=False)
     return None
