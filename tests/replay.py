@@ -62,7 +62,7 @@ def feed(monkeypatch: pytest.MonkeyPatch, run: Callable[[], Any], recorded: list
 
 
 def draw_alike(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let the same random numbers be drawn for both neighbours: by DuckDB row by row, and slots of the rows that it copied."""
+    """Let the same random numbers be drawn for both neighbours: by DuckDB row by row, and places of the rows that it copied."""
     pytest.importorskip("duckdb")
     from dplinked.sums.sql.duckdb_engine import DuckDBEngine
 

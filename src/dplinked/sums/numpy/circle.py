@@ -24,6 +24,7 @@ from dplinked.sums.rounding import TILE
 
 Floats = NDArray[np.float64]
 Seen = NDArray[np.uint32]  # how many rows of each block lie before a row
+Places = NDArray[np.unsignedinteger]  # of rows in their blocks, in as few bytes as the largest block needs
 
 _LARGEST = 2**31 - 1  # a response is kept as a whole number of up to this size
 GAP = -(2**31)  # and a missing one, where it is dropped, as this
@@ -143,7 +144,7 @@ class ByRank:
                 "A block has more than two billion rows, too many for their responses to be compared. Declare smaller blocks."
             )
         self._starts, self._seen = starts, dict[int, Seen]()
-        self._drawn = None if data.rows.ordered else draw_slots(starts, np.random.default_rng())
+        self._drawn = None if data.rows.ordered else draw_places(starts, np.random.default_rng())
         shares, before = cut_shares(data.rows.parts), np.zeros(starts.size - 1, np.uint32)
         counted = data.kept.get(SHARES) or (_count_shares(data) if len(shares) > 1 else [before])
         for share, counts in zip(shares, counted, strict=True):
@@ -185,32 +186,32 @@ def _count_codes(codes: Codes, counts: Seen) -> None:
 
 @dataclass(frozen=True, repr=False)
 class _RankWalk:
-    """Counts the rows of each block on the way. If slots were `drawn`, each one stands for another."""
+    """Counts the rows of each block on the way. If places were `drawn`, each slot stands for another of its block."""
 
     starts: Slots
     seen: Seen
-    drawn: Slots | Codes | None
+    drawn: Places | None
 
     def place(self, piece: Piece) -> Piece:
         """The next rows, with their slots."""
         assert piece.codes is not None
         find = rank_slots if kernel.KERNEL is None else kernel.find_slots
         slots = find(piece.codes, self.starts, self.seen)
-        return replace(piece, slots=slots if self.drawn is None else self.drawn[slots].astype(np.int64, copy=False))
+        return replace(piece, slots=slots if self.drawn is None else self.starts[piece.codes] + self.drawn[slots])
 
 
-def draw_slots(starts: Slots, generator: np.random.Generator) -> Slots | Codes:
-    """The slots of each block in an order that is drawn (n). Blocks whose rows are all partners stay as they are."""
-    slots = np.arange(starts[-1], dtype=np.int32 if starts[-1] <= _LARGEST else np.int64)
+def draw_places(starts: Slots, generator: np.random.Generator) -> Places:
+    """A place in its block for each slot (n), in an order that is drawn for each block."""
     sizes = np.diff(starts)
-    blocks = np.argsort(sizes, kind="stable")
-    for alike in np.split(blocks, np.flatnonzero(np.diff(sizes[blocks])) + 1):
-        size = int(sizes[alike].max(initial=0))
-        many = max(1, TILE // max(1, size))
-        for first in range(0, alike.size if size > PARTNERS + 1 else 0, many):
-            places = starts[alike[first : first + many], None] + np.arange(size)
-            slots[places] = generator.permuted(places, axis=1)
-    return slots
+    drawn = np.empty(starts[-1], np.min_scalar_type(sizes.max(initial=0)))
+    by_size = np.argsort(sizes, kind="stable")
+    for blocks in np.split(by_size, np.flatnonzero(np.diff(sizes[by_size])) + 1):
+        places = np.arange(sizes[blocks].max(initial=0))
+        many = TILE // max(1, places.size) + 1
+        for first in range(0, blocks.size, many):
+            slots = starts[blocks[first : first + many], None] + places
+            drawn[slots] = generator.permuted(np.broadcast_to(places.astype(drawn.dtype), slots.shape), axis=1)
+    return drawn
 
 
 def rank_slots(codes: Codes, starts: Slots, seen: Seen) -> Slots:
