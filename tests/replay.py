@@ -62,11 +62,12 @@ def feed(monkeypatch: pytest.MonkeyPatch, run: Callable[[], Any], recorded: list
 
 
 def draw_alike(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let DuckDB draw the same random numbers for both neighbours, row by row."""
+    """Let the same random numbers be drawn for both neighbours: by DuckDB row by row, and places of the rows that it copied."""
     pytest.importorskip("duckdb")
     from dplinked.sums.sql.duckdb_engine import DuckDBEngine
 
-    run = DuckDBEngine.run
+    run, begin = DuckDBEngine.run, np.random.default_rng
+    monkeypatch.setattr(np.random, "default_rng", lambda seed=5: begin(seed))
 
     def seeded(engine: Any, statement: str) -> Any:
         for setting in ("set threads = 1", "select setseed(0.5)"):

@@ -168,15 +168,20 @@ def test_small_engines(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_times_of_passes_by_duckdb_are_judged(tmp_path: Path) -> None:
-    """In few rows fixed costs rule, so that passes take longer than is allowed of them."""
-    command = ["engines.py", "sql", "--rows", "2000", "--rounds", "1", "--strict"]
-    done = subprocess.run(
-        [sys.executable, str(ROOT / "benchmarks" / command[0]), *command[1:]],
-        capture_output=True, text=True, cwd=tmp_path, check=False,
-    )  # fmt: skip
-    assert "MISSED: blocks of 25: sums take" in done.stdout, done.stdout[-3000:] + done.stderr[-3000:]
-    assert done.returncode == 1
+@pytest.mark.parametrize("allowed", [1e9, 0.0], ids=["enough", "too-little"])
+def test_times_of_passes_by_duckdb_are_judged(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, allowed: float) -> None:
+    """The copy and all passes over it meet bounds that are far away, and miss those that nothing meets; passes by SQL are shown alone."""
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    engines = importlib.import_module("engines")
+    monkeypatch.setattr(engines, "MOST_TIME_PASS", allowed)
+    monkeypatch.setattr(engines, "MOST_TIME_STAGE", allowed)
+    report = engines.measure_sql(engines.Run(5000, 1, tmp_path, engines.Console(quiet=True), strict=True))
+    assert bool(report.missed) == (allowed == 0.0)
+    for way in ("copy in memory", "copy in a file"):
+        for title in ("copy", "blocks", "ranges", "sums", "size of residuals", "steps of the second stage"):
+            missed = sum(f"blocks of 25, {way}: {title} take" in line for line in report.missed)
+            assert missed == (allowed == 0.0)
+    assert not any("by SQL" in line for line in report.missed)
 
 
 @pytest.mark.slow

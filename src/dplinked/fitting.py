@@ -336,8 +336,9 @@ def _find_rows(study: Study, opened: Source) -> Linked:
 def check_ids(study: Study, opened: Source) -> None:
     """Refuse ids that are missing, or of more rows than a person may have. Which rows belong together is public where persons have several."""
     design, exposure = study.prepare()
+    alone = replace(design, bounds={}, levels={})  # no other column is read
     for name in study.unit.ids:
-        found = opened.linked_rows(design, ELE(0.5, block=name, other=0.5), PrivacyUnit()).blocks
+        found = opened.linked_rows(alone, ELE(0.5, block=name, other=0.5), PrivacyUnit()).blocks
         most = study.unit.rows * (1 if name == study.unit.id else exposure.carriers)
         if found is None or found.by_key.get(None, 0) or found.largest > most:
             raise StudyError(

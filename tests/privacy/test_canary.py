@@ -869,8 +869,9 @@ def uses_of(module: str) -> set[str]:
     return random_uses(ast.parse(inspect.getsource(importlib.import_module(module))))
 
 
-# SQL engines order the rows of a block by random numbers, to find partners: the same law for all neighbours, and no noise.
+# SQL engines order the rows of a block by random numbers, to find partners, and so does the kernel where DuckDB copied them: the same law for all neighbours, and no noise.
 ORDERS = {f"dplinked.sums.sql.{name}" for name in ("blocks", "dialect", "duckdb_engine", "spark")}
+COPIED_ORDERS = {"dplinked.sums.numpy.circle"}
 
 
 def test_releases_draw_random_numbers_at_the_door_only() -> None:
@@ -883,8 +884,9 @@ def test_releases_draw_random_numbers_at_the_door_only() -> None:
     loaded = {engine.module for engine in ENGINES}  # by name, when their data comes
     reached = {"dplinked.fitting", *loaded}.union(*map(graph.find_upstream_modules, ("dplinked.fitting", *loaded)))
     assert not any(module.startswith(("dplinked.not_private", "dplinked.linker")) for module in reached)
-    assert {module for module in reached if uses_of(module)} == DOOR | IDS | ORDERS
+    assert {module for module in reached if uses_of(module)} == DOOR | IDS | ORDERS | COPIED_ORDERS
     assert all(uses_of(module) == {"random"} for module in ORDERS)
+    assert all(uses_of(module) == {"random", "default_rng", "Generator"} for module in COPIED_ORDERS)
     assert uses_of(*DOOR) == {"opendp"}
     assert all(uses_of(module) == {"secrets"} for module in IDS)
 

@@ -25,6 +25,7 @@ from dplinked.sums.linked_rows import LinkedRows
 from dplinked.sums.numpy import kernel
 from dplinked.sums.partners import unlinking_terms
 from dplinked.sums.types import ResidualClip
+from duckdb_ways import add_by_sql
 from neighbours import BOUNDS, FURTHER_KINDS, KINDS, LEVELS, Pair, by_id, make_pair
 from replay import Leak, draw_alike, replay
 from stages import set_in_stage
@@ -169,8 +170,10 @@ def engine(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.M
     if request.param == "NumPy":
         monkeypatch.setattr(kernel, "KERNEL", None)
         return None
-    if request.param == "duckdb":
+    if request.param in ("duckdb", "copy"):
         draw_alike(monkeypatch)
+        if request.param == "duckdb":
+            add_by_sql(monkeypatch)
         return duckdb
     monkeypatch.setattr(file_engine, "IN_MEMORY", 0)
     monkeypatch.setattr(importlib.import_module("dplinked.data.parquet"), "PART", 4)
@@ -189,7 +192,7 @@ def check_engine(monkeypatch: pytest.MonkeyPatch, engine: Any, kind: str, path: 
 
 @pytest.mark.parametrize("path", ["events, row meat", "counts, exposure"])
 @pytest.mark.parametrize("kind", ["exact", "ele", "mover", "matching"])
-@pytest.mark.parametrize("engine", ["NumPy", "parquet"], indirect=True)
+@pytest.mark.parametrize("engine", ["NumPy", "parquet", "copy"], indirect=True)
 def test_outcomes_replay_by_engine(monkeypatch: pytest.MonkeyPatch, engine: Any, kind: str, path: str) -> None:
     check_engine(monkeypatch, engine, kind, path, 3)
 

@@ -28,6 +28,7 @@ from dplinked.privacy.spending import Spending
 from dplinked.study.counting import Counting
 from dplinked.sums.engine import open_source
 from dplinked.sums.types import MeatClip, Predictor, ResidualClip
+from duckdb_ways import add_by_sql
 from replay import Leak, draw_alike, replay
 
 N, EPSILON, DELTA = 3000, 8.0, 1e-5
@@ -108,8 +109,11 @@ def test_several_results_replay(monkeypatch: pytest.MonkeyPatch, kind: str, way:
         assert distance(monkeypatch, kind, way, leaves=leaves) > 0.05
 
 
-def test_several_results_replay_by_sql(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+@pytest.mark.parametrize("way", ["duckdb", "copy"])
+def test_several_results_replay_by_sql(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, way: str) -> None:
     draw_alike(monkeypatch)
+    if way == "duckdb":
+        add_by_sql(monkeypatch)
     pair = neighbours(np.random.default_rng(2), False, True)
     for place, rows in enumerate(pair):
         pq.write_table(pa.table(rows), tmp_path / f"{place}.parquet")

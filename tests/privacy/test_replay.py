@@ -43,6 +43,7 @@ from dplinked.sums.linked_rows import LinkedRows
 from dplinked.sums.numpy import kernel, tables
 from dplinked.sums.numpy.tables import TablePass
 from dplinked.sums.partners import unlinking_terms
+from duckdb_ways import add_by_sql, copy_to_file
 from neighbours import (
     BOUNDS,
     CONTAINERS,
@@ -127,11 +128,13 @@ def is_possible(kind: str, path: str) -> bool:
 
 CELLS = [(kind, path) for kind in KINDS for path in PATHS if is_possible(kind, path)]
 FURTHER_CELLS = [(kind, path) for kind in FURTHER_KINDS for path in PATHS if is_possible(kind, path)]
-ENGINES = ("NumPy", "parquet", "stream", "duckdb")
+ENGINES = ("NumPy", "parquet", "stream", "duckdb", "copy")
 
 
 def is_other(engine: str, kind: str, path: str) -> bool:
-    """Whether an engine does anything else than memory: NumPy alone stands in for the kernel, which the paper's sums and Q do not call."""
+    """Whether an engine does anything else than memory: NumPy alone stands in for the kernel, which the paper's sums and Q do not call, and DuckDB copies nothing for Q."""
+    if engine == "copy":
+        return kind != "matching"
     return engine != "NumPy" or not (kind == "matching" or path.startswith("paper"))
 
 
@@ -268,7 +271,7 @@ def test_release_paths_replay_at_length(monkeypatch: pytest.MonkeyPatch, kind: s
     check_pairs(monkeypatch, kind, path, 1000, tries(path, 60, 20))
 
 
-@pytest.mark.parametrize("engine", ["parquet", "stream", "duckdb"], indirect=True)
+@pytest.mark.parametrize("engine", ["parquet", "stream", "duckdb", "copy"], indirect=True)
 @pytest.mark.parametrize("kind", FURTHER_KINDS)
 def test_further_neighbours_replay_by_engine(monkeypatch: pytest.MonkeyPatch, kind: str, engine: Any) -> None:
     rng = np.random.default_rng(3)
@@ -299,7 +302,10 @@ def engine(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.M
         return in_memory
     monkeypatch.setattr(file_engine, "IN_MEMORY", 0)
     monkeypatch.setattr(importlib.import_module("dplinked.data.parquet"), "PART", 4)
-    return {"parquet": parquet, "stream": stream, "duckdb": duckdb}[request.param]
+    if request.param in ("duckdb", "copy"):
+        (add_by_sql if request.param == "duckdb" else copy_to_file)(monkeypatch)
+        return duckdb
+    return {"parquet": parquet, "stream": stream}[request.param]
 
 
 TURNS = [

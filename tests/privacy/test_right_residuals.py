@@ -43,6 +43,7 @@ from dplinked.privacy.quantities.whitened_gram import release_whitened_gram
 from dplinked.privacy.spending import GOODNESS, MEAT, STRATA, TOTALS_MEAT, TOTALS_SIZES, Spending
 from dplinked.study.build import build_design
 from dplinked.study.counting import Counting, declare_counting
+from dplinked.study.design import Design
 from dplinked.sums import files as file_engine
 from dplinked.sums.engine import open_source
 from dplinked.sums.linked_rows import LinkedRows
@@ -51,6 +52,7 @@ from dplinked.sums.numpy import right_residuals as by_numpy
 from dplinked.sums.numpy.circle import order_by_position, to_whole
 from dplinked.sums.partners import NEAR, PARTNERS, unlinking_terms
 from dplinked.sums.types import Centres, MeatClip, Predictor, ResidualClip, Whitening
+from duckdb_ways import add_by_sql
 from neighbours import BOUNDS, FURTHER_KINDS, KINDS, LEVELS, Pair, group_matrix, make_pair
 from replay import Leak, draw_alike, replay
 
@@ -60,12 +62,15 @@ FORMULAS = ("y ~ x", "y ~ 0 + x + w", "y ~ x + w + C(g)")
 SIZES = ([17, 18, 1, 2, 3], [18, 17, 2], [1, 1, 2, 40])
 
 
-def open_rows(data: Any, linkage: Any, unit: Any, formula: str, typical: Any = None) -> LinkedRows:
+def open_rows(
+    data: Any, linkage: Any, unit: Any, formula: str, typical: Any = None, strata: bool = False
+) -> LinkedRows:
     source = open_source(data)
     bounds, levels = (LINE, None) if "w" not in source.columns else (BOUNDS, LEVELS)
     design = build_design(formula, bounds, levels, typical)
     cluster = unit.id or ("g" if "g" in source.columns else None)
-    return source.linked_rows(dataclasses.replace(design, cluster=cluster), linkage, unit)
+    design = dataclasses.replace(design, cluster=cluster)
+    return source.linked_rows(drawn_in_strata(design, unit.fixes_blocks) if strata else design, linkage, unit)
 
 
 # --- unlinking ------------------------------------------------------------------------------------------
@@ -358,9 +363,13 @@ def release_sizes(rows: LinkedRows, clip: ResidualClip, meat: MeatClip | None) -
 
 def in_strata(rows: LinkedRows) -> LinkedRows:
     """The same rows, which are drawn in strata by g and in clusters by blocks, or by w where these may change on many rows."""
-    cluster = "block" if rows.fixed_blocks else "w"
-    levels = {**rows.design.levels, "g": ("a", "b", "c")}
-    return rows.with_design(dataclasses.replace(rows.design, strata="g", cluster=cluster, levels=levels))
+    return rows.with_design(drawn_in_strata(rows.design, rows.fixed_blocks))
+
+
+def drawn_in_strata(design: Design, fixed_blocks: bool) -> Design:
+    """The design of such rows. A copy of rows holds no columns but those of the design that it was opened for."""
+    cluster, levels = "block" if fixed_blocks else "w", {**design.levels, "g": ("a", "b", "c")}
+    return dataclasses.replace(design, strata="g", cluster=cluster, levels=levels)
 
 
 def release_strata_of(rows: LinkedRows, clip: ResidualClip, clustered: bool) -> Any:
@@ -503,9 +512,9 @@ def check(
     sides = ((pair.data, pair.linkage), (pair.other, pair.other_linkage))
 
     def run(data: Any, linkage: Any) -> Any:
-        return {**RELEASES, **SIZE}[what](
-            change(open_rows(store(data), linkage, pair.unit, formula, typical)), clip, meat
-        )
+        strata = "strata" in what or "centred" in what
+        rows = open_rows(store(data), linkage, pair.unit, formula, typical, strata)
+        return {**RELEASES, **SIZE}[what](change(rows), clip, meat)
 
     runs = [partial(run, *side) for side in sides]
     return replay(monkeypatch, *runs, float(pair.unit.rows), show=str)
@@ -672,7 +681,7 @@ def test_no_cell_that_becomes_missing_moves_another_engine_further(
         check(monkeypatch, what, pair, draw_clip(rng, 2, True), "y ~ x", None, LinkedRows.without_missing, store=store)
 
 
-@pytest.fixture(params=["NumPy", "parquet", "duckdb"])
+@pytest.fixture(params=["NumPy", "parquet", "duckdb", "copy"])
 def store(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[Any], Any]:
     """Data as another engine gets it."""
     if request.param == "NumPy":
@@ -688,6 +697,8 @@ def store(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mo
         monkeypatch.setattr(importlib.import_module("dplinked.data.parquet"), "PART", 8)
         return save
     draw_alike(monkeypatch)
+    if request.param == "duckdb":
+        add_by_sql(monkeypatch)
     return lambda data: dpl.Query(f"select * from '{save(data)}'")
 
 

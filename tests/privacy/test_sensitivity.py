@@ -16,6 +16,7 @@ from dplinked.linkage import LinkageExposure
 from dplinked.privacy.quantities import instrument, paper, residual_scale, right_links
 from dplinked.privacy.quantities.meat import block_meat_sensitivity, matching_meat_sensitivity, row_meat_sensitivity
 from dplinked.study.build import build_design
+from duckdb_ways import add_by_sql
 from neighbours import ele_matrix
 
 ELE = LinkageExposure(exact=False, symmetric=True, accuracy_min=0.8, column_sum=1.0, matrix_change=0.0, displaced=0)
@@ -456,7 +457,7 @@ def test_one_to_many_bounds_are_reached(carriers: int) -> None:
     )
 
 
-@pytest.mark.parametrize("container", ["memory", "NumPy", "duckdb"])
+@pytest.mark.parametrize("container", ["memory", "NumPy", "duckdb", "copy"])
 def test_weights_move_their_moments_by_no_more(monkeypatch: pytest.MonkeyPatch, container: str, tmp_path: Any) -> None:
     """One person's weight, or whether they count, changes in all ways; from nothing to the largest it moves all three sums by 1."""
     import pyarrow as pa
@@ -473,12 +474,14 @@ def test_weights_move_their_moments_by_no_more(monkeypatch: pytest.MonkeyPatch, 
     data = {"x": rng.random(40), "y": rng.random(40), "w": rng.uniform(0, 6, 40)}
     if container == "NumPy":
         monkeypatch.setattr(kernel, "KERNEL", None)
+    if container == "duckdb":
+        add_by_sql(monkeypatch)
 
     def moments(weight: float, x: float) -> np.ndarray:
         changed = {name: column.copy() for name, column in data.items()}
         changed["w"][7], changed["x"][7] = weight, x
         source: Any = changed
-        if container == "duckdb":
+        if container in ("duckdb", "copy"):
             pq.write_table(pa.table(changed), tmp_path / "rows.parquet")
             source = dpl.Query("select * from 'rows.parquet'", folder=tmp_path)
         return open_source(source).linked_rows(design, dpl.Exact(), dpl.PrivacyUnit()).weight_moments().sums

@@ -57,6 +57,8 @@ class _File:
 class ParquetRows:
     """Read access to Parquet files; Hive partitions in folder names are columns. Schema and number of rows are public."""
 
+    ordered = True  # no cell decides the order of rows
+
     def __init__(self, paths: Sequence[Path], root: Path | None = None, progress: Progress | None = None) -> None:
         self.progress = progress
         self._files = [_open(path, root) for path in paths]

@@ -37,8 +37,10 @@ def spill(stream: Stream, columns: Sequence[str] | None) -> ParquetRows:
     wanted = [name for name in known if columns is None or name in columns] or known[:1]
     schema = pa.schema([types.field(name).with_type(empty.kept(name).type) for name in wanted])
     folder = tempfile.mkdtemp(prefix="dplinked-")
+    path = Path(folder) / _FILE
     try:
-        with pq.ParquetWriter(Path(folder) / _FILE, schema, compression="zstd", use_dictionary=False) as writer:
+        path.touch(mode=0o600)
+        with pq.ParquetWriter(path, schema, compression="lz4", use_dictionary=False) as writer:
             for batch in stream.batches:
                 rows = Rows(pa.Table.from_batches([batch], types))
                 writer.write_table(pa.table([rows.kept(name) for name in wanted], schema=schema))

@@ -47,6 +47,8 @@ class Rows:
         Names of all columns, if the table has only some of them.
     """
 
+    ordered = True  # no cell decides the order of rows
+
     def __init__(self, data: Any, columns: Sequence[str] | None = None, *, known: Sequence[str] | None = None) -> None:
         if isinstance(data, (str, Path)):
             data, known = read_file(Path(data), columns)

@@ -20,6 +20,7 @@ from dplinked.sums.sql.dialect import FAILED
 from dplinked.sums.sql.duckdb_engine import DuckDBEngine
 from dplinked.sums.sql.spark import SparkEngine
 from dplinked.sums.types import MeatClip, ResidualClip
+from duckdb_ways import add_by_sql
 
 Open = Callable[..., Any]
 
@@ -160,6 +161,7 @@ def test_a_step_that_fails_leaves_nothing_behind_and_tells_nothing(
 ) -> None:
     """Circles hold rows, and the connection is the user's."""
     duckdb = pytest.importorskip("duckdb")
+    add_by_sql(monkeypatch)
     connection, run, kept = duckdb.connect(), DuckDBEngine.run, list[str]()
     connection.register("given", make_table())
     connection.execute("create table t as select * from given")

@@ -36,6 +36,7 @@ from dplinked.sums.engine import open_source
 from dplinked.sums.sql import blocks, dialect, duckdb, duckdb_engine, duckdb_files
 from dplinked.sums.sql import exact_sums as exact
 from dplinked.sums.types import ResidualClip
+from duckdb_ways import add_by_sql, copy_to_file
 from engine_sums import every_sum
 
 N = 301
@@ -43,6 +44,7 @@ BOUNDS = {"x": (-1.0, 1.0), "w": (0.5, 2.0), "y": (-3.0, 3.0)}
 LEVELS = {"g": ["a", "b", "c"], "s": ["1", "2", "3"]}
 UNIT = dpl.PrivacyUnit()
 Open = Callable[..., Any]
+BY_SQL = pytest.mark.parametrize("engine", ["duckdb", pytest.param("spark", marks=sparks.MARKS)], indirect=True)
 
 
 def make_table(seed: int = 0, keys: Any = None) -> pa.Table:
@@ -438,6 +440,7 @@ def assert_any_order(open_rows: Open) -> None:
     assert_equal_sums(all_sums(open_source(table), "y ~ x + log(w)", linkage), one)
 
 
+@BY_SQL
 def test_sums_are_the_same_in_any_order(engine: Open) -> None:
     """Whole numbers are added."""
     assert_any_order(engine)
@@ -450,6 +453,7 @@ def test_larger_blocks_and_more_columns_do_not_mind_the_order(
     """Totals of blocks on two grids, and products of rows that their blocks are joined with."""
     monkeypatch.setattr(blocks, "MOST_TOTALS", most)
     monkeypatch.setattr(exact, "_ONE_TOTAL", grid)
+    add_by_sql(monkeypatch)
     connection = ddb.connect()
     assert_any_order(lambda table: open_source(connection.from_arrow(table)))
 
@@ -470,6 +474,7 @@ def test_totals_of_blocks_are_exact(log: int) -> None:
         assert found == float(total)
 
 
+@BY_SQL
 def test_many_rows_are_summed_on_a_second_grid(engine: Open, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(exact, "_ONE_GRID", 0)
     table, linkage = make_table(14), dpl.ELE(0.8, block="k")
@@ -485,6 +490,7 @@ def test_the_steward_can_look(engine: Open) -> None:
     assert found.middle == pytest.approx(known.middle, abs=0.05)
 
 
+@BY_SQL
 def test_what_is_kept_goes_with_the_pass(engine: Open) -> None:
     source = engine(make_table(16))
 
@@ -670,6 +676,7 @@ NUMBERS = [
 ]
 
 
+@pytest.mark.usefixtures("way")
 def test_csv_files_are_texts(tmp_path: Path) -> None:
     words = ["a", "b", "", '""', " a", "é"]
     lines = [f"{NUMBERS[i % len(NUMBERS)]},{i % 3},{words[i % 6]},b{i % 4}" for i in range(N)]
@@ -871,6 +878,7 @@ def test_a_relation_is_fitted() -> None:
 @pytest.mark.parametrize("kind", ["table", "view", "temp view"])
 def test_tables_of_a_connection_do_not_hide_accuracies(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """DuckDB looks for a name in the connection first, and then among Python's variables."""
+    add_by_sql(monkeypatch)
     connection, run = ddb.connect(), duckdb_engine.DuckDBEngine.run
     connection.register("given_table", make_table(22))
     monkeypatch.setattr(dialect.Kept, "__init__", lambda self, engine, what: setattr(self, "name", f"kept_{what}"))
@@ -888,13 +896,16 @@ def test_tables_of_a_connection_do_not_hide_accuracies(kind: str, monkeypatch: p
     np.testing.assert_allclose(found.instrument_sums().matrix, expected.instrument_sums().matrix, rtol=1e-10)
 
 
-def test_a_connection_that_hides_python_from_duckdb_is_named() -> None:
+def test_a_connection_that_hides_python_from_duckdb_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where DuckDB adds rows itself; a copy needs no tables of Python's."""
     connection = ddb.connect()
     connection.execute("create table t as select 1.0 as x, 1.0 as y, 1 as k")
-    connection.execute("set python_enable_replacements = false")
-    source = open_source(connection.table("t"))
+    connection.execute("set python_enable_replacements = false; set enable_external_access = false")
+    source, design = open_source(connection.table("t")), build_design("y ~ x", BOUNDS)
+    assert source.open(design, dpl.ELE(0.9, block="k"), UNIT).instrument_sums().count == 1
+    add_by_sql(monkeypatch)
     with pytest.raises(dpl.StudyError, match="python_enable_replacements"):
-        source.open(build_design("y ~ x", BOUNDS), dpl.ELE(0.9, block="k"), UNIT)
+        source.open(design, dpl.ELE(0.9, block="k"), UNIT)
 
 
 BROKEN: dict[str, Any] = {
@@ -916,6 +927,7 @@ def broken_file(folder: Path, kind: str, name: str) -> Path:
 @pytest.mark.parametrize(
     ("kind", "name"), [("texts", "x"), *((kind, name) for kind in ("texts", "moments", "instants") for name in "gk")]
 )
+@pytest.mark.usefixtures("way")
 def test_cells_that_duckdb_refuses_are_found_with_the_blocks(tmp_path: Path, kind: str, name: str) -> None:
     source = duckdb.open_files([broken_file(tmp_path, kind, name)], "parquet")
     design, unit = build_design("y ~ x + C(g)", BOUNDS, LEVELS), dpl.PrivacyUnit(moves_block=True)
@@ -946,6 +958,7 @@ def test_cells_that_duckdb_refuses_cost_nothing(tmp_path: Path, name: str) -> No
     assert ledger.balance().spent == 0
 
 
+@pytest.mark.usefixtures("way")
 def test_engine_errors_tell_nothing_of_rows() -> None:
     """A relation is the caller's own: what fails in it is told without the engine's words, which quote cells."""
     query = (
@@ -959,6 +972,7 @@ def test_engine_errors_tell_nothing_of_rows() -> None:
         assert fault.value.__context__ is None
 
 
+@pytest.mark.usefixtures("way")
 def test_collations_do_not_merge_keys() -> None:
     connection = ddb.connect()
     connection.execute("create table t (x double, y double, k varchar collate nocase)")
@@ -994,8 +1008,13 @@ def test_any_cells(examples: int) -> None:
         linkage, unit = dpl.ELE(accuracy, block="k", other=0.75), dpl.PrivacyUnit(moves_block=True)
         connection = ddb.connect()
         connection.register("given_table", table)
-        found = all_sums(duckdb.open_relation(connection.table("given_table")), formula, linkage, unit)
-        assert_equal_sums(all_sums(open_source(table), formula, linkage, unit), found)
+        expected = all_sums(open_source(table), formula, linkage, unit)
+        for way in (add_by_sql, copy_to_file, None):
+            with pytest.MonkeyPatch.context() as patch:
+                if way is not None:
+                    way(patch)
+                found = all_sums(duckdb.open_relation(connection.table("given_table")), formula, linkage, unit)
+            assert_equal_sums(expected, found)
 
     sums_are_those_of_memory()
 

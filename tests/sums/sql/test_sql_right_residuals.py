@@ -11,6 +11,7 @@ import pyarrow as pa
 import pytest
 
 import dplinked as dpl
+import sparks
 from dplinked.study.build import build_design
 from dplinked.study.design import Design
 from dplinked.sums.engine import open_source
@@ -21,9 +22,11 @@ from dplinked.sums.sql.dialect import SqlEngine
 from dplinked.sums.sql.duckdb_engine import DuckDBEngine
 from dplinked.sums.sql.spark import SparkEngine
 from dplinked.sums.types import MeatClip, ResidualClip
+from duckdb_ways import add_by_sql
 from stages import set_in_stage
 
 Open = Callable[..., Any]
+BY_SQL = pytest.mark.parametrize("engine", ["duckdb", pytest.param("spark", marks=sparks.MARKS)], indirect=True)
 
 BOUNDS = {"y": (-3.0, 5.0), "x": (-1.0, 1.0), "w": (0.0, 2.0)}
 FIXED, MOVING = dpl.PrivacyUnit(), dpl.PrivacyUnit(moves_block=True)
@@ -110,6 +113,7 @@ CASES = {
 
 
 @pytest.mark.parametrize("case", CASES)
+@BY_SQL
 def test_all_others_are_partners_in_small_blocks(engine: Open, case: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """As lists where blocks are fixed, in circles elsewhere; null keys and keys without an accuracy are blocks like others."""
     monkeypatch.setattr(stage, "WHOLE", 40)
@@ -147,6 +151,7 @@ def test_every_response_is_the_partner_of_as_many_rows(
 
 @pytest.mark.parametrize("unit", [FIXED, dpl.PrivacyUnit(linkage_change=1.0)], ids=["few partners", "all partners"])
 @pytest.mark.parametrize("table", [True, False], ids=["table", "one accuracy"])
+@pytest.mark.usefixtures("way")
 def test_circles_are_whole_in_long_tables(table: bool, unit: dpl.PrivacyUnit) -> None:
     """Many threads, blocks whose rows are far apart, some of few rows, one of null keys: every response is still the partner of as many rows."""
     duckdb = pytest.importorskip("duckdb")
@@ -163,6 +168,7 @@ def test_circles_are_whole_in_long_tables(table: bool, unit: dpl.PrivacyUnit) ->
 def test_a_line_that_tears_circles_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """Were rows no longer sorted before the window goes along them, a response could be the partner of other numbers of rows."""
     pytest.importorskip("duckdb")
+    add_by_sql(monkeypatch)
     run = DuckDBEngine.run
     unsorted = " order by k, place"
     monkeypatch.setattr(DuckDBEngine, "run", lambda engine, text: run(engine, text.replace(unsorted, "")))
@@ -192,6 +198,7 @@ def test_order_of_the_file_does_not_bias(engine: Open, linkage: dpl.ELE, monkeyp
 
 
 @pytest.mark.parametrize("linkage", [dpl.ELE(0.8), dpl.ELE(0.8, block="block", other=0.6)], ids=["one block", "blocks"])
+@BY_SQL
 def test_circles_are_kept_for_later_passes(engine: Open, linkage: dpl.ELE, monkeypatch: pytest.MonkeyPatch) -> None:
     """Both steps meet the same partners, with any instrument; another scaling of the columns takes their place, and closing forgets them."""
     table, design = make_table(LARGE), build_design("y ~ x", BOUNDS)
@@ -212,6 +219,7 @@ def test_circles_are_kept_for_later_passes(engine: Open, linkage: dpl.ELE, monke
 
 
 @pytest.mark.parametrize("linkage", [dpl.ELE(0.9), dpl.ELE(0.9, block="block", other=0.9)], ids=["one block", "blocks"])
+@BY_SQL
 def test_rows_that_may_be_regrouped_have_as_many_partners_as_the_bound_is_for(engine: Open, linkage: dpl.ELE) -> None:
     table, design = make_table(LARGE), build_design("y ~ x", BOUNDS)
     assert engine(table).open(design, linkage, FIXED).link_table.partners < PARTNERS
@@ -238,6 +246,7 @@ def test_right_links_meet_their_own_responses_alone(engine: Open) -> None:
 
 
 @pytest.mark.parametrize("accuracy_min", [0.95, 0.8])
+@BY_SQL
 def test_matching_matrices_are_unlinked_by_powers(
     engine: Open, accuracy_min: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -317,6 +326,7 @@ def test_no_residual_exceeds_its_clip(engine: Open) -> None:
 def test_a_fit_that_fails_leaves_no_tables_behind(monkeypatch: pytest.MonkeyPatch) -> None:
     """They hold rows, and the connection is the user's."""
     duckdb = pytest.importorskip("duckdb")
+    add_by_sql(monkeypatch)
     connection, run = duckdb.connect(), DuckDBEngine.run
     connection.execute("create table t as select i / 1000.0 as x, i / 2000.0 as y, i // 30 as b from range(1000) r(i)")
 

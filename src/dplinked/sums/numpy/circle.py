@@ -2,7 +2,8 @@
 
 See :mod:`dplinked.sums.partners`. The order does not depend on cells. Where every row keeps its block between neighbours, it follows from the
 block's number and the rank of a row in its block. Elsewhere rows of a block are ordered by a number that follows from the row's position, so that
-a row that leaves or joins a block leaves the order of all others as it is.
+a row that leaves or joins a block leaves the order of all others as it is. Where cells may decide the order in which rows come, as in a copy that DuckDB made, all orders are drawn
+with the same probability instead, once for all passes: then neighbours have the same law of orders, whatever the order of their rows.
 """
 
 from __future__ import annotations
@@ -19,9 +20,11 @@ from dplinked.sums.numpy import kernel
 from dplinked.sums.numpy.prepare import Codes, Piece, PreparedRows, Slots
 from dplinked.sums.numpy.reduce import AddPiece, Order, Sums, Walk, cut_shares, sum_parts
 from dplinked.sums.partners import PARTNERS
+from dplinked.sums.rounding import TILE
 
 Floats = NDArray[np.float64]
 Seen = NDArray[np.uint32]  # how many rows of each block lie before a row
+Places = NDArray[np.unsignedinteger]  # of rows in their blocks, in as few bytes as the largest block needs
 
 _LARGEST = 2**31 - 1  # a response is kept as a whole number of up to this size
 GAP = -(2**31)  # and a missing one, where it is dropped, as this
@@ -141,6 +144,7 @@ class ByRank:
                 "A block has more than two billion rows, too many for their responses to be compared. Declare smaller blocks."
             )
         self._starts, self._seen = starts, dict[int, Seen]()
+        self._drawn = None if data.rows.ordered else draw_places(starts, np.random.default_rng())
         shares, before = cut_shares(data.rows.parts), np.zeros(starts.size - 1, np.uint32)
         counted = data.kept.get(SHARES) or (_count_shares(data) if len(shares) > 1 else [before])
         for share, counts in zip(shares, counted, strict=True):
@@ -148,7 +152,7 @@ class ByRank:
 
     def walk(self, part: int) -> Walk:
         """A way along the rows from a part on."""
-        return _RankWalk(self._starts, self._seen[part].copy())
+        return _RankWalk(self._starts, self._seen[part].copy(), self._drawn)
 
 
 def _count_shares(data: PreparedRows) -> list[Seen]:
@@ -182,16 +186,32 @@ def _count_codes(codes: Codes, counts: Seen) -> None:
 
 @dataclass(frozen=True, repr=False)
 class _RankWalk:
-    """Counts the rows of each block on the way."""
+    """Counts the rows of each block on the way. If places were `drawn`, each slot stands for another of its block."""
 
     starts: Slots
     seen: Seen
+    drawn: Places | None
 
     def place(self, piece: Piece) -> Piece:
         """The next rows, with their slots."""
         assert piece.codes is not None
         find = rank_slots if kernel.KERNEL is None else kernel.find_slots
-        return replace(piece, slots=find(piece.codes, self.starts, self.seen))
+        slots = find(piece.codes, self.starts, self.seen)
+        return replace(piece, slots=slots if self.drawn is None else self.starts[piece.codes] + self.drawn[slots])
+
+
+def draw_places(starts: Slots, generator: np.random.Generator) -> Places:
+    """A place in its block for each slot (n), in an order that is drawn for each block."""
+    sizes = np.diff(starts)
+    drawn = np.empty(starts[-1], np.min_scalar_type(sizes.max(initial=0)))
+    by_size = np.argsort(sizes, kind="stable")
+    for blocks in np.split(by_size, np.flatnonzero(np.diff(sizes[by_size])) + 1):
+        places = np.arange(sizes[blocks].max(initial=0))
+        many = TILE // max(1, places.size) + 1
+        for first in range(0, blocks.size, many):
+            slots = starts[blocks[first : first + many], None] + places
+            drawn[slots] = generator.permuted(np.broadcast_to(places.astype(drawn.dtype), slots.shape), axis=1)
+    return drawn
 
 
 def rank_slots(codes: Codes, starts: Slots, seen: Seen) -> Slots:
@@ -244,7 +264,11 @@ class ByPosition:
         if not np.array_equal(np.bincount(codes, minlength=starts.size - 1), np.diff(starts)):
             raise ReleaseError(CHANGED)
         self._slots = np.empty(codes.size, np.int64)
-        self._slots[order_by_position(codes)] = np.arange(codes.size)
+        if data.rows.ordered:
+            order = order_by_position(codes)
+        else:
+            order = np.lexsort((np.random.default_rng().permutation(codes.size), codes))
+        self._slots[order] = np.arange(codes.size)
 
     def walk(self, part: int) -> Walk:
         """A way along the rows from a part on."""

@@ -34,6 +34,7 @@ class Parts(Protocol):
     columns: tuple[str, ...]
     count: int
     origins: Origins
+    ordered: bool  # whether no cell decides the order of rows
 
     @property
     def parts(self) -> int:

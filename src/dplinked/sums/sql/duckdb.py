@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,10 +10,16 @@ from typing import Any
 from dplinked.data.arrow import Origins
 from dplinked.data.files import Files, find_files
 from dplinked.data.sources import Progress, Query
+from dplinked.linkage import ELE, Linkage, Matching, PrivacyUnit
+from dplinked.study.design import Design
+from dplinked.sums.linked_rows import Pass
+from dplinked.sums.numpy import kernel
+from dplinked.sums.numpy.tables import Tables
+from dplinked.sums.sql.duckdb_copy import copy_cells
 from dplinked.sums.sql.duckdb_engine import RELATION, DuckDBEngine, connect
 from dplinked.sums.sql.duckdb_files import Utf8Files, file_source, json_source, parquet_origins, read_through
 from dplinked.sums.sql.duckdb_query import FrozenQuery, freeze, refuse_guessed_types
-from dplinked.sums.sql.rows import SqlRows
+from dplinked.sums.sql.rows import SqlRows, key_columns
 
 
 class DuckDBRows(SqlRows):
@@ -49,7 +55,19 @@ class DuckDBRows(SqlRows):
         kept: Any = None,
     ) -> None:
         self._kept = kept
+        self._duckdb = engine
         super().__init__(engine, *engine.read_columns(source, names, parsed), files, known)
+
+    def begin(self, design: Design, linkage: Linkage, unit: PrivacyUnit) -> Pass:
+        """Find the blocks in a copy that the kernel adds. Where there is an explicit matrix, no kernel or no room, DuckDB adds the rows itself."""
+        if kernel.KERNEL is None or isinstance(linkage, Matching):
+            return super().begin(design, linkage, unit)
+        keys = [*design.levels, *key_columns(design, linkage)]
+        columns = [self._stored[name] for name in dict.fromkeys([*design.bounds, *keys])]
+        blocks = linkage.accuracy if isinstance(linkage, ELE) and isinstance(linkage.accuracy, Mapping) else ()
+        named = [str(name) for names in (*design.levels.values(), blocks) for name in names]
+        copied = copy_cells(self._duckdb, self._source, columns, keys, named, self.count)
+        return super().begin(design, linkage, unit) if copied is None else Tables(copied).open(design, linkage, unit)
 
 
 def resolve_data(data: Any) -> Any:

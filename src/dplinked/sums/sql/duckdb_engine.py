@@ -70,6 +70,12 @@ class DuckDBEngine(SqlEngine):
             found = self._relation.query(RELATION, statement)
             return [] if found is None else list(found.fetchall())
 
+    def stream(self, query: str, rows: int) -> Any:
+        """A query's result as an Arrow stream, so many rows at a time. No other statement may run before its end."""
+        with interruptible():
+            found = self._relation.query(RELATION, query) if self._connection is None else self._connection.sql(query)
+            return found.arrow(rows)
+
     def keep(self, name: str, query: str) -> None:
         """Keep a query's result as a temporary table."""
         self.run(f"create temp table {name} as {query}")

@@ -12,6 +12,7 @@ from dplinked.errors import StudyError, raise_alone, shown
 from dplinked.linkage import Linkage, Matching, PrivacyUnit
 from dplinked.study.design import Design
 from dplinked.sums.engine import Source
+from dplinked.sums.linked_rows import Pass
 from dplinked.sums.sql.blocks import find_link_table
 from dplinked.sums.sql.columns import DesignColumns
 from dplinked.sums.sql.dialect import UNREADABLE, SqlColumn, SqlEngine
@@ -82,11 +83,14 @@ class SqlRows(Source):
                     f"Column {shown(name)} holds {self._stored[name].type_name}, which cannot be compared. Convert it to text first."
                 )
 
-    def open(self, design: Design, linkage: Linkage, unit: PrivacyUnit) -> SqlPass:
+    def open(self, design: Design, linkage: Linkage, unit: PrivacyUnit) -> Pass:
         """Find the blocks; only what is public under the unit can make it fail."""
         self.require(design.variables, numeric=list(design.bounds))
-        key = linkage.id if isinstance(linkage, Matching) else linkage.block
-        self.require([name for name in (key, design.cluster) if name is not None])
+        self.require(key_columns(design, linkage))
+        return self.begin(design, linkage, unit)
+
+    def begin(self, design: Design, linkage: Linkage, unit: PrivacyUnit) -> Pass:
+        """Find the blocks for passes by SQL, once the schema is known to be right."""
         self._read_cells([*design.variables, *([] if design.cluster is None else [design.cluster])])
         columns = DesignColumns(self._engine, self._stored, self._source, design)
         link_table, facts = find_link_table(columns, self.count, linkage, unit)
@@ -142,3 +146,9 @@ class SqlRows(Source):
         keys = f"select {self._engine.key(self._stored[name])} as k from {self._source}"
         found = self._engine.fetch(f"select k, count(*) from ({keys}) keys group by k")
         return {key_text(key): int(count) for key, count in found}
+
+
+def key_columns(design: Design, linkage: Linkage) -> list[str]:
+    """Names of the columns that links and clusters are known by."""
+    key = linkage.id if isinstance(linkage, Matching) else linkage.block
+    return [name for name in (key, design.cluster) if name is not None]
