@@ -133,6 +133,13 @@ def test_files_are_chosen_and_seen(start: Any, folder: Path) -> None:
     page = start().open()
     see(page, "Choose the file with the regressors", ".state")
     look(page, axe, "empty")
+    (folder / "late.csv").write_text(CSV)  # while the page is open
+    page.locator("#pick_left option[value='late.csv']").wait_for(state="attached")
+    page.locator("#pick_left").select_option("late.csv")
+    see(page, "Choose the file with the response.", ".state")
+    (folder / "late.csv").unlink()
+    page.locator("#pick_left option", has_text="late.csv, which is gone").wait_for(state="attached")
+    see(page, "There is no file 'late.csv'", ".bad")
     page.locator("#pick_left").select_option("incomes.csv")
     see(page, "300 rows, 12 columns.", "p")
     see(page, "Choose the file with the response.", ".state")

@@ -183,7 +183,7 @@ def _serve_side(input: Inputs, room: Room, side: Side, way: Callable[[], str], l
         path = room.desk.folder / chosen["path"]
         return section(
             f"{_TITLES[side]}: {show(chosen['path'])}",
-            *(_written(side, path, chosen["path"], chosen.get("options") or {}) if path.is_file() else ()),
+            *(_written(side, path, chosen["path"], chosen.get("options") or {}) if os.path.isfile(path) else ()),
             say(found.text, "bad") if isinstance(found, Fault) else _columns(found, _TITLES[side]),
         )
 

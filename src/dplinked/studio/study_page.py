@@ -364,12 +364,15 @@ def _serve_builder(
     draft = room.draft
 
     def find_columns() -> dict[str, str]:
-        """The columns of the rows, or of the files that are linked to rows, by what their cells are."""
+        """The columns of the rows, or of the files that are linked to rows, by what their cells are; those by which links were made come last."""
         path = fields().get("path") if fields().has("path") else draft().get("data", "path")
         files = [_data_file(room, path)] if path else [room.source("left"), room.source("right")]
         found = [attempt(lambda file=file: facts_of(file)) for file in files if file is not None]  # type: ignore[misc]
         known = [column for one in found if not isinstance(one, Fault) for column in one.columns]
-        return {one.name: one.kind for one in known if one.name not in RESULTS_OF_LINKING}
+        compared = draft().get("linkage", "fields")
+        last = [*compared] if isinstance(compared, list) else []  # they may not be in the formula
+        named = sorted(known, key=lambda one: one.name.removesuffix("_right") in last)
+        return {one.name: one.kind for one in named if one.name not in RESULTS_OF_LINKING}
 
     listed = steady(
         find_columns
