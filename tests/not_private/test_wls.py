@@ -97,6 +97,25 @@ def test_designs_have_the_errors_that_survey_packages_give(design: str, where: s
         assert (found.coef[own], found.std_err[own]) == pytest.approx(theirs[name], rel=1e-7)
 
 
+def test_rs_svyglm_has_the_same_line_and_error() -> None:
+    """R's survey package on its data `fpc` (strata, clusters within them, weights): svyglm(y ~ x, svydesign(~psuid, strata = ~stratid, weights = ~weight, nest = TRUE, data = fpc)).
+
+    The figures are those that clarite-python's tests keep of R; x and y are those that R has, in single precision.
+    """
+    fpc = pd.DataFrame(
+        {
+            "stratid": list("11111222"),
+            "psuid": ["1-1", "1-2", "1-3", "1-4", "1-5", "2-1", "2-2", "2-3"],
+            "weight": [3.0] * 5 + [4.0] * 3,
+            "x": np.float32([2.8, 4.1, 6.8, 6.8, 9.2, 3.7, 6.6, 4.2]).astype(float),
+            "y": np.float32([5.3, 7.1, 10.3, 10.8, 13.7, 8.2, 11.6, 9.7]).astype(float),
+        }
+    )
+    for clusters in ({"cluster": "psuid"}, {}):  # of one row each
+        found = dpl.baseline.wls(fpc, "y ~ x", weights="weight", strata="stratid", **clusters)
+        assert (found.coef["x"], found.std_err["x"]) == pytest.approx((1.12743994469334, 0.153027403391202), rel=1e-7)
+
+
 def test_missing_cells_are_left_out(rows: pd.DataFrame) -> None:
     rows.loc[:20, "x"] = np.nan
     rows.loc[30:40, "y"] = np.nan

@@ -341,3 +341,22 @@ def test_a_plan_says_how_many_clusters_intervals_take() -> None:
         release = dpl.fit(rows, "y ~ 0 + x", bounds={"x": (-1, 1), "y": (-5, 5)}, cluster="c", **asked)
         told.append("hardly tells" in release.summary())
     assert told == [False, True]
+
+
+def test_rows_that_were_linked_at_random_are_planned_as_few() -> None:
+    """A group of the linking's own, of some rows without a partner in their blocks: its accuracy says next to nothing of all rows."""
+    groups: dict[str, Any] = {
+        "block": "link_block",
+        "source": "public",
+        "accuracy_error": {"(last)": 0.29, "(other)": 0.005},
+    }
+    with_few = plan_one(unit=dpl.PrivacyUnit(), linkage=dpl.ELE({"(last)": 0.5, "(other)": 0.99}, **groups))
+    alone = plan_one(
+        unit=dpl.PrivacyUnit(), linkage=dpl.ELE({"(other)": 0.99}, **{**groups, "accuracy_error": {"(other)": 0.005}})
+    )
+    assert with_few.point.accuracy == alone.point.accuracy == 0.99
+    assert slope(with_few).accuracy == pytest.approx(slope(alone).accuracy, rel=0.05)
+    assert slope(with_few).total > slope(alone).total  # noise follows the least accuracy
+    assert "taken to be few" in with_few.assumptions
+    own = plan_one(linkage=dpl.ELE({"(last)": 0.5, "(other)": 0.99}, **{**groups, "block": "b"}))
+    assert own.point.accuracy == pytest.approx(0.745)  # a key of the files may be called so, too

@@ -23,6 +23,7 @@ Floats = NDArray[np.float64]
 SOURCES = ("public", "released", "estimated", "identifiers")
 UNSTATED_SOURCE = "unstated"
 LINK_BLOCK = "link_block"  # column of the groups that linking found: a result of the linkage, not a key of the files
+LAST = "(last)"  # group of the rows that were linked last, at random
 RESULTS_OF_LINKING = (LINK_BLOCK, "link_score", "link_probability")  # columns that linking adds to the rows
 
 SAY_SOURCE = (
@@ -365,6 +366,15 @@ class ELE:
     def mean_accuracy(self) -> float:
         """Mean of the declared accuracies."""
         return float(np.mean(self.declared))
+
+    @property
+    def planned_shares(self) -> dict[str | None, float]:
+        """Shares of the rows that plans take groups to have: all the same, but none for rows that linking linked last, at random, which are few. Empty for a single accuracy."""
+        if not isinstance(self.accuracy, Mapping) or self.source == "estimated":
+            return {}
+        keys: list[str | None] = [*self.accuracy, *([] if self.other is None else [None])]
+        kept = [key for key in keys if not (self.block == LINK_BLOCK and key == LAST)] or keys
+        return dict.fromkeys(kept, 1.0 / len(kept))
 
     def accuracy_of(self, key: str | None) -> float | None:
         """Return the accuracy of the block whose key has this text, None if the key belongs to the `other` block."""

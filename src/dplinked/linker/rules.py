@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from dplinked.data.sources import Progress
 from dplinked.errors import StudyError
+from dplinked.linkage.ele import LAST as LAST  # tests and other parts of the linker find it here
 from dplinked.linker.assignment import Candidates, assign_sparse
 from dplinked.linker.evidence import Evidence, compare_records, estimate_evidence, pattern_levels
 from dplinked.linker.fields import Comparer
@@ -26,7 +27,6 @@ Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
 
 FURTHER = "(further)"  # group of the rows that were linked by a further pass, across blocks, or in blocks of few rows
-LAST = "(last)"  # group of the rows that were linked last, at random
 UNLINKED = "(unlinked)"  # group of the rows without a partner
 LATE = (FURTHER, LAST, UNLINKED)  # groups that are no blocks, each a population of its own
 NO_KEY = "(missing)"  # block of the rows without a block key

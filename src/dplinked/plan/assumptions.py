@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from dplinked.linkage import ELE, Matching
 from dplinked.linkage.compared import say_compared
+from dplinked.linkage.ele import LAST
 from dplinked.plan.curve import line_deviation
 from dplinked.plan.errors import ExpectedErrors, Setting, wanted_clusters
 from dplinked.plan.rows import Guess
@@ -84,10 +85,15 @@ def _describe_links(study: Study, guess: Guess) -> str:
 
 def _describe_groups(study: Study) -> str:
     """How several accuracies were taken together: a plan opens no data, so it does not know how many rows have which."""
-    declared = study.linkage.public.declared if isinstance(study.linkage, ELE) else ()
+    linkage = study.linkage.public
+    declared = linkage.declared if isinstance(linkage, ELE) else ()
     if len(declared) < 2:
         return ""
-    return f" (the mean of {len(declared)} declared ones, each counted the same, whatever its number of rows: plan with one accuracy, that of all rows, if you know it)"
+    planned = linkage.planned_shares if isinstance(linkage, ELE) else {}
+    few = f" without {LAST}, rows that were linked at random and are taken to be few" if 0 < len(planned) < len(declared) else ""  # fmt: skip
+    if len(planned) == 1:
+        return f" ({few.strip()})"
+    return f" (the mean of {len(planned or declared)} declared ones{few}, each counted the same, whatever its number of rows: plan with one accuracy, that of all rows, if you know it)"
 
 
 def _describe_response(study: Study) -> str:

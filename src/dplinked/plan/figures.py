@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from dplinked.errors import StudyError, plain_number, shown
 from dplinked.estimate.variance import accuracy_variance
+from dplinked.linkage import ELE, Linkage
 from dplinked.plan.curve import curve_errors
 from dplinked.plan.errors import EXPECTED, ExpectedErrors, RefusedError, Setting
 from dplinked.plan.expectations import PlannedError
@@ -35,7 +36,17 @@ def guess_rows(study: Study, setting: Setting, r_squared: float, response_mean: 
         raise StudyError(
             "response_mean is for events and counts (family='logistic' or 'poisson'): leave it out, a line's response follows from its bounds or typical range."
         )
-    return Guess(level, deviation, r_squared, linkage.mean_accuracy, accuracy_variance(linkage, None) or 0.0)
+    return Guess(level, deviation, r_squared, *_overall_accuracy(linkage))
+
+
+def _overall_accuracy(linkage: Linkage) -> tuple[float, float]:
+    """The accuracy of all rows, as far as groups are planned for, and its relative variance."""
+    shares = linkage.planned_shares if isinstance(linkage, ELE) else {}
+    if not isinstance(linkage, ELE) or not shares:
+        return linkage.mean_accuracy, accuracy_variance(linkage, None) or 0.0
+    listed = dict(linkage.accuracy) if isinstance(linkage.accuracy, Mapping) else {}
+    mean = sum(share * (listed[key] if key is not None else linkage.other or 0.0) for key, share in shares.items())
+    return mean, linkage.accuracy_variance(shares) or 0.0
 
 
 def _checked_mean(largest: int, counts: bool, guessed: float | None) -> float:
