@@ -6,6 +6,7 @@ import importlib.util
 import re
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 from types import ModuleType
 
@@ -44,3 +45,10 @@ def test_the_image_is_built(tmp_path: Path) -> None:
         [docker, "run", "--rm", "dplinked-test", "--version"], capture_output=True, text=True, check=True
     )
     assert done.stdout.startswith("dplinked ")
+
+
+def test_python_without_assertions_is_refused() -> None:
+    """A sensitivity whose conditions are not asserted may not hold."""
+    done = subprocess.run([sys.executable, "-O", "-c", "import dplinked"], capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert "Run it without them." in done.stderr

@@ -32,6 +32,11 @@ if TYPE_CHECKING:
     from dplinked.outcome_regression import LinkedLogisticRegression, LinkedPoissonRegression
     from dplinked.regression import LinkedRegression
 
+if not __debug__:
+    raise ImportError(
+        "dplinked checks what its promises rest on by assertions, which Python leaves out under -O and PYTHONOPTIMIZE. Run it without them."
+    )
+
 __version__ = "0.2.0.dev0"  # the only place; pyproject.toml reads it here
 
 __all__ = [

@@ -75,7 +75,7 @@ def block_meat_sensitivity(norm: float, exposure: LinkageExposure) -> float:
 
 
 def centred_meat_sensitivity(norm: float, met: float, exposure: LinkageExposure) -> float:
-    """Frobenius sensitivity of ``Σ f_i² (u_i - m_i)(u_i - m_i)'``, contributions of rows around the public centre of their stratum, times its public factor, cut to at most norm (N); other rows move by at most `met` in all.
+    """Frobenius sensitivity of ``Σ f_i² (u_i - m_i)(u_i - m_i)'``, contributions of rows around the public centre of their stratum, times its public factor, cut to at most norm (N); other rows move by at most `met` in all, that factor included.
 
     Proof. Row j, each row that holds the person's response, and each displaced one change in any way: around a centre, a contribution that keeps its direction does not. Which centre
     is row j's hangs on row j alone. To cut brings no two further apart, so the squares of all others move by ``2N`` times `met` in trace norm, and :func:`squares_sensitivity` has the rest.
