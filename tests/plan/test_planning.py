@@ -324,23 +324,23 @@ def test_budgets_that_a_release_would_refuse_are_left_out_of_a_plan() -> None:
 
 
 def test_a_plan_says_how_many_clusters_intervals_take() -> None:
-    """Nobody knows how many there are. As many are enough in a release, and a tenth of them is too few."""
+    """Nobody knows how many there are. With as many and more errors are those of the plan; with a tenth of them many times as large. Fifteen releases of each: their median."""
     asked = {"linkage": dpl.Exact(), "epsilon": 4.0, "delta": 1e-6}
     found = plan_one(20_000, cluster="c", **asked)
     (said,) = [limit for limit in found.limits if "different cells of c" in limit]
     enough = int(said.split("about ")[1].split(" ")[0].replace(",", ""))
-    assert 500 < enough < 2_000
+    assert 1_000 < enough < 3_000
     assert not any("different cells" in limit for limit in plan_one(20_000, **asked).limits)
 
     rng = np.random.default_rng(1)
     x = rng.uniform(-1, 1, 20_000)
     rows = {"x": x, "y": x + rng.normal(size=x.size)}
-    told = []
-    for clusters in (3 * enough, enough // 10):
+    errors = []
+    for clusters in (2 * enough, enough // 10):
         rows["c"] = rng.integers(0, clusters, x.size)
-        release = dpl.fit(rows, "y ~ 0 + x", bounds={"x": (-1, 1), "y": (-5, 5)}, cluster="c", **asked)
-        told.append("hardly tells" in release.summary())
-    assert told == [False, True]
+        told = [dpl.fit(rows, "y ~ 0 + x", bounds={"x": (-1, 1), "y": (-5, 5)}, cluster="c", **asked) for _ in range(15)]  # fmt: skip
+        errors.append(float(np.median([one.std_err["x"] for one in told])))
+    assert errors[0] < 1.5 * slope(found).total < 4.0 * slope(found).total < errors[1]
 
 
 def test_rows_that_were_linked_at_random_are_planned_as_few() -> None:

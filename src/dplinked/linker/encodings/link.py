@@ -83,7 +83,9 @@ def join_encoded(links: Any, left: Any, right: Any) -> pa.Table:
     partner = pc.index_in(found[f"{PSEUDONYM}_right"], b[PSEUDONYM])
     unknown = place.null_count or partner.null_count != found[f"{PSEUDONYM}_right"].null_count
     if unknown or found.num_rows != a.num_rows:
-        raise StudyError("The links name other pseudonyms than the two files have. Give the files that belong to them.")
+        raise StudyError(
+            "The links name other pseudonyms than the two files have. Give the files that belong to them, that of the left holder first."
+        )
     carriers = column_origins(found).carriers.get(f"{PSEUDONYM}_right", 1)
     columns, fields = [], []
     for table, order, name in ((a, place, LEFT), (b, partner, RIGHT)):

@@ -55,10 +55,10 @@ def is_hopeless(p: int, route: str, exposure: LinkageExposure, totals: float, mu
 def enough_clusters(p: int, exposure: LinkageExposure, mu: float) -> int:
     """About how many clusters it takes for noise to leave their squares as clear as is aimed at, from public values.
 
-    Totals fill as much of their norm as they may at best. Norms go in steps and are chosen by noisy sizes, so that it takes twice as many, and thrice as many where links may be wrong, as was measured.
+    Totals fill as much of their norm as they may at best. Norms go in steps and are chosen by noisy sizes, so that it takes three times as many until intervals are hardly ever far too long, as was measured.
     """
     at_best = total_meat_sensitivity(1.0, 0.0, "cluster", exposure) * p / (mu * _WANTED * _FILLED)
-    return math.ceil((2.0 if exposure.exact else 3.0) * at_best)
+    return math.ceil(3.0 * at_best)
 
 
 def release_contribution_sizes(private: ContributionSizes, spending: Spending) -> tuple[Floats, float]:
