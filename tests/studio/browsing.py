@@ -183,3 +183,4 @@ def look(page: Any, axe: Any, name: str, views: Sequence[tuple[int, str]] = VIEW
         assert shown == [], where
     page.set_viewport_size({"width": 1280, "height": 900})
     page.emulate_media(color_scheme="light")
+    page.wait_for_timeout(300)

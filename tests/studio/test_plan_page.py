@@ -131,7 +131,7 @@ def test_where_nobody_says_how_many_links_were_checked_it_is_told_of_times_as_ma
     assert often == pytest.approx(10.0)
     known = plan_study(with_error(0.04 / math.sqrt(often)), [10_000], [1.0])
     assert at[often] == pytest.approx(known.slopes_at_point[0].half_width())
-    assert "links checked, as many as were being 1" in draw_slope(own, "income", "review", own)
+    assert "times as many links checked as were" in draw_slope(own, "income", "review", own)
 
 
 def test_pictures_mark_the_study_and_say_what_they_show(study: dpl.Study) -> None:

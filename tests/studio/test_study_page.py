@@ -417,6 +417,11 @@ def test_a_study_that_changed_on_disk_is_opened_anew(start: Any, folder: Path) -
     page.get_by_role("button", name="Load the file").click()
     page.locator("pre", has_text="epsilon = 0.8").wait_for()
     assert page.get_by_label("income: Unit").input_value() == ""
+    file.unlink()
+    see(page, "'study.toml' is gone, or cannot be read any more. Save writes it again.", ".bad")
+    page.get_by_role("button", name="Save").click()
+    see(page, "'study.toml' is saved")
+    assert "epsilon = 0.8" in file.read_text()
 
 
 @pytest.mark.slow

@@ -51,7 +51,7 @@ AXES = {
     ),
     "review": Axis(
         "Against the links that were checked",
-        "links checked, as many as were being 1", "times",
+        "times as many links checked as were", "times",
         "The more links are checked, the better their accuracy is known, until its error is a small part of all.",
     ),
     "bounds": Axis(
