@@ -391,6 +391,8 @@ def measure_contract(run: Run) -> Report:
         skipped.append(f"DuckDB ({reason})")
     else:
         found["DuckDB"] = [duckdb_pass(path, study) for study in studies]
+        with adding(BY_SQL):
+            found["DuckDB, by SQL"] = [duckdb_pass(path, study) for study in studies]
     if reason := missing_spark():
         skipped.append(f"Spark ({reason})")
     else:

@@ -40,7 +40,7 @@ def spill(stream: Stream, columns: Sequence[str] | None) -> ParquetRows:
     path = Path(folder) / _FILE
     try:
         path.touch(mode=0o600)
-        with pq.ParquetWriter(path, schema, compression="lz4", use_dictionary=False) as writer:
+        with pq.ParquetWriter(path, schema, compression="lz4", use_dictionary=False, write_statistics=False) as writer:
             for batch in stream.batches:
                 rows = Rows(pa.Table.from_batches([batch], types))
                 writer.write_table(pa.table([rows.kept(name) for name in wanted], schema=schema))

@@ -196,6 +196,10 @@ class _RankWalk:
         """The next rows, with their slots."""
         assert piece.codes is not None
         find = rank_slots if kernel.KERNEL is None else kernel.find_slots
+        if self.drawn is not None and self.starts.size == 2:  # rows of a single block follow each other
+            first = int(self.seen[0])
+            self.seen[0] += piece.count
+            return replace(piece, slots=self.drawn[first : first + piece.count].astype(np.int64))
         slots = find(piece.codes, self.starts, self.seen)
         return replace(piece, slots=slots if self.drawn is None else self.starts[piece.codes] + self.drawn[slots])
 

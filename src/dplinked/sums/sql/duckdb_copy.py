@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import shutil
 import tempfile
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 from dplinked.data.csv import FROM_TEXT
@@ -43,9 +43,11 @@ def copy_cells(
     size = count * sum(longest if column.name in keys and _is_copied_as_text(column) else 8 for column in columns)
     if size > MOST_IN_MEMORY and not has_room(size):
         return None
-    cells = [_key(engine, column, longest) if column.name in keys else engine.number(column) for column in columns]
+    cells = [_key(engine, column, longest) if column.name in keys else _number(engine, column) for column in columns]
     listed = ", ".join(f"{cell} as c{i}" for i, cell in enumerate(cells))
-    stream = _open_stream(engine, f"select {listed} from {source}", [column.name for column in columns])
+    stream = _open_stream(
+        engine, f"select {listed} from {source}", {column.name: column.name in keys for column in columns}
+    )
     rows = Rows(stream.read_all()) if size <= MOST_IN_MEMORY else spill(Stream(stream), None)
     if rows.count != count:
         raise ReleaseError(CHANGED)
@@ -72,8 +74,13 @@ def _key(engine: DuckDBEngine, column: SqlColumn, longest: int) -> str:
     return engine.as_text(column) if _is_copied_as_text(column) else key
 
 
-def _open_stream(engine: DuckDBEngine, statement: str, names: Sequence[str]) -> Any:
-    """A query's rows as an Arrow stream with these names; DuckDB's own errors are replaced, because they quote cells."""
+def _number(engine: DuckDBEngine, column: SqlColumn) -> str:
+    """A cell as a double, which is never null: that takes less time to write and to read."""
+    return f"coalesce({engine.number(column)}, cast('nan' as double))"
+
+
+def _open_stream(engine: DuckDBEngine, statement: str, names: Mapping[str, bool]) -> Any:
+    """A query's rows as an Arrow stream; DuckDB's own errors are replaced, because they quote cells. Of the columns' names is told whether there may be nulls."""
     import pyarrow as pa
 
     found: Any = None
@@ -81,7 +88,7 @@ def _open_stream(engine: DuckDBEngine, statement: str, names: Sequence[str]) -> 
         found = engine.stream(statement, PART)
     except Exception:
         raise_alone(ReleaseError(FAILED))
-    schema = pa.schema([_field(name, field.type) for name, field in zip(names, found.schema, strict=True)])
+    schema = pa.schema([_field(*named, field.type) for named, field in zip(names.items(), found.schema, strict=True)])
 
     def batches() -> Iterator[Any]:
         try:
@@ -95,10 +102,10 @@ def _open_stream(engine: DuckDBEngine, statement: str, names: Sequence[str]) -> 
     return pa.RecordBatchReader.from_batches(schema, batches())
 
 
-def _field(name: str, kind: Any) -> Any:
+def _field(name: str, nulls: bool, kind: Any) -> Any:
     """A column of the copy. Texts are known to be UTF-8, so they are marked like those of a file, which are kept as they are; instants are those of UTC, whatever the session's time zone."""
     import pyarrow as pa
 
     if pa.types.is_timestamp(kind) and kind.tz is not None:
-        return pa.field(name, pa.timestamp(kind.unit, "UTC"))
-    return pa.field(name, kind, metadata=FROM_TEXT if pa.types.is_string(kind) else None)
+        return pa.field(name, pa.timestamp(kind.unit, "UTC"), nulls)
+    return pa.field(name, kind, nulls, FROM_TEXT if pa.types.is_string(kind) else None)
