@@ -51,7 +51,7 @@ from dplinked.privacy.spending import CURVATURE, MEAT, RANGES, RESIDUAL_SCALE, S
 from dplinked.release.build import build_release
 from dplinked.release.release import Release
 from dplinked.second_stage.expectation import expect_second_stage, may_take_second_stage
-from dplinked.second_stage.start import all_rows, one_stage_design, prior_scale, weigh_groups
+from dplinked.second_stage.start import all_rows, one_stage_design, prior_scale, told_length, weigh_groups
 from dplinked.second_stage.steps import fit_residuals
 from dplinked.study.descent import Descent
 from dplinked.study.design import Design
@@ -128,22 +128,23 @@ def fit_sums(study: Study, rows: LinkedRows, spending: Spending) -> Release:
     rows = rows.with_design(aim_instrument(study, rows, spending))
     rows, groups = weigh_groups(study, rows, spending)
     private, intercept = rows.instrument_sums(), rows.design.intercept
-    start, first = None, 0.0
+    start, slopes = None, None
     if may_take_second_stage(study, rows, groups, spending):
         first = first_share(rows.design, rows.exposure, rows.count, spending.mu)
         start = release_sums(private, spending, intervals=study.intervals, share=first)
-        stage = expect_second_stage(study, rows, groups, spending, start, first)
+        stage = expect_second_stage(study, rows, groups, spending, start)
         if stage is not None:
             return fit_residuals(study, rows, spending, start, stage)
     assert not study.needs_second_stage, "one stage counts all rows the same, and squares no clusters"
     kept, last = kept_for_variance(study, rows), rows.design
-    rest = spending.unspent(kept)
     if start is not None and (last := one_stage_design(rows.design)) is not rows.design:
         rows = rows.with_design(last)
         private, start = rows.instrument_sums(), None
-    sums = release_sums(private, spending, intervals=study.intervals, keep=kept)
     if start is not None:
-        sums = pool_sums(start, sums, first / (first + rest))
+        slopes = told_length(rows, start, spending.rest(kept), intervals=study.intervals)
+    sums = release_sums(private, spending, intervals=study.intervals, keep=kept, slopes=slopes)
+    if start is not None:
+        sums = pool_sums(start, sums)
     estimate = solve_sums(sums, intercept=intercept, prior_scale=prior_scale(rows.design), ridge=study.ridge)
     variance = release_variance(study, rows, groups, spending, sums, estimate.beta)
     errors = split_errors(rows.design, groups, estimate, sums, variance)

@@ -30,7 +30,14 @@ from dplinked.plan.rows import ExpectedRows, Guess, cut_spread, expect_rows
 from dplinked.privacy.calibration import noise_multiplier, privacy_mu, round_down
 from dplinked.privacy.quantities.contribution_sizes import enough_clusters, is_hopeless
 from dplinked.privacy.quantities.descent import descent_sensitivity
-from dplinked.privacy.quantities.instrument import EntryNoise, ReleasedSums, entry_noise, is_symmetric, plan_sums
+from dplinked.privacy.quantities.instrument import (
+    EntryNoise,
+    ReleasedSums,
+    entry_noise,
+    guess_length,
+    is_symmetric,
+    plan_sums,
+)
 from dplinked.privacy.quantities.paper import paper_constants, paper_ngd_sensitivity, paper_ssp_sensitivity
 from dplinked.privacy.quantities.ranges import plan_ranges
 from dplinked.privacy.quantities.residual_scale import plan_residual_scale
@@ -64,6 +71,7 @@ class RefusedError(StudyError):
 
 _CHANGE = 1e-4  # relative change of the accuracy by which its effect is found
 _EDGE = 1.1  # by how much a quantile of residuals, which is one of the grid's edges, exceeds the true one
+_SHORTEST = 0.02  # length of slopes as the first stage tells it at least, whose noise is in it
 _SHARED = 0.5  # part of the first stage that is about the regressors alone
 _AFTER_ONE_STEP = 0.1  # share of the squared way that the second stage's first step leaves
 
@@ -130,11 +138,22 @@ def tight_sums(setting: Setting, guess: Guess, count: int, epsilon: float) -> Ex
     if design.half_widths is not None:
         design = better_instrument(design, setting.plain, exposure, count, mu * math.sqrt(share))
     rows = expect_rows(setting.aimed, design, guess)
-    noise = entry_noise(plan_sums(design, exposure, count, mu * math.sqrt(share), intervals=study.intervals))
-    vector = np.full(rows.beta.size, noise.response)
-    vector[: int(design.intercept)] = noise.response_total
-    one = _solve(design, exposure, rows, guess, count, noise, vector, rows.beta)
+
+    def solve(slopes: float | None) -> ExpectedErrors:
+        plan = plan_sums(design, exposure, count, mu * math.sqrt(share), intervals=study.intervals, slopes=slopes)
+        noise = entry_noise(plan)
+        vector = np.full(rows.beta.size, noise.response)
+        vector[: int(design.intercept)] = noise.response_total
+        return _solve(design, exposure, rows, guess, count, noise, vector, rows.beta)
+
+    one = solve(None)
     two = _second_stage(setting, guess, design, one, count, mu, share)
+    if two is not None:  # a first stage tells how long slopes are
+        length, usual = (
+            np.linalg.norm(rows.beta[int(design.intercept) :]),
+            guess_length(len(design.columns), study.intervals),
+        )
+        one = min(one, solve(min(max(float(length), _SHORTEST), usual)), key=_mean_error)
     if study.needs_second_stage:
         if two is None:
             raise RefusedError(

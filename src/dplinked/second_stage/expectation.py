@@ -43,7 +43,7 @@ from dplinked.second_stage.clips import expect_clip, measure_deviation
 from dplinked.second_stage.meat import kept_for_meat
 from dplinked.second_stage.slope import choose_gram_share, cut_whitened, is_calm
 from dplinked.second_stage.stage import LEAST_CLIP, MOST_BENT, MOST_OFF, SecondStage
-from dplinked.second_stage.start import measure_weights, one_stage_design, prior_scale
+from dplinked.second_stage.start import measure_weights, one_stage_design, prior_scale, told_length
 from dplinked.study.design import Design
 from dplinked.study.instrument import column_spread, instrument_signal, instrument_squares
 from dplinked.study.study import Study
@@ -58,7 +58,10 @@ _CALM_ENOUGH = 0.1  # spectral noise of a whitened slope, relative to it, above 
 _HANGING = 0.2  # mean logarithm of what correlations multiply variances of slopes by, above which rows may be whitened
 _WORTH = 0.1  # how much smaller errors of slopes must be, relative to them, for rows to be whitened
 _LEAST_LEFT = 4.0  # times what a look at both sides costs: least share for the steps where there is one
-_AS_GOOD = 0.02  # how much larger an error, relative to it, is taken for the same: the second stage's line is closer to that of least squares
+_AS_GOOD = 0.02  # how much larger an error, relative to it, is taken for the same
+# The same of the second stage, beside one: its line is closer to that of least squares, and where the first stage's noise was bad, it looks worse than it is (residuals are larger around a bad line), and one
+# stage, whose sums have that noise in them, looks better.
+_BETTER_THAN_IT_LOOKS = 0.1
 
 
 def may_take_second_stage(study: Study, rows: LinkedRows, groups: Groups, spending: Spending) -> bool:
@@ -76,12 +79,9 @@ def may_take_second_stage(study: Study, rows: LinkedRows, groups: Groups, spendi
 
 
 def expect_second_stage(
-    study: Study, rows: LinkedRows, groups: Groups, spending: Spending, start: ReleasedSums, first: float
+    study: Study, rows: LinkedRows, groups: Groups, spending: Spending, start: ReleasedSums
 ) -> SecondStage | None:
-    """Measure the residuals around the first stage's coefficients; None if a second stage is not expected to be more precise.
-
-    `first` is the share of the budget that the first stage had.
-    """
+    """Measure the residuals around the first stage's coefficients; None if a second stage is not expected to be more precise."""
     expectation, wide, sizes = _measure(study, rows, groups, spending, start)
     stage, design = expectation.by_columns(wide, sizes), rows.design
     moments, scale = first_moments(design, start, groups.accuracy, groups.total)
@@ -92,7 +92,7 @@ def expect_second_stage(
     bent = stage.present.is_incomplete and groups.contrast > _LEAST_CONTRAST  # by filled cells
     bent = bent or design.counting is not None  # the first stage's line is that of all rows
     bent = bent or study.needs_second_stage
-    return stage if bent or _pays(stage, expectation.one_stage(sizes, first)) else None
+    return stage if bent or _pays(stage, expectation.one_stage(sizes)) else None
 
 
 def expect_by_columns(
@@ -153,7 +153,7 @@ def _choose(by_columns: SecondStage, whitened: SecondStage) -> SecondStage:
 
 def _pays(stage: SecondStage, one: Floats) -> bool:
     """Whether the second stage's slopes are expected to have smaller errors than those of the first, released again for the rest of the budget (d)."""
-    return bool(np.log(stage.errors).mean() < np.log(one).mean() + _AS_GOOD)
+    return bool(np.log(stage.errors).mean() < np.log(one).mean() + _BETTER_THAN_IT_LOOKS)
 
 
 @dataclass(frozen=True, eq=False)
@@ -253,25 +253,27 @@ class _Expectation:
         variance = self.inverse**2 @ noise + met * np.diag(self.inverse)
         return np.sqrt(variance) / (groups.contrast * residuals.kept[2] * groups.total)
 
-    def one_stage(self, sizes: Floats, begun: float) -> Floats:
-        """Errors of one stage's slopes, if its sums are released for the rest of the budget: again, where they are the first stage's, for which they had the share `begun`."""
+    def one_stage(self, sizes: Floats) -> Floats:
+        """Errors of one stage's slopes, if its sums are released for the rest of the budget: again, where they are the first stage's."""
         design, groups, first = one_stage_design(self.rows.design), self.groups, int(self.rows.design.intercept)
         stratified = self.study.strata is not None and self.rows.exposure.symmetric
         keep = VARIANCE + STRATA * stratified if self.study.intervals else 0.0
-        again = begun / (begun + self.spending.unspent(keep))
+        rest, rows, intervals, slopes = self.spending.rest(keep), self.rows, self.study.intervals, None
         plain = design.half_widths is None
         signal = sizes**2 if plain else instrument_signal(design)
         squares = sizes**2 if plain else instrument_squares(design)
         factors = (sizes**2 / signal) ** 2
-        if design is self.rows.design:
-            noise = np.diag(noise_covariance(self.start, self.estimate.beta))[first:] * again * factors
-        else:
-            entries = entry_noise(plan_sums(design, self.rows.exposure, self.rows.count, self.spending.rest(keep)))
-            slopes = float(self.estimate.beta[first:] @ self.estimate.beta[first:])
-            noise = np.full(sizes.size, entries.response**2 + entries.core**2 * slopes)
+        if design is rows.design:
+            slopes = told_length(rows, self.start, rest, intervals=intervals)
+        entries = entry_noise(plan_sums(design, rows.exposure, rows.count, rest, intervals=intervals, slopes=slopes))
+        length = float((self.estimate.beta[first:] ** 2 + self.estimate.plain_error[first:] ** 2).sum())
+        noise = np.full(sizes.size, entries.response**2 + entries.core**2 * length)
+        if design is rows.design:
+            before = np.diag(noise_covariance(self.start, self.estimate.beta))[first:]
+            noise = factors / (1.0 / noise + 1.0 / before)
         met = groups.squares * (self.deviation**2 + (1.0 - groups.accuracy**2) * self.explained)
         variance = self.inverse**2 @ noise + met * squares / sizes**2 * factors * np.diag(self.inverse)
-        return np.sqrt(variance) / (groups.accuracy * groups.total)
+        return np.asarray(np.sqrt(variance) / (groups.accuracy * groups.total), np.float64)
 
 
 def _is_near(groups: Groups, residuals: Residuals, off: float, bent: float) -> bool:

@@ -176,14 +176,15 @@ def plan_sums(
     matrix_only: bool = False,
     intervals: bool = False,
     dropped: LinkageExposure | None = None,
+    slopes: float | None = None,
 ) -> NoisePlan:
     """Plan the noise of (H, b) for μ in all, or of H alone.
 
-    For intervals, with few columns, H gets more of the budget: it must stand clear of its noise. If rows with missing regressors are dropped, which
+    H gets as much of the budget as suits slopes of the length `slopes`, a released value if it is given, and a public guess if not. Then, for intervals and with few columns, it gets more: it must stand clear of its noise. If rows with missing regressors are dropped, which
     they are where no link enters, the number of the others is drawn too, and how many of them have a response; `dropped` says what one person can change about those.
     """
     assert exposure.exact or dropped is None, "under links every row's regressors are needed"
-    parts = instrument_parts(design, exposure, count, intervals)
+    parts = instrument_parts(design, exposure, count, intervals, slopes)
     if matrix_only:
         parts = [part for part in parts if part.name not in (RESPONSE_TOTAL, INSTRUMENT_RESPONSE)]
     if dropped is not None:
@@ -197,8 +198,15 @@ def plan_sums(
     return make_room_for_draw(plan, count * largest)
 
 
-def instrument_parts(design: Design, exposure: LinkageExposure, count: int, intervals: bool) -> list[Part]:
-    """Parts of (H, b) with their sensitivities, rounding included. Responses lie within ±1."""
+def guess_length(columns: int, intervals: bool) -> float:
+    """How long slopes are taken to be together where nothing tells."""
+    return max(SLOPE_GUESS, math.sqrt(1.5 / max(1, columns)) if intervals else 0.0)
+
+
+def instrument_parts(
+    design: Design, exposure: LinkageExposure, count: int, intervals: bool, slopes: float | None = None
+) -> list[Part]:
+    """Parts of (H, b) with their sensitivities, rounding included; `slopes` as in :func:`plan_sums`. Responses lie within ±1."""
     d, E, h = len(design.columns), design.radius, design.instrument_radius
     R = design.response.peak
 
@@ -207,9 +215,8 @@ def instrument_parts(design: Design, exposure: LinkageExposure, count: int, inte
     def part(name: str, entries: int, sensitivity: float, importance: float, largest: float) -> Part:
         return Part(name, entries, sensitivity + unit * largest * math.sqrt(entries), importance)
 
-    slope, intercept, equation = SLOPE_GUESS**2, INTERCEPT_GUESS**2, INTERCEPT_EQUATION**2
-    if intervals:
-        slope = max(slope, 1.5 / max(1, d))
+    slope = (guess_length(d, intervals) if slopes is None else slopes) ** 2
+    intercept, equation = INTERCEPT_GUESS**2, INTERCEPT_EQUATION**2
     parts = []
     if design.intercept:
         parts.append(part(RESPONSE_TOTAL, 1, response_total_sensitivity(R, exposure), equation, R))
@@ -334,9 +341,15 @@ class ReleasedSums(Record):
 
 
 def release_sums(
-    private: ClippedSums, spending: Spending, *, intervals: bool, share: float | None = None, keep: float = VARIANCE
+    private: ClippedSums,
+    spending: Spending,
+    *,
+    intervals: bool,
+    share: float | None = None,
+    keep: float = VARIANCE,
+    slopes: float | None = None,
 ) -> ReleasedSums:
-    """Release (H, b) of the bounded instrument, for a share of the budget or for all that is left but what intervals need, which is kept.
+    """Release (H, b) of the bounded instrument, for a share of the budget or for all that is left but what intervals need, which is kept; `slopes` as in :func:`plan_sums`.
 
     Privacy
     -------
@@ -344,7 +357,7 @@ def release_sums(
     ``Σ (Δ/scale)² ≤ μ²``; for an exact join with h = x the joint distance of the parts is used.
     """
     mu = spending.take_rest(keep=keep if intervals else 0.0) if share is None else spending.take(share)
-    return _draw(private, spending, mu, intervals=intervals)
+    return _draw(private, spending, mu, intervals=intervals, slopes=slopes)
 
 
 def release_curvature(
@@ -363,38 +376,45 @@ def release_curvature(
     return _draw(private, spending, spending.take(share), matrix_only=True, intervals=intervals)
 
 
-def pool_sums(one: ReleasedSums, two: ReleasedSums, share: float) -> ReleasedSums:
-    """Two releases of the same sums as one, the first with `share` of the precision of both."""
-
-    def mean(left: Floats, right: Floats) -> Floats:
-        return np.asarray(share * left + (1.0 - share) * right, np.float64)
-
-    def scale(left: Floats, right: Floats) -> Floats:
-        return np.asarray(np.hypot(share * left, (1.0 - share) * right), np.float64)
-
-    return replace(
-        one,
-        matrix=mean(one.matrix, two.matrix),
-        vector=mean(one.vector, two.vector),
-        matrix_scale=scale(one.matrix_scale, two.matrix_scale),
-        vector_scale=scale(one.vector_scale, two.vector_scale),
-    )
+def pool_sums(one: ReleasedSums, two: ReleasedSums) -> ReleasedSums:
+    """Two releases of the same sums as one, each entry weighed by its precision."""
+    vector, vector_scale = _pool(one.vector, one.vector_scale, two.vector, two.vector_scale)
+    return replace(pool_by_precision(one, two), vector=vector, vector_scale=vector_scale)
 
 
 def pool_by_precision(one: ReleasedSums, two: ReleasedSums) -> ReleasedSums:
     """Two releases of the same matrix as one, each entry weighed by its precision; the vector is the first's."""
-    noisy = one.matrix_scale > 0.0
-    left, right = (np.where(noisy, released.matrix_scale, 1.0) ** -2 for released in (one, two))
-    matrix = np.where(noisy, (left * one.matrix + right * two.matrix) / (left + right), one.matrix)
-    return replace(one, matrix=matrix, matrix_scale=np.where(noisy, (left + right) ** -0.5, 0.0))
+    matrix, scale = _pool(one.matrix, one.matrix_scale, two.matrix, two.matrix_scale)
+    return replace(one, matrix=matrix, matrix_scale=scale)
+
+
+def _pool(one: Floats, noise_of_one: Floats, two: Floats, noise_of_two: Floats) -> tuple[Floats, Floats]:
+    """The mean of two draws of the same values, weighed by their precisions, and its noise; values without noise are public."""
+    noisy = noise_of_one > 0.0
+    left, right = (np.where(noisy, scale, 1.0) ** -2 for scale in (noise_of_one, noise_of_two))
+    mean = np.where(noisy, (left * one + right * two) / (left + right), one)
+    return mean, np.where(noisy, (left + right) ** -0.5, 0.0)
 
 
 def _draw(
-    private: ClippedSums, spending: Spending, mu: float, *, matrix_only: bool = False, intervals: bool
+    private: ClippedSums,
+    spending: Spending,
+    mu: float,
+    *,
+    matrix_only: bool = False,
+    intervals: bool,
+    slopes: float | None = None,
 ) -> ReleasedSums:
     sums, design, exposure = private.sums, private.design, private.exposure
     plan = plan_sums(
-        design, exposure, sums.count, mu, matrix_only=matrix_only, intervals=intervals, dropped=private.dropped
+        design,
+        exposure,
+        sums.count,
+        mu,
+        matrix_only=matrix_only,
+        intervals=intervals,
+        dropped=private.dropped,
+        slopes=slopes,
     )
     spending.note(plan)
     d, first = len(design.columns), int(design.intercept)
