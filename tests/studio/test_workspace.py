@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from browsing import go, see, wait_for
+from browsing import go, see, settle, wait_for
 
 import dplinked as dpl
 from dplinked.studio.desk import Desk
@@ -116,6 +116,7 @@ def test_a_second_window_asks_before_it_takes_over(start: Any, folder: Path) -> 
     see(other, "Not saved")
     assert other.get_by_label("Epsilon of").input_value() == "0.7"
     page.get_by_role("heading", name="The studio is open in another window").wait_for()
+    settle(other)
     other.get_by_label("Epsilon of").fill("0.8")
     wait_for(lambda: "epsilon = 0.8" in load_workspace(folder).texts["study.toml"])
     other.close()  # then the first one goes on by itself, with what was done in the other

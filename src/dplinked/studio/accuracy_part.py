@@ -16,7 +16,7 @@ from dplinked.privacy.calibration import round_down
 from dplinked.studio import outside
 from dplinked.studio.desk import Fault, attempt
 from dplinked.studio.draft import Draft
-from dplinked.studio.link_page import progress_of
+from dplinked.studio.link_page import progress_of, show_stop
 from dplinked.studio.linking import Price, Request, accuracy_changes, public_changes, released_before, take_accuracy
 from dplinked.studio.look import group, say, show
 from dplinked.studio.room import Held, Question, Room, steady, when_changed
@@ -31,7 +31,8 @@ _SOURCES = tuple(_WAYS)
 
 def accuracy_fields() -> tuple[Tag, ...]:
     """The places of this part in the page."""
-    return tuple(ui.output_ui(f"accuracy_{part}") for part in ("take", "progress", "taken", "outside"))
+    shown = ("accuracy_take", "accuracy_progress", "stop_accuracy_shown", "accuracy_taken", "accuracy_outside")
+    return tuple(ui.output_ui(name) for name in shown)
 
 
 def serve_accuracy(input: Inputs, room: Room, done: Callable[[], Request | None], complete: Callable[[], bool]) -> None:
@@ -162,7 +163,9 @@ def serve_accuracy(input: Inputs, room: Room, done: Callable[[], Request | None]
     @render.ui
     def accuracy_progress() -> Tag | None:
         stopped = refused()
-        return say(stopped.text, "bad") if stopped is not None else progress_of(room.job(), "accuracy", "stop_accuracy")
+        return say(stopped.text, "bad") if stopped is not None else progress_of(room.job(), "accuracy")
+
+    show_stop(room, "accuracy", "stop_accuracy")
 
     @reactive.effect
     @reactive.event(input.stop_accuracy)

@@ -36,7 +36,7 @@ from dplinked.studio.link_form import (
     values_of,
 )
 from dplinked.studio.linking import MadeLinks, Request, data_changes, link_files, page_of, quoted, was_written
-from dplinked.studio.look import panel, rows, say, section, show, steward_only
+from dplinked.studio.look import panel, render_to, rows, say, section, show, steward_only
 from dplinked.studio.path import State
 from dplinked.studio.room import Held, Room, steady
 
@@ -71,6 +71,7 @@ def layout() -> NavSetArg:
         ui.output_ui("link_compared"),
         ui.output_ui("link_start"),
         ui.output_ui("link_progress"),
+        ui.output_ui("stop_link_shown"),
         ui.output_ui("link_found"),
         ui.output_ui("link_outside"),
     )
@@ -206,7 +207,9 @@ def serve(input: Inputs, room: Room) -> Callable[[], State]:
 
     @render.ui
     def link_progress() -> Tag | None:
-        return progress_of(room.job(), "link", "stop_link")
+        return progress_of(room.job(), "link")
+
+    show_stop(room, "link", "stop_link")
 
     @reactive.effect
     @reactive.event(input.stop_link)
@@ -375,7 +378,21 @@ def _compared(blocks: Blocks, files: Files, request: Request) -> list[Tag]:
     return [tags.p(" ".join(said))]
 
 
-def progress_of(job: Job | None, kind: str, stop: str) -> Tag | None:
+def show_stop(room: Room, kind: str, stop: str) -> None:
+    """A button that stops a job of some kind. It is made once for each, beside its progress: one that is made anew with every tick would miss clicks."""
+
+    def stoppable() -> bool:
+        job = room.job()
+        return job is not None and job.kind == kind and job.running and job.stoppable
+
+    shown = steady(stoppable)
+
+    @render_to(f"{stop}_shown")
+    def _shown() -> Tag | None:
+        return tags.div(ui.input_action_button(stop, "Stop"), class_="buttons") if shown() else None
+
+
+def progress_of(job: Job | None, kind: str) -> Tag | None:
     """How far a job of some kind is, or what went wrong with it."""
     if job is None or job.kind != kind:
         return None
@@ -384,7 +401,6 @@ def progress_of(job: Job | None, kind: str, stop: str) -> Tag | None:
     known = {"max": str(job.total), "value": str(min(job.done, job.total))} if job.total else {}
     return tags.div(
         tags.label(f"{job.title} …", for_=f"{kind}_bar"), tags.progress(id=f"{kind}_bar", **known),
-        tags.div(ui.input_action_button(stop, "Stop"), class_="buttons") if job.stoppable else None,
         class_="note", role="status",
     )  # fmt: skip
 
