@@ -356,7 +356,7 @@ def test_rows_that_were_linked_at_random_are_planned_as_few() -> None:
     )
     assert with_few.point.accuracy == alone.point.accuracy == 0.99
     assert slope(with_few).accuracy == pytest.approx(slope(alone).accuracy, rel=0.05)
-    assert slope(with_few).total > slope(alone).total  # noise follows the least accuracy
+    assert slope(with_few).total >= slope(alone).total  # noise follows the least accuracy, if it follows any
     assert "taken to be few" in with_few.assumptions
     own = plan_one(linkage=dpl.ELE({"(last)": 0.5, "(other)": 0.99}, **{**groups, "block": "b"}))
     assert own.point.accuracy == pytest.approx(0.745)  # a key of the files may be called so, too

@@ -1136,7 +1136,7 @@ def test_numbers_of_clusters_reach_the_bound(container: str, tmp_path: Path) -> 
             pytest.importorskip("duckdb")
             pq.write_table(pa.table(rows), tmp_path / "rows.parquet")
             rows = dpl.Query("select * from 'rows.parquet'", folder=tmp_path)
-        opened = in_strata(open_rows(rows, dpl.Exact(), dpl.PrivacyUnit(), "y ~ 0 + x"))
+        opened = in_strata(open_rows(rows, dpl.Exact(), dpl.PrivacyUnit(), "y ~ 0 + x", strata=True))
         return np.asarray(opened.stratum_totals(clip, clustered=True).numbers)
 
     bound = stratum_numbers_sensitivity(clustered=True)

@@ -18,7 +18,7 @@ import pytest
 
 import dplinked as dpl
 from dplinked.data.encoding import CHANGED
-from dplinked.study.design import build_design
+from dplinked.study.build import build_design
 from dplinked.sums.engine import Source, open_source
 from dplinked.sums.numpy import kernel
 from dplinked.sums.numpy.circle import draw_places, make_circle
