@@ -187,6 +187,8 @@ def large(rows: int, anonlink: str | None) -> tuple[list[str], list[str]]:
             (folder / "fields.toml").write_text(as_toml(schema), encoding="utf-8")
             route = f"encodings, {blocks}"
             for side, holder in (("left", "a holder"), ("right", "the other holder")):
+                for earlier in (f"{side}.clk", f"{side}.own.parquet"):  # encodings are not written over
+                    (folder / earlier).unlink(missing_ok=True)
                 _, spent, memory = dplinked("encode", f"{side}.parquet", "--key", "secret.key", "--schema", "fields.toml", "--id", "id", "--out", f"{side}.clk", folder=folder)  # fmt: skip
                 lines.append(row(route, f"{holder}: encode", None, spent, memory))
             _, spent, memory = dplinked("link", "left.clk", "right.clk", "--out", "links", folder=folder)
