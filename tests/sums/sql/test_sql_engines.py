@@ -998,7 +998,7 @@ ANY_ROWS = st.lists(
 )
 
 
-@pytest.mark.parametrize("examples", [4, pytest.param(40, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("examples", [4, pytest.param(20, marks=pytest.mark.slow)])
 def test_any_cells(examples: int) -> None:
     @given(ANY_ROWS, st.sampled_from(FORMULAS[:2]), st.sampled_from([0.7, {"0": 0.9, "1": 0.8}]))
     @settings(max_examples=examples, deadline=None)
