@@ -24,7 +24,7 @@ from dplinked.second_stage.slope import is_calm
 from dplinked.second_stage.stage import SecondStage
 from dplinked.sums.types import MeatClip
 
-_CALM_ENOUGH = 0.5  # noise of that slope, relative to it, up to which it does: noise is times the way that is left to go, and falls as often on either side, while what lies beyond the instrument's reach bends the line
+_CALM_ENOUGH = 0.3  # noise of that slope, relative to it, up to which it does: noise is times the way that is left to go, and falls as often on either side, while what lies beyond the instrument's reach bends the line. With noise of half the slope intervals were unbounded in one release of twenty
 _FURTHER = (20.0, 14.0, 10.0, 7.0)  # times its size: how far a column's instrument follows it where tails were seen
 
 
