@@ -30,6 +30,7 @@ def test_a_form_says_what_it_lacks() -> None:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("opening", [None, {"epsilon": 2.0, "delta": 1e-6}])
 def test_the_lines_outside_do_what_the_page_does(folder: Path, opening: dict[str, float] | None) -> None:
     if opening is not None:

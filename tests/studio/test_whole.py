@@ -65,6 +65,7 @@ def test_the_notebook_runs_from_top_to_bottom(folder: Path) -> None:
     assert dpl.Release.load(folder / "release-2.json") == release
 
 
+@pytest.mark.slow
 def test_the_script_runs_from_top_to_bottom(folder: Path) -> None:
     (folder / "studio.sh").write_text(as_script(parts(Desk(folder, "study.toml"))), encoding="utf-8")
     tools = folder / "bin"

@@ -188,7 +188,15 @@ def test_missing_cells_count_nothing(formula: str, linkage: str) -> None:
 
 
 @pytest.mark.usefixtures("both_ways")
-@pytest.mark.parametrize("linkage", ["fixed", "moving", "matching", "exact"])
+@pytest.mark.parametrize(
+    "linkage",
+    [
+        "fixed",
+        pytest.param("moving", marks=pytest.mark.slow),
+        "matching",
+        pytest.param("exact", marks=pytest.mark.slow),
+    ],
+)
 def test_strata_are_those_of_the_plain_formula(linkage: str) -> None:
     """Rows in the stratum of their own cell, clusters in the first of their rows'; cells that are missing or not declared are a last one."""
     values, accuracy = make_data(LAYOUTS["large"])
