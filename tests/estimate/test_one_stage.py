@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import dplinked as dpl
+from dplinked.privacy import noise
 from dplinked.privacy.quantities.instrument import ReleasedSums, guess_length, pool_sums
 from dplinked.second_stage import expectation, start
 
@@ -36,7 +37,12 @@ def fit(slope: float, rows: int) -> list[dict[str, float]]:
 
 @pytest.fixture(autouse=True)
 def never_pays(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Noise is drawn from a seed: with that of a release, rows seem to be incomplete now and then, for which a second stage is taken."""
+    rng = np.random.default_rng(2)
     monkeypatch.setattr(expectation, "_pays", lambda stage, one: False)
+    monkeypatch.setattr(
+        noise, "add_gaussian", lambda values, scale: values + np.asarray(scale) * rng.normal(size=np.shape(values))
+    )
 
 
 def share_of_the_matrix(draw: dict[str, float]) -> float:
