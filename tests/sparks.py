@@ -20,19 +20,12 @@ MARKS = [
 
 
 def local_session() -> Iterator[Any]:
-    """A session on two cores, stopped when its users are done; the fixture `session` is made of it.
-
-    Statements over few rows take longer to compile than to run, so that they are interpreted here; benchmarks compile them, small ones in the tests too.
-    """
+    """A session on two cores, stopped when its users are done; the fixture `session` is made of it."""
     from pyspark.sql import SparkSession
 
     os.environ["PYSPARK_PYTHON"] = sys.executable
     builder = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false")
     builder = builder.config("spark.sql.shuffle.partitions", "2").config("spark.driver.host", "127.0.0.1")
-    builder = builder.config("spark.sql.codegen.wholeStage", "false").config(
-        "spark.sql.codegen.factoryMode", "NO_CODEGEN"
-    )
-    builder = builder.config("spark.driver.extraJavaOptions", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
     session = builder.config("spark.driver.bindAddress", "127.0.0.1").getOrCreate()
     session.sparkContext.setLogLevel("OFF")
     yield session
