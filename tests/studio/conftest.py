@@ -43,8 +43,8 @@ def browser() -> Iterator[Any]:
 def start(browser: Any, folder: Path) -> Iterator[Any]:
     begun: list[Studio] = []
 
-    def begin(*arguments: object) -> Studio:
-        begun.append(Studio(browser, *arguments, cwd=folder))
+    def begin(*arguments: object, before: str | None = None) -> Studio:
+        begun.append(Studio(browser, *arguments, cwd=folder, before=before))
         return begun[-1]
 
     yield begin
