@@ -17,6 +17,7 @@ import scipy.sparse as sp
 import dplinked as dpl
 from dplinked import outcomes
 from dplinked.errors import StudyError
+from dplinked.not_private.baseline import chambers
 from dplinked.privacy import noise
 from dplinked.release.notes import LEFT_OUT
 from dplinked.sums.numpy import kernel
@@ -165,6 +166,81 @@ def test_databases_leave_out_the_rows_that_memory_does(
         assert one.coef[name] == pytest.approx(two.coef[name], abs=1e-6)
         assert one.coef[name] == pytest.approx(three.coef[name], abs=1e-6)
         assert one.std_err[name] == pytest.approx(two.std_err[name], rel=1e-5)
+
+
+COUNTED: dict[str, dict[str, Any]] = {
+    "a condition": {"where": "sex == 'm' and age > -0.5"},
+    "weights": {"weights": "w"},
+    "both": {"weights": "w", "where": "age > -0.5"},
+}
+
+
+def counted_fit(rows: dict[str, Any], family: str, counted: str, **settings: Any) -> dpl.Release:
+    """A fit of age alone, so that the line of some rows is not that of all: men and women differ."""
+    bounds = {**BOTH[family]["bounds"], **({"w": (0.0, 5.0)} if counted != "a condition" else {})}
+    outcome = "died" if family == "logistic" else "visits"
+    return fit(rows, family, **{"formula": f"{outcome} ~ age", "bounds": bounds, **COUNTED[counted], **settings})
+
+
+def with_weights(rows: dict[str, Any]) -> dict[str, Any]:
+    """The same rows with weights: women count for much."""
+    rng, n = np.random.default_rng(11), len(rows["age"])
+    return {**rows, "w": np.where(rows["sex"] == "m", rng.uniform(0.2, 1.0, n), rng.uniform(1.0, 5.0, n))}
+
+
+@pytest.fixture(scope="module")
+def weighted(rows: dict[str, Any]) -> dict[str, Any]:
+    return with_weights(rows)
+
+
+@pytest.mark.parametrize("counted", COUNTED)
+@pytest.mark.parametrize("family", BOTH)
+def test_weights_and_conditions_have_the_line_of_right_links(
+    monkeypatch: pytest.MonkeyPatch, weighted: dict[str, Any], family: str, counted: str
+) -> None:
+    """That of weighted maximum likelihood, which is far from the line of all rows."""
+    monkeypatch.setattr(noise, "add_gaussian", lambda values, scale: np.asarray(values, float))
+    release = counted_fit(weighted, family, counted, epsilon=10.0)
+    bounds = {**BOTH[family]["bounds"], "w": (0.0, 5.0)}
+    of = {"family": family, **({"exposure": "years"} if family == "poisson" else {})}
+    right, wanted = with_weights(draw_rows(accuracy=1.0)), [COUNTED[counted], {}]
+    one, plain = (
+        chambers(right, release.declared.formula, bounds=bounds, levels=LEVELS, linkage=dpl.Exact(), **of, **rule)
+        for rule in wanted
+    )
+    for name in ("Intercept", "age"):
+        assert abs(release.coef[name] - one.coef[name]) < 3.0 * release.std_err[name]
+    assert abs(plain.coef["Intercept"] - one.coef["Intercept"]) > 6.0 * release.std_err["Intercept"]
+    if "where" in COUNTED[counted]:
+        holds = weighted["age"] > -0.5
+        holds &= (weighted["sex"] == "m") | (counted == "both")
+        assert release.subgroup[0] == pytest.approx(holds.sum())
+    assert "weighted" in release.summary() or counted == "a condition"
+
+
+@pytest.mark.parametrize("family", BOTH)
+def test_weights_and_conditions_are_released_with_noise(weighted: dict[str, Any], family: str) -> None:
+    """At a usual budget, by memory: the number of rows that count lies within its interval, and slopes near those of all rows, which are the same."""
+    for counted in COUNTED:
+        release = counted_fit(weighted, family, counted)
+        assert abs(release.coef["age"] - TRUTH["age"]) < 4.5 * release.std_err["age"] + 0.1
+        assert release.std_err["age"] < 0.25
+        again = dpl.Release.from_json(release.to_json())
+        assert again.subgroup == release.subgroup
+        assert again.summary() == release.summary()
+    holds = (weighted["age"] > -0.5).sum()
+    _, low, high = release.subgroup
+    assert low - 2.0 * (high - low) < holds < high + 2.0 * (high - low)
+
+
+def test_weights_and_conditions_that_cannot_be_taken_are_refused(weighted: dict[str, Any]) -> None:
+    with pytest.raises(StudyError, match="missing='drop'"):
+        counted_fit(weighted, "logistic", "weights", missing="fill")
+    with pytest.raises(StudyError, match="visits"):  # the response's own column is on a linked row
+        counted_fit(weighted, "poisson", "a condition", where="visits > 2")
+    for setting in ({"by": "sex"}, {"cluster": "sex"}, {"strata": "sex"}, {"goodness": True}):
+        with pytest.raises(StudyError, match="family='linear'"):
+            fit(weighted, "logistic", formula="died ~ age", **setting)
 
 
 def test_releases_say_ratios(rows: dict[str, Any]) -> None:

@@ -89,7 +89,7 @@ def fit(
     exposure
         Name of the column, with bounds above 0, that counts are taken by, such as years under observation: its logarithm is added to the line.
     weights
-        Name of a column of the regressors' file, with bounds from 0 on, that says how much a row counts, such as a survey's weights. The line is that of weighted least squares.
+        Name of a column of the regressors' file, with bounds from 0 on, that says how much a row counts, such as a survey's weights. The line is that of weighted least squares, or of weighted maximum likelihood.
         How large they are on the whole is released too, for 1.5 % of the budget.
     where
         A condition over columns of the regressors' file, such as ``"age >= 65 and region == 'north'"``: rows for which it does not hold count nothing. Their number stays private, and a

@@ -35,8 +35,15 @@ from dplinked.estimate.curve import (
 )
 from dplinked.estimate.descent import solve_descent
 from dplinked.estimate.groups import Groups
+from dplinked.estimate.residuals import counted_sizes
 from dplinked.estimate.variance import NoisyVariance, accuracy_variance, link_dependence, repeated_rows, split_errors
-from dplinked.privacy.quantities.curve import release_answered, release_expected, release_slope, response_share
+from dplinked.privacy.quantities.curve import (
+    Answered,
+    release_answered,
+    release_expected,
+    release_slope,
+    response_share,
+)
 from dplinked.privacy.quantities.instrument import ReleasedSums
 from dplinked.privacy.quantities.meat import SCALE_ALONE, MeatRoute, choose_route
 from dplinked.privacy.quantities.residual_scale import plan_residual_scale, release_residual_size, residual_edges
@@ -54,7 +61,7 @@ from dplinked.privacy.spending import (
 )
 from dplinked.release.build import build_release
 from dplinked.release.release import Release
-from dplinked.second_stage.start import prior_scale
+from dplinked.second_stage.start import measure_weights, prior_scale
 from dplinked.study.family import Curve
 from dplinked.study.study import Study
 from dplinked.sums.clipped import ResidualCounts
@@ -133,11 +140,11 @@ class Equation:
 
 def fit_curve(study: Study, rows: LinkedRows, groups: Groups, spending: Spending) -> Release:
     """The equation solved along its curve, and a variance where intervals are asked for."""
-    declared, rows = rows.design, clip_counts(rows.without_missing() if study.drops_missing else rows, spending)
-    equation = write_equation(rows, groups, spending)
+    declared, rows = rows.design, rows.without_missing() if study.drops_missing else rows
+    rows, groups, answered = count_rows(rows, groups, spending)
+    equation = write_equation(clip_counts(rows, groups, spending), groups, spending, answered.share)
     route = choose_outcome_route(equation, spending) if study.intervals else SCALE_ALONE
     steep = release_level_slope(equation, spending)
-    equation = count_answers(equation, spending)
     sums, mean, explained = follow_curve(equation, steep, spending, 0.0 if route is SCALE_ALONE else MEAT)
     estimate = solve_descent(sums, equation.intercept, prior_scale(rows.design))
     estimate = replace(estimate, beta=limit_step(sums.centre, estimate.beta, equation.all_sizes)[0])
@@ -147,7 +154,8 @@ def fit_curve(study: Study, rows: LinkedRows, groups: Groups, spending: Spending
         variance = release_outcome_variance(study, equation, route, estimate.beta, deviation, spending)
     errors = split_errors(equation.rows.design, equation.groups, estimate, sums, variance, share)
     design = replace(equation.rows.design, bounds=declared.bounds, fill=declared.fill)
-    return build_release(study, design, rows.count, spending, estimate, errors, sums=sums)
+    counted = (answered.complete, answered.noise) if study.where else None
+    return build_release(study, design, rows.count, spending, estimate, errors, sums=sums, counted=counted)
 
 
 def follow_curve(
@@ -177,7 +185,19 @@ def follow_curve(
     return write_step(equation, told, means), mean, explained
 
 
-def clip_counts(rows: LinkedRows, spending: Spending) -> LinkedRows:
+def count_rows(rows: LinkedRows, groups: Groups, spending: Spending) -> tuple[LinkedRows, Groups, Answered]:
+    """The rows and their groups, of which it is known by then how many are complete and what these count, and how many of the responses are there; where missing cells are dropped."""
+    if not rows.dropped:
+        return rows, groups, Answered()
+    found, uneven = release_answered(rows.complete_rows(), spending, ANSWERED), rows.design.counting is not None
+    whole = float(rows.count) if uneven or rows.blocks is None else groups.contrast * groups.total
+    present = min(1.0, max(_LEAST_PRESENT, found.complete / max(whole, 1.0)))
+    rows = measure_weights(rows, spending)
+    sizes = counted_sizes(rows.design, present)
+    return rows, replace(groups, present=present, mean=sizes.mean, square=sizes.square), found
+
+
+def clip_counts(rows: LinkedRows, groups: Groups, spending: Spending) -> LinkedRows:
     """The same rows with counts clipped where few of them lie beyond, found privately, if the declared largest is further out.
 
     Noise follows the largest count. The curve knows that counts are clipped, so it bends nothing.
@@ -185,7 +205,7 @@ def clip_counts(rows: LinkedRows, spending: Spending) -> LinkedRows:
     if searched_level(rows, spending) is None:
         return rows
     size, level, _ = release_residual_size(bin_counts(rows), spending, CLIPPING, NEARLY_ALL)
-    return clip_beyond(rows, spending, size, level)
+    return clip_beyond(rows, groups, spending, size, level)
 
 
 def searched_level(rows: LinkedRows, spending: Spending) -> float | None:
@@ -204,19 +224,24 @@ def bin_counts(rows: LinkedRows) -> ResidualCounts:
     return rows.residual_counts(flat, residual_edges(curve.largest / 2.0))
 
 
-def clip_beyond(rows: LinkedRows, spending: Spending, size: float, level: float) -> LinkedRows:
+def clip_beyond(rows: LinkedRows, groups: Groups, spending: Spending, size: float, level: float) -> LinkedRows:
     """The same rows with counts clipped, if a share `level` of them was found to lie below `size`, with what is left of the budget then."""
     rest = spending.rest(MEAT + LEVEL_SLOPE + NEARER + CURVE_SLOPE[0])
-    largest = furthest_count(rows.design, rows.exposure, rows.count, rest, size, level)
+    largest = furthest_count(rows.design, rows.exposure, as_many_alike(rows, groups), rest, size, level)
     return rows.with_design(rows.design.with_largest(largest))
 
 
-def write_equation(rows: LinkedRows, groups: Groups, spending: Spending) -> Equation:
+def as_many_alike(rows: LinkedRows, groups: Groups) -> float:
+    """As many rows as tell as much if all count the same, as far as public and released values tell."""
+    return rows.count * groups.present * groups.square / counted_sizes(rows.design, groups.present).large ** 2
+
+
+def write_equation(rows: LinkedRows, groups: Groups, spending: Spending, answered: float = 1.0) -> Equation:
     """Choose the instruments, and the length that they are shortened to."""
-    curve = rows.design.curve
+    curve, largest = rows.design.curve, counted_sizes(rows.design, groups.present).large
     assert curve is not None
-    instruments = choose_instruments(rows.design, rows.exposure, spending.mu, groups.squares)
-    return Equation(curve, rows.with_design(instruments.design), groups, instruments)
+    instruments = choose_instruments(rows.design, rows.exposure, spending.mu, groups.squares / largest**2, largest)
+    return Equation(curve, rows.with_design(instruments.design), groups, instruments, answered)
 
 
 def release_level_slope(equation: Equation, spending: Spending) -> ReleasedSums:
@@ -229,17 +254,6 @@ def release_level_slope(equation: Equation, spending: Spending) -> ReleasedSums:
     none = np.zeros(len(matrix))
     sums = ReleasedSums(matrix / steep, none, scale / steep, none, False, none)
     return with_firm_corner(sums, equation.intercept)
-
-
-def count_answers(equation: Equation, spending: Spending) -> Equation:
-    """The same equation with the share of responses that are there, and of complete rows in its groups, where missing cells are dropped."""
-    rows, groups = equation.rows, equation.groups
-    if not rows.dropped:
-        return equation
-    found = release_answered(rows.complete_rows(), spending, ANSWERED)
-    whole = groups.contrast * groups.total if rows.blocks is not None else float(rows.count)
-    present = min(1.0, max(_LEAST_PRESENT, found.complete / max(whole, 1.0)))
-    return replace(equation, groups=replace(groups, present=present), answered=found.share)
 
 
 def release_first_responses(
@@ -349,13 +363,13 @@ def release_outcome_variance(
     Contributions are cut no closer than single rows of rare outcomes lie. By the size of outcomes alone, it is what the curve itself implies.
     """
     rows, groups, p = equation.rows, equation.groups, len(equation.rows.design.names)
-    used = equation.instruments
+    used, largest = equation.instruments, counted_sizes(equation.rows.design, equation.groups.present).large
     weights = 1.0 / (used.kept * np.concatenate([np.ones(int(equation.intercept)), used.ratios]))
     least = _ROOM * math.sqrt(p) * min(float(equation.curve.largest), 2.0 + 4.0 * deviation)
     meat, noise = groups.squares * deviation**2 * np.eye(p), 0.0
     if route is not SCALE_ALONE:
         private = rows.right_residuals(
-            equation.at(beta), MeatClip(route.name, weights, max(route.clip * deviation, least))
+            equation.at(beta), MeatClip(route.name, weights, largest * max(route.clip * deviation, least))
         )
         meat, noise = release_residual_meat(private, spending)
     return NoisyVariance(
@@ -377,7 +391,8 @@ def share_slope(equation: Equation, slope: Floats, spending: Spending) -> float:
 
 
 def choose_outcome_route(equation: Equation, spending: Spending) -> MeatRoute:
-    """Whose contributions are squared, from public values."""
+    """Whose contributions are squared, from public and released values."""
     rows = equation.rows
     largest = None if rows.blocks is None else rows.blocks.largest
-    return choose_route(len(rows.design.names), rows.exposure, largest, rows.count, spending.share(MEAT))
+    count = max(1, round(as_many_alike(rows, equation.groups)))
+    return choose_route(len(rows.design.names), rows.exposure, largest, count, spending.share(MEAT))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -36,11 +37,14 @@ def plan_one(family: str, count: int = N, **settings: Any) -> dpl.Plan:
     return dpl.plan(count, "y ~ x + w", **{**guesses, **DECLARED[family], **SHARED, **settings})
 
 
-def errors_of(family: str, response_mean: float | None = None, epsilon: float = 1.0, **settings: Any) -> dict[str, Any]:
+def errors_of(
+    family: str, response_mean: float | None = None, epsilon: float = 1.0, subgroup: float = 1.0, **settings: Any
+) -> dict[str, Any]:
     """Expected errors alone, without the curves of a plan."""
     study = dpl.Study(formula="y ~ x + w", epsilon=epsilon, **{**DECLARED[family], **SHARED, **settings})
     setting = make_setting(study)
     guess = guess_rows(study, setting, R_SQUARED[family], response_mean or MEANS[family])
+    guess = replace(guess, subgroup=subgroup)
     return {row.name: row for row in list_errors(guess, expect_errors(setting, guess, epsilon, N), epsilon, N)}
 
 
@@ -79,6 +83,23 @@ def test_plans_agree_with_releases(family: str, epsilon: float, monkeypatch: pyt
         assert planned[name].total == pytest.approx(np.median([one.std_err[name] for one in stated]), rel=0.15)
         halves = [math.log(high / low) / 2.0 for low, high in (one.ratios()[name][1:] for one in stated)]
         assert math.log(planned[name].ratio()) == pytest.approx(np.median(halves), rel=0.15)
+
+
+@pytest.mark.parametrize("family", DECLARED)
+def test_plans_agree_with_releases_of_weighted_subgroups(family: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Half of the rows, with weights that are spread as their typical range says: within a quarter, since the middle of a subgroup's columns is not planned."""
+    bounds = {**DECLARED[family]["bounds"], "v": (0.0, 4.0), "u": (0.0, 1.0)}
+    counted = {"weights": "v", "where": "u < 0.5", "bounds": bounds, "typical": {"v": (1.0, 3.0)}}
+    planned = errors_of(family, epsilon=4.0, subgroup=0.5, **counted)
+    stated = []
+    for seed in range(3):
+        rng = np.random.default_rng(seed + 100)
+        rows = {**draw_rows(family, seed), "v": rng.uniform(1.0, 3.0, N), "u": rng.uniform(0.0, 1.0, N)}
+        fit = partial(dpl.fit, rows, "y ~ x + w", epsilon=4.0, **{**DECLARED[family], **SHARED, **counted})
+        stated.append(record(monkeypatch, fit, seed)[0])
+    for name in ("x", "w"):
+        assert planned[name].total == pytest.approx(np.median([one.std_err[name] for one in stated]), rel=0.25)
+    assert "u < 0.5 on 50 % of the rows, weights" in plan_one(family, subgroup=0.5, **counted).assumptions
 
 
 def test_rare_outcomes_are_told_less_well() -> None:

@@ -16,7 +16,8 @@ import dplinked as dpl
 from dplinked import methods, outcomes
 from dplinked.estimate.curve import Means
 from dplinked.privacy.calibration import privacy_mu
-from dplinked.privacy.quantities import curve, instrument, meat, ranges, residual_scale, right_residuals
+from dplinked.privacy.quantities import curve, instrument, meat, ranges, residual_scale, right_residuals, weights
+from dplinked.second_stage import start
 from dplinked.study.build import build_design
 from dplinked.study.family import Curve
 from dplinked.sums import files as file_engine
@@ -45,7 +46,15 @@ PATHS = {
     "counts, exposure": {"family": "poisson", "exposure": "e"},
     "counts, filled cells": {"family": "poisson", "exposure": "e", "missing": "fill"},
     "counts, declared middles": {"family": "poisson", "typical": {"x": (2.0, 4.0)}},
-}
+    "events, weights": {"family": "logistic", "weights": "x"},
+    "events, a condition": {"family": "logistic", "where": "x > 4 and g != 'b'"},
+    "events, weights and a condition, block meat": {"family": "logistic", "weights": "x", "where": "not g == 'c' or w < 0"},
+    "counts, weights": {"family": "poisson", "weights": "x"},
+    "counts, exposure, weights and a condition": {
+        "family": "poisson", "exposure": "e", "weights": "x", "where": "not g == 'c' or w < 0",
+    },
+}  # fmt: skip
+COUNTED = ({}, {"weights": "x"}, {"where": "x > 4 and g != 'b'"}, {"weights": "x", "where": "not g == 'c' or w < 0"})
 FORMULAS = ("y ~ x", "y ~ 0 + x + w", "y ~ x + C(g)", "y ~ x*w + I(x**2)", "y ~ 1")
 
 
@@ -217,11 +226,12 @@ def test_outcomes_replay_by_sql_at_length(monkeypatch: pytest.MonkeyPatch, engin
 # --- each quantity by itself, and faults ----------------------------------------------------------------
 
 
-def open_rows(pair: Pair, data: Any, linkage: Any, family: str, formula: str, *, dropped: bool = False) -> LinkedRows:
+def open_rows(
+    pair: Pair, data: Any, linkage: Any, family: str, formula: str, *, dropped: bool = False, **counted: str
+) -> LinkedRows:
     events, exposure = family == "logistic", None if family == "logistic" else "e"
-    design = build_design(
-        formula, REGRESSORS if events else COUNTS, EVENTS if events else LEVELS, family=family, exposure=exposure
-    )
+    bounds, levels = (REGRESSORS, EVENTS) if events else (COUNTS, LEVELS)
+    design = build_design(formula, bounds, levels, family=family, exposure=exposure, **counted)
     design = design.with_instrument([0.7] * len(design.columns))
     found = open_source(data).linked_rows(design, linkage, pair.unit)
     return found.without_missing() if dropped else found
@@ -236,10 +246,11 @@ def draw_clip(rng: np.random.Generator, rows: LinkedRows) -> ResidualClip:
 
 
 def distances(pair: Pair, family: str, formula: str, rng: np.random.Generator, seed: int) -> dict[str, float]:
-    """How far apart each quantity of two neighbours is, as a share of its sensitivity. Missing cells are dropped, or filled."""
+    """How far apart each quantity of two neighbours is, as a share of its sensitivity. Missing cells are dropped, or filled; where they are dropped, rows may count by weights and conditions."""
     pair, dropped = as_outcomes(pair, family, seed), bool(rng.integers(2))
+    counted = COUNTED[rng.integers(len(COUNTED))] if dropped else {}
     both = [
-        open_rows(pair, data, linkage, family, formula, dropped=dropped)
+        open_rows(pair, data, linkage, family, formula, dropped=dropped, **counted)
         for data, linkage in ((pair.data, pair.linkage), (pair.other, pair.other_linkage))
     ]
     clip = draw_clip(rng, both[0])
@@ -278,7 +289,7 @@ def distances(pair: Pair, family: str, formula: str, rng: np.random.Generator, s
 @pytest.mark.parametrize("kind", [*KINDS, *FURTHER_KINDS])
 def test_neighbours_are_no_further_apart_than_claimed(kind: str, family: str) -> None:
     rng, reached = np.random.default_rng([len(kind), len(family)]), dict[str, float]()
-    for seed in range(120 if kind == "exact" else 40):
+    for seed in range(120 if kind == "exact" else 60):
         pair = make_pair(rng, kind)
         if not can_be_unlinked(pair):
             continue
@@ -344,6 +355,21 @@ def test_planted_faults_are_found(monkeypatch: pytest.MonkeyPatch, fault: str) -
     monkeypatch.setattr(outcomes, "approach", stand_still)
     with pytest.raises(Leak, match="apart"):
         check(monkeypatch, turned_pair(means, missing=missing or numbers), "y ~ x", "events, no intervals", 0)
+
+
+def test_weights_for_half_their_price_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A person's weight falls from the largest to none, with nothing but the size of weights paid for."""
+    for name in ("LEVEL_SLOPE", "NEARER", "ANSWERED"):
+        monkeypatch.setattr(outcomes, name, 1e-6)
+    monkeypatch.setattr(outcomes, "choose_slope_share", lambda *_: 1e-6)
+    monkeypatch.setattr(start, "WEIGHTS", 0.85)
+    pair = turned_pair(means=True)
+    pair.data["x"][0], pair.other["x"][0] = 10.0, 0.0
+    found = check(monkeypatch, pair, "y ~ w", "events, weights", 0)
+    assert 0.9 < found <= 1.0
+    monkeypatch.setattr(weights, "weight_moments_sensitivity", halved(weights.weight_moments_sensitivity))
+    with pytest.raises(Leak, match="apart"):
+        check(monkeypatch, pair, "y ~ w", "events, weights", 0)
 
 
 def stand_still(equation: Any, _: Any, beta: Any, *__: Any) -> Any:

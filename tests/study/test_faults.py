@@ -92,7 +92,7 @@ WRONG: list[tuple[tuple[str, str], dict[str, Any]]] = [
     (("bounds", "w"), {"model__weights": "w", "bounds__w": [-1, 2]}),
     (("bounds", "w"), {"model__weights": "w"}),
     (("model", "exposure"), {"model__exposure": "income"}),
-    (("model", "weights"), {**COUNTS, "bounds__consumption": [0, 9], "model__weights": "w", "bounds__w": [0, 1]}),
+    (("model", "goodness"), {**COUNTS, "bounds__consumption": [0, 9], "model__goodness": True}),
     (("model", "where"), {"model__where": "region > 'north'"}),
     (("model", "where"), {"model__where": "income >"}),
     (("model", "where"), {"model__where": "income > 1e9"}),

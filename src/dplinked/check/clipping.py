@@ -122,7 +122,7 @@ def _follow_curve(study: Study, rows: LinkedRows, declared: Design) -> Floats:
         counts = bin_counts(rows)
         below = np.cumsum(counts.counts) / max(1, rows.count - (counts.incomplete or 0))
         place = min(int(np.searchsorted(below, level)), counts.edges.size - 1)
-        rows = clip_beyond(rows, spending, float(counts.edges[place]), level)
+        rows = clip_beyond(rows, groups, spending, float(counts.edges[place]), level)
     equation = write_equation(rows, groups, spending)
     beta = equation.level_line
     for _ in range(_MOST_STEPS):

@@ -53,7 +53,7 @@ class Instruments:
     sizes, ratios
         Root mean square of each column, and of each instrument (d).
     iota, limit, kept
-        What the intercept's 1 counts for, the length of instruments, and the root mean square of what shortening leaves of them.
+        What the intercept's 1 counts for, the length of instruments, times what rows count, and the root mean square of what shortening leaves of them.
     """
 
     design: Design
@@ -64,8 +64,10 @@ class Instruments:
     kept: float
 
 
-def choose_instruments(design: Design, exposure: LinkageExposure, mu: float, count: float) -> Instruments:
-    """Choose the instruments, and the length that they are shortened to, for a budget of μ and a number of rows (squares of their weights)."""
+def choose_instruments(
+    design: Design, exposure: LinkageExposure, mu: float, count: float, largest: float = 1.0
+) -> Instruments:
+    """Choose the instruments, and the length that they are shortened to, for a budget of μ and a number of rows (squares of their weights), most of which count `largest`."""
     sizes = np.sqrt(column_spread(design))
     wide = design.with_instrument((_WIDE * sizes).tolist())
     ratios = instrument_sizes(wide, sizes)
@@ -73,7 +75,7 @@ def choose_instruments(design: Design, exposure: LinkageExposure, mu: float, cou
     iota = INTERCEPT_WEIGHT * typical * design.intercept
     share = 1.0 - MEAT - LEVEL_SLOPE - NEARER - CURVE_SLOPE[0]
     limit, kept = choose_limit(ratios, iota, equation_sensitivity(exposure) / (mu * math.sqrt(share)), count)
-    return Instruments(wide, sizes, ratios, iota, limit, kept)
+    return Instruments(wide, sizes, ratios, iota, largest * limit, kept)
 
 
 def choose_limit(ratios: Floats, iota: float, noise: float, count: float) -> tuple[float, float]:
@@ -109,7 +111,9 @@ def choose_limit(ratios: Floats, iota: float, noise: float, count: float) -> tup
     return limit, judge(limit)[1]
 
 
-def furthest_count(design: Design, exposure: LinkageExposure, count: int, mu: float, size: float, level: float) -> int:
+def furthest_count(
+    design: Design, exposure: LinkageExposure, count: float, mu: float, size: float, level: float
+) -> int:
     """Where counts are clipped, if a share `level` of them is found to lie below `size`, and the equation gets a budget of μ.
 
     Counts that vary more than by Poisson's law bend the slopes where they are clipped, so that they are clipped as far out as costs little: until noise is no longer small

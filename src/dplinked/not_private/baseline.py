@@ -142,29 +142,33 @@ def chambers(
     linkage: Linkage,
     family: str,
     exposure: str | None = None,
+    weights: str | None = None,
+    where: str | None = None,
     **declared: Any,
 ) -> NotPrivate:
     """Logistic or Poisson regression after linkage by the equation of Chambers (2009), ``Σ x_i (z_i - Σ_j q_ij m(x_j'β)) = 0``. NOT PRIVATE.
 
     With ``linkage=Exact()`` it is that of maximum likelihood, as if all links were correct. The covariance is the sandwich of single rows. Counts are clipped to their
-    declared largest, and m is the mean of counts that are.
+    declared largest, and m is the mean of counts that are. With `weights` or `where`, as in :func:`dplinked.fit`, what a row counts is a factor on its x_i, and rows that lack a regressor count nothing;
+    with wrong links it then takes the responses of all rows to follow the line of those that count, which :func:`dplinked.fit` does not.
     """
-    X, z, names, prepared = _matrices(data, formula, linkage, declared, family, exposure)
+    X, z, names, prepared = _matrices(data, formula, linkage, declared, family, exposure, (weights, where))
     curve, offset = prepared.design.curve, _exposures(prepared)
     assert curve is not None
-    beta = np.zeros(X.shape[1])
+    counted = replace(prepared, dropped=True).whole_present()[0] if weights or where else np.ones(len(z))
+    beta, own = np.zeros(X.shape[1]), X * counted[:, None]
     if prepared.design.intercept:
         beta[0] = curve.find_eta(float(z.mean())) - float(offset.mean())
     for _ in range(_ROUNDS):
         mean, slope = curve.mean_and_slope(X @ beta + offset)
         residuals = z - apply_matching(prepared, mean[:, None])[:, 0]
-        bread = np.linalg.pinv(X.T @ apply_matching(prepared, slope[:, None] * X))
-        step = bread @ (X.T @ residuals)
+        bread = np.linalg.pinv(own.T @ apply_matching(prepared, slope[:, None] * X))
+        step = bread @ (own.T @ residuals)
         moved = float(np.abs(X @ step).max())
         beta = beta + step * min(1.0, _LONGEST / max(moved, 1e-300))
         if moved < _NEAR:
             break
-    meat = (X * (residuals**2)[:, None]).T @ X
+    meat = (own * (residuals**2)[:, None]).T @ own
     name = f"Chambers' {family} regression"
     return NotPrivate(name, dict(zip(names, beta.tolist(), strict=True)), np.asarray(bread @ meat @ bread.T))
 

@@ -50,7 +50,7 @@ def _describe_outcomes(study: Study, guess: Guess, curve: Curve) -> str:
         told = f"events on {format_percent(guess.level)} of the rows, log odds that vary {varies}"
     exposed = "" if study.exposure is None else ", exposures spread evenly over their bounds"
     return (
-        f"Assumes {told}, columns spread evenly over their typical ranges (else bounds) and uncorrelated{exposed}{_describe_links(study, guess)}. Figures are for coefficients, "
+        f"Assumes {told}, columns spread evenly over their typical ranges (else bounds) and uncorrelated{exposed}{_describe_counted(study, guess)}{_describe_links(study, guess)}. Figures are for coefficients, "
         "whose exponentials are the ratios: the noise that would be drawn, and what it does to them to first order. The rarer the outcome, the wider the intervals: guess its mean well."
     )
 

@@ -19,7 +19,7 @@ from dplinked.estimate.curve import (
     furthest_count,
     spread_of_outcome,
 )
-from dplinked.estimate.residuals import CLEAR
+from dplinked.estimate.residuals import CLEAR, counted_sizes
 from dplinked.linkage import LinkageExposure
 from dplinked.plan.errors import ExpectedErrors, Setting, aim_at_middles
 from dplinked.plan.rows import Guess, example_rows, numeric_columns
@@ -28,7 +28,7 @@ from dplinked.privacy.quantities.curve import plan_expected, plan_slope, respons
 from dplinked.privacy.quantities.meat import SCALE_ALONE, choose_route
 from dplinked.privacy.quantities.residual_scale import plan_residual_scale, residual_edges
 from dplinked.privacy.quantities.right_residuals import right_residuals_sensitivity
-from dplinked.privacy.spending import ANSWERED, CLIPPING, CURVE_SLOPE, LEVEL_SLOPE, MEAT, NEARER
+from dplinked.privacy.spending import ANSWERED, CLIPPING, CURVE_SLOPE, LEVEL_SLOPE, MEAT, NEARER, WEIGHTS
 from dplinked.study.design import Design
 from dplinked.study.family import Curve
 from dplinked.sums.partners import PARTNERS
@@ -64,23 +64,26 @@ def curve_errors(setting: Setting, guess: Guess, count: int, epsilon: float) -> 
     route = choose_route(len(setting.aimed.names), exposure, None, count, mu * math.sqrt(MEAT))
     paid = study.intervals and route is not SCALE_ALONE
     kept = (MEAT if paid else 0.0) + (ANSWERED if study.drops_missing else 0.0)
+    kept += WEIGHTS if study.weights is not None else 0.0
     design, share = aim_at_middles(setting, count, mu, 1.0 - kept)
-    outcomes = _expect_outcomes(setting.aimed, design, guess)
-    design, share = _clip_counts(design, outcomes, exposure, count, mu, share, counted=study.drops_missing)
+    outcomes, sized = _expect_outcomes(setting.aimed, design, guess), counted_sizes(design)
+    total, squares = count * guess.subgroup * sized.mean, count * guess.subgroup * sized.square
+    alike = squares / sized.large**2
+    design, share = _clip_counts(design, outcomes, exposure, (count, alike), mu, share, counted=study.drops_missing)
     curve, first = design.curve, int(design.intercept)
     assert curve is not None
-    instruments = choose_instruments(design, exposure, mu, count)
-    terms = _instrument_terms(instruments, outcomes.columns)
+    instruments = choose_instruments(design, exposure, mu, alike, sized.large)
+    terms = _instrument_terms(instruments, outcomes.columns, sized.usual)
     contrast = guess.accuracy if exposure.symmetric else 1.0
-    level = contrast * count * (terms.T @ outcomes.columns) / len(terms)
+    level = contrast * total * (terms.T @ outcomes.columns) / len(terms)
     last = choose_slope_share(expected_slope(level, curve), curve, instruments, exposure, count, mu)
     responses, means = _vector_noise(instruments, curve, exposure, count, mu, share - LEVEL_SLOPE - last)
     mean, slope = curve.mean_and_slope(outcomes.line)
-    matrix = contrast * count * ((terms * slope[:, None]).T @ outcomes.columns) / len(terms)
+    matrix = contrast * total * ((terms * slope[:, None]).T @ outcomes.columns) / len(terms)
     core = centred_core(matrix, design.intercept)
     gain = np.linalg.pinv(matrix)
     privacy = gain @ np.diag(responses**2 + means**2) @ gain.T
-    spread = count * gain @ _meat(terms, mean, curve, guess.accuracy) @ gain.T
+    spread = squares * gain @ _meat(terms, mean, curve, guess.accuracy) @ gain.T
     noise = _slope_noise(instruments, curve, exposure, count, mu, last)
     wrong = spread_of_outcome(curve, guess.accuracy, float(mean.mean()), float(mean.var()))[1]
     moved = gain @ np.concatenate([np.zeros(first), core @ outcomes.beta[first:]])
@@ -123,18 +126,21 @@ def _clip_counts(
     design: Design,
     outcomes: _Outcomes,
     exposure: LinkageExposure,
-    count: int,
+    counts: tuple[int, float],
     mu: float,
     share: float,
     *,
     counted: bool,
 ) -> tuple[Design, float]:
-    """The design with counts clipped where a release would clip them, and what is left of the budget; complete rows may be `counted`."""
+    """The design with counts clipped where a release would clip them, and what is left of the budget; complete rows may be `counted`.
+
+    `counts` are the number of rows, and as many rows as tell as much as those that count.
+    """
     from scipy.special import pdtr
 
     curve = design.curve
     assert curve is not None
-    planned = plan_residual_scale(exposure, count, mu * math.sqrt(CLIPPING), NEARLY_ALL, counted=counted)
+    planned = plan_residual_scale(exposure, counts[0], mu * math.sqrt(CLIPPING), NEARLY_ALL, counted=counted)
     if curve.largest < WORTH_A_SEARCH or planned is None:
         return design, share
     edges, level = residual_edges(curve.largest / 2.0), planned[1]
@@ -143,17 +149,17 @@ def _clip_counts(
     size = float(edges[min(found, edges.size - 1)])
     share -= CLIPPING
     rest = mu * math.sqrt(share - LEVEL_SLOPE - NEARER - CURVE_SLOPE[0])
-    return design.with_largest(furthest_count(design, exposure, count, rest, size, level)), share
+    return design.with_largest(furthest_count(design, exposure, counts[1], rest, size, level)), share
 
 
-def _instrument_terms(instruments: Instruments, columns: Floats) -> Floats:
-    """``s(1, h)`` of each example (k×p)."""
+def _instrument_terms(instruments: Instruments, columns: Floats, counted: float) -> Floats:
+    """``s(1, h)`` of each example (k×p), as of rows that are `counted` so."""
     design, first = instruments.design, int(instruments.design.intercept)
     assert design.half_widths is not None
     cells, widths = columns[:, first:], np.array(design.half_widths)
     h = np.where(numeric_columns(design), np.clip(cells / widths, -1.0, 1.0), cells)
     length = np.sqrt(instruments.iota**2 + (h**2).sum(axis=1))
-    shortened = np.minimum(1.0, instruments.limit / np.maximum(length, 1e-300))
+    shortened = np.minimum(1.0, instruments.limit / np.maximum(counted * length, 1e-300))
     return np.asarray(np.column_stack([columns[:, :first], h]) * shortened[:, None], np.float64)
 
 

@@ -160,7 +160,8 @@ def say_counted(result: Result) -> list[str]:
             f"Only rows count for which {declared.where} holds: about {number} complete ones, 95 % interval {low} to {high}. The number itself stays private."
         )
     if declared.weights is not None:
-        said.append(f"Rows are weighted by {declared.weights}: the line is that of weighted least squares.")
+        of = "least squares" if declared.family == "linear" else "maximum likelihood"
+        said.append(f"Rows are weighted by {declared.weights}: the line is that of weighted {of}.")
     return said
 
 

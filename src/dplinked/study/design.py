@@ -302,6 +302,7 @@ class Design:
             bounds={name: ends for name, ends in self.bounds.items() if name in used},
             levels={name: listed for name, listed in self.levels.items() if name in used},
             strata=None,
+            exposure=None,
         )
 
     def counted_alike(self) -> Design:

@@ -29,8 +29,6 @@ from dplinked.study.typed import read_number
 
 _LONGEST_UNIT = 40  # letters
 _LINES_ALONE = {  # settings that lines alone take, as a form calls them
-    "weights": "Weights",
-    "where": "A condition",
     "by": "The same in every level",
     "cluster": "Clusters",
     "strata": "Strata",

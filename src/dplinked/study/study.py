@@ -250,13 +250,13 @@ class Study(PlainlyShown):
         return self.counts_unevenly or self.cluster is not None or self.goodness
 
     def _check_counting(self) -> None:
-        """Refuse what weights and conditions cannot be combined with: they count in the second stage of a line."""
+        """Refuse what weights and conditions cannot be combined with: they count in the second stage of a line, and along curves."""
         if not self.counts_unevenly:
             return
         what = next(name for name in ("weights", "where", "by") if getattr(self, name) is not None)
-        if not self._drops_from_lines:
+        if not self.drops_missing:
             raise StudyError(
-                f"{what} belongs to method='ssp' with calibration='tight', family='linear' and missing='drop': leave these out."
+                f"{what} belongs to method='ssp' with calibration='tight' and missing='drop': leave these out."
             )
         if self.ridge is not None:
             raise StudyError(f"{what} and ridge do not go together: leave out ridge.")

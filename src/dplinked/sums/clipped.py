@@ -220,6 +220,7 @@ class CurveSums(Private):
 class CompleteRows(Private):
     """Numbers of rows that have all regressors, and of those that have a response too, each row times γ - o and the weight of its block where blocks are public.
 
+    If there are weights or a condition, they are those of rows that count at all, each as one.
     `rows` is the number of all rows, public.
     """
 

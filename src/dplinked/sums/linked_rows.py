@@ -314,7 +314,6 @@ class LinkedRows:
         assert bounded, "nothing would bound the intercept's entry"
         assert clip.whitening is None or clip.intercept_weight == 0.0, "whitened instruments include the intercept's"
         assert clip.whitening is None or clip.curve is None, "whitened rows are those of lines"
-        assert clip.curve is None or self.design.counting is None, "rows along a curve count the same"
         assert clip.around is None or clip.curve is not None, "residuals of lines are taken around the line"
 
     def least_norm(self, clip: ResidualClip, weights: Floats) -> float:
@@ -343,7 +342,6 @@ class LinkedRows:
         """What a curve makes of the regressors of rows by themselves, around a public `level` of the outcome."""
         curve, kept = clip.curve, slice(len(self.design.names))
         assert curve is not None
-        assert self.design.counting is None, "rows along a curve count the same"
         assert clip.intercept_weight > 0.0 or not self.design.intercept, "nothing would bound the intercept's entry"
         found = self._along(clip).engine.curve_sums(self._stretched(clip, None)[0], level)
         return CurveSums(
@@ -361,7 +359,10 @@ class LinkedRows:
     def complete_rows(self) -> CompleteRows:
         """How many rows have all regressors, the exposure among them, and how many a response too."""
         assert self.dropped, "where cells are filled, all rows are complete"
-        sums = self.with_design(self.design.exposed()).engine.own_rows(weighted=self.fixed_blocks).instrument_sums()
+        design, weighted = self.design.with_instrument([1.0] * len(self.design.columns)).exposed(), self.fixed_blocks
+        if design.counting is not None:
+            design, weighted = replace(design, counting=replace(design.counting, weight=None)), False
+        sums = self.with_design(design).engine.own_rows(weighted=weighted).instrument_sums()
         return CompleteRows(sums.known, sums.complete, self.count, self.exposure)
 
     def _along(self, clip: ResidualClip) -> LinkedRows:

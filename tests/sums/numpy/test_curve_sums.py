@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -46,15 +47,17 @@ def draw_rows(seed: int = 0, n: int = N) -> dict[str, Any]:
     return {**rows, "visits": rng.poisson(2.0, n).astype(float), "b": rng.integers(0, 12, n)}
 
 
-def make_design(family: str, *, intercept: bool = True) -> Design:
+def make_design(family: str, *, intercept: bool = True, **counted: str) -> Design:
     formula = FAMILIES[family] if intercept else FAMILIES[family].replace("~", "~ 0 +")
     levels, exposure = {"g": ["a", "b", "c"], "died": ["no", "yes"]}, "years" if family == "poisson" else None
-    design = build_design(formula, BOUNDS, levels, family=family, exposure=exposure)
+    design = build_design(formula, BOUNDS, levels, family=family, exposure=exposure, **counted)
     return design.with_instrument([0.6] * len(design.columns))
 
 
-def open_rows(data: Any, linkage: str, family: str, *, intercept: bool = True) -> LinkedRows:
-    return open_source(data).linked_rows(make_design(family, intercept=intercept), *LINKAGES[linkage])
+def open_rows(data: Any, linkage: str, family: str, *, intercept: bool = True, **counted: str) -> LinkedRows:
+    """Linked rows, without missing cells where they are `counted` by weights or a condition."""
+    rows = open_source(data).linked_rows(make_design(family, intercept=intercept, **counted), *LINKAGES[linkage])
+    return rows.without_missing() if counted else rows
 
 
 def make_clip(rows: LinkedRows, limit: float = 0.9) -> ResidualClip:
@@ -62,8 +65,8 @@ def make_clip(rows: LinkedRows, limit: float = 0.9) -> ResidualClip:
     return ResidualClip(beta, limit, 0.5 * rows.design.intercept, 1.0, curve=rows.design.curve)
 
 
-def by_hand(rows: LinkedRows, clip: ResidualClip, level: float, weights: Any) -> tuple[Any, Any]:
-    """The sums by a loop over rows."""
+def by_hand(rows: LinkedRows, clip: ResidualClip, level: float, weights: Any, counted: Any) -> tuple[Any, Any]:
+    """The sums by a loop over rows, with the weights of their blocks and what they are `counted` as."""
     design, first = rows.design, int(rows.design.intercept)
     data = rows.with_design(design.exposed()).engine.data
     (x, _), d, curve = data.whole(), len(design.columns), design.curve
@@ -77,7 +80,8 @@ def by_hand(rows: LinkedRows, clip: ResidualClip, level: float, weights: Any) ->
         shift = x[d, i] if design.exposure is not None else 0.0
         eta = np.array([clip.beta[:first].sum() + clip.beta[first:] @ x[:d, i] + shift])
         mean, slope = curve.mean_and_slope(eta)
-        share = weights[i] * min(1.0, clip.limit / np.hypot(clip.intercept_weight, np.linalg.norm(h)))
+        length = counted[i] * np.hypot(clip.intercept_weight, np.linalg.norm(h))
+        share = weights[i] * counted[i] * min(1.0, clip.limit / max(length, 1e-300))
         h, own = np.append(np.ones(first), h), np.append(np.ones(first), x[:d, i])
         vector += share * h * (mean[0] - level)
         matrix += share * slope[0] * np.outer(h, own)
@@ -94,21 +98,65 @@ def test_sums_are_those_of_a_loop(monkeypatch: pytest.MonkeyPatch, family: str, 
     blocks = rows.engine.data.blocks
     weights = np.ones(N) if blocks is None else blocks.a[rows.engine.data.block_codes()]
     clip = make_clip(rows)
-    found, (vector, matrix) = rows.curve_sums(clip, 0.4), by_hand(rows, clip, 0.4, weights)
+    found, (vector, matrix) = rows.curve_sums(clip, 0.4), by_hand(rows, clip, 0.4, weights, np.ones(N))
     np.testing.assert_allclose(found.vector, vector, atol=1e-9)
     np.testing.assert_allclose(found.matrix, matrix, atol=1e-9)
 
 
+COUNTED = {
+    "weights": {"weights": "w"},
+    "a condition": {"where": "x > -0.5 and g != 'c'"},
+    "both": {"weights": "w", "where": "x > -0.5 and g != 'c'"},
+}
+
+
+@pytest.mark.parametrize("compiled", [True, False])
+@pytest.mark.parametrize("counted", COUNTED)
+@pytest.mark.parametrize("family", FAMILIES)
+def test_rows_count_by_weights_and_conditions(
+    monkeypatch: pytest.MonkeyPatch, family: str, counted: str, compiled: bool
+) -> None:
+    """What a row counts is a factor on its instruments before they are shortened, in the sums along the curve as in the equation of responses."""
+    if not compiled:
+        monkeypatch.setattr(kernel, "KERNEL", None)
+    data = draw_rows()
+    rows = open_rows(data, "ele", family, **COUNTED[counted])
+    x = np.clip(data["x"], -1.0, 1.0)
+    holds = (x > -0.5) & (data["g"] != "c") if counted != "weights" else np.ones(N, bool)
+    omega = np.where(np.isfinite(data["x"]) & holds, 1.0 if counted == "a condition" else np.minimum(data["w"], 3.0) / 3.0, 0.0)  # fmt: skip
+    weights, clip = rows.engine.data.blocks.a[rows.engine.data.block_codes()], make_clip(rows)
+    found, (vector, matrix) = rows.curve_sums(clip, 0.4), by_hand(rows, clip, 0.4, weights, omega)
+    np.testing.assert_allclose(found.vector, vector, atol=1e-9)
+    np.testing.assert_allclose(found.matrix, matrix, atol=1e-9)
+    number = rows.complete_rows()
+    assert number.known == pytest.approx((omega > 0.0).sum())
+    if family == "poisson":
+        assert number.complete == number.known
+
+
+@pytest.mark.parametrize("counted", COUNTED)
+def test_responses_count_as_their_rows_do(counted: str) -> None:
+    """Around a level, an exact join's equation is what rows count, times instruments, times the response around it: what the sums along a flat curve have, with means in its place."""
+    rows = open_rows(draw_rows(), "exact", "poisson", **COUNTED[counted])
+    clip = replace(make_clip(rows), beta=np.zeros(len(rows.design.names)), exposed=False)
+    at_zero, at_level = (replace(clip, around=level) for level in (0.0, 1.0))
+    ones = rows.right_residuals(at_zero).vector - rows.right_residuals(at_level).vector
+    np.testing.assert_allclose(ones, rows.curve_sums(clip, 0.0).vector - rows.curve_sums(clip, 1.0).vector, atol=1e-9)
+
+
+@pytest.mark.parametrize("counted", [{}, COUNTED["both"]], ids=["alike", "counted"])
 @pytest.mark.parametrize("linkage", [name for name in LINKAGES if name != "matching"])
 @pytest.mark.parametrize("family", FAMILIES)
-def test_kernel_and_numpy_have_the_same_residuals(monkeypatch: pytest.MonkeyPatch, family: str, linkage: str) -> None:
+def test_kernel_and_numpy_have_the_same_residuals(
+    monkeypatch: pytest.MonkeyPatch, family: str, linkage: str, counted: dict[str, str]
+) -> None:
     """Means, partners and squares of rows."""
     found = []
     for compiled in (True, False):
         with monkeypatch.context() as patch:
             if not compiled:
                 patch.setattr(kernel, "KERNEL", None)
-            rows = open_rows(draw_rows(), linkage, family)
+            rows = open_rows(draw_rows(), linkage, family, **counted)
             meat = MeatClip("row", np.linspace(0.5, 2.0, len(rows.design.names)), 1.0)
             found.append(rows.right_residuals(make_clip(rows), meat))
     one, two = found

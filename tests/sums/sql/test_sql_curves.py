@@ -53,10 +53,11 @@ def make_table() -> pa.Table:
     )  # fmt: skip
 
 
-def make_design(family: str, *, intercept: bool = True) -> Design:
+def make_design(family: str, *, intercept: bool = True, **counted: str) -> Design:
     outcome = {"logistic": "died", "poisson": "visits"}[family]
     formula = f"{outcome} ~ {'' if intercept else '0 + '}x + I(w**2) + C(g)"
-    design = build_design(formula, BOUNDS, LEVELS, family=family, exposure="years" if family == "poisson" else None)
+    exposure = "years" if family == "poisson" else None
+    design = build_design(formula, BOUNDS, LEVELS, family=family, exposure=exposure, **counted)
     return design.with_instrument([0.6] * len(design.columns))
 
 
@@ -99,6 +100,23 @@ def test_sums_are_those_of_memory(engine: Open, family: str, linkage: str) -> No
     found, expected = (source.linked_rows(design, model, unit) for source in (engine(table), open_source(table)))
     for limit, size in [(0.5, 1.0), (10.0, 0.0), (0.1, 1e300)]:
         check(found, expected, clip_of(expected, limit, size, exposed=size > 0.0))
+
+
+@pytest.mark.parametrize("linkage", LINKAGES)
+@pytest.mark.parametrize("family", ["logistic", "poisson"])
+def test_rows_that_count_unevenly_have_the_sums_of_memory(engine: Open, family: str, linkage: str) -> None:
+    """By weights and a condition, missing cells dropped; and how many rows count at all."""
+    table, design = make_table(), make_design(family, weights="w", where="x > -0.5 and g != 'c'")
+    model, unit = find_linkage(linkage)
+    found, expected = (
+        source.linked_rows(design, model, unit).without_missing() for source in (engine(table), open_source(table))
+    )
+    for limit in (0.05, 10.0):
+        check(found, expected, clip_of(expected, limit))
+    one, two = found.complete_rows(), expected.complete_rows()
+    assert (one.known, one.complete) == (two.known, two.complete)
+    assert 0 < one.known < N
+    assert_near(found.weight_moments().sums, expected.weight_moments().sums)
 
 
 @pytest.mark.parametrize("partners", ["drawn", "one block"])

@@ -2,7 +2,8 @@
 
 With ``S = Σ (1, h) s [(1-o) z_i - (1-γ) mean z_l - a m_i]``, whose expectation is ``Σ a s (1, h)(y - m)``, what has responses in it is a sum of its own. It is released once
 (:mod:`~dplinked.privacy.quantities.right_residuals`, around a level line). The rest, ``F = Σ w a s (1, h)(m - level)``, and its slope ``J = Σ w a s m' (1, h)(1, x)'`` are released
-at every step. They have no response and no link in them: w and a are those of the row's block.
+at every step. They have no response and no link in them: w and a are those of the row's block. If rows do not all count the same, what a row counts, ω from 0 to 1, is a factor of its (1, h), and s
+shortens what that leaves: ``ωs(ι, h)`` is as long as ``s(ι, h)`` at most elsewhere, and ω is seen from the row's own cells, as h is. So all that follows holds as it stands.
 
 Where missing cells are dropped, rows that lack a regressor count 0 in all of them, and a missing response counts as the curve's mean of the row that meets it, which is one more function of
 that row's regressors: terms are as long as before. How many responses are there is released beside.
@@ -35,10 +36,11 @@ _CLEAR = 1.0  # times its noise: how far a share of responses must lie below 1 f
 
 @dataclass(frozen=True)
 class Answered:
-    """The share of rows with a response, among those with all regressors, as far as noise lets tell, and the number of complete rows; all of them where cells are filled."""
+    """The share of rows with a response, among those with all regressors, as far as noise lets tell, and the number of complete rows with the deviation of its noise; all of them where cells are filled."""
 
     share: float = 1.0
     complete: float = math.inf
+    noise: float = 0.0
 
 
 def own_rows_sensitivity(norm: float, exposure: LinkageExposure) -> float:
@@ -141,7 +143,8 @@ def release_answered(private: CompleteRows, spending: Spending, share: float) ->
     plan = spending.note(make_room_for_draw(allocate(parts, spending.take(share)), float(private.rows)))
     known, complete = noise.add_gaussian(np.array([private.known, private.complete]), plan.scales()).tolist()
     missing = math.hypot(*plan.scales().tolist()) * _CLEAR
-    return Answered(share_answered(known, complete) if known - complete > missing else 1.0, complete)
+    share = share_answered(known, complete) if known - complete > missing else 1.0
+    return Answered(share, complete, plan.parts[1].scale)
 
 
 def _weights(private: CurveSums) -> Floats:

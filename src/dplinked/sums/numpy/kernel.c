@@ -690,12 +690,13 @@ FOR_ALL_MACHINES int dplinked_residuals(int64_t rows, int64_t columns, int inter
 }
 
 /* Sums along a curve, of rows by themselves: products s m' (1, h)(1, x)' and then s (1, h)(m - middle), with s = min(1, limit / |(ι, h)|) times the
- * weight of the row's block; 0 for rows with a missing regressor, if they are `dropped`. A last column of infinite half-width is an exposure: it has no instrument, and its products are left 0. Returns 0 where a code is no block's number, else 1. */
+ * weight of the row's block; 0 for rows with a missing regressor, if they are `dropped`. What a row counts is a factor on its (ι, h). A last column of infinite half-width is an exposure: it has no instrument, and its products are left 0. Returns 0 where a code is no block's number, else 1. */
 FOR_ALL_MACHINES int dplinked_curve(int64_t rows, int64_t columns, int intercept, int dropped, const double *const *cells, const Scaling *scaling,
                                     const double *slopes, const Clip *c, int64_t blocks, const int32_t *codes, const double *weights,
                                     double *sums, double *workspace)
 {
     const int64_t d = columns, own = d - (d && isinf(scaling[d - 1].half)), p = own + intercept, width = d + intercept;
+    const double *counts = dropped ? cells[d + 1] : 0;
     double *x = workspace, *h = x + width * STRIDE, *line = h + width * STRIDE, share[CHUNK], slope[CHUNK], steep[CHUNK];
     for (int64_t i = 0; i < CHUNK; i++)
         x[i] = h[i] = 1.0; /* the intercept's; without one, written over */
@@ -718,7 +719,10 @@ FOR_ALL_MACHINES int dplinked_curve(int64_t rows, int64_t columns, int intercept
         }
         fit_line(x + intercept * STRIDE, slopes, c->level, d, n, line);
         follow_curve(line, slope, c, n);
+        keep_counted(counts, first, n, share);
+        keep_counted(counts, first, n, share);
         divide_by_lengths(share, c->limit, c->limit / c->widest, n);
+        keep_counted(counts, first, n, share);
         for (int64_t i = 0; weights && i < n; i++)
             share[i] *= weights[code[i]];
         for (int64_t j = 0; dropped && j < d; j++)
