@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-from functools import partial
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -55,69 +54,155 @@ def fit_residuals(
     """Two steps on the clipped residual equation of right links, around the coefficients of the first stage; one where these are near.
 
     The equation's slope is released first, unless it was `released` before. Where a bent start may be near, the first step tells: if it is, the same equation is released again for the rest of the
-    budget, in the place of one around other coefficients. If it is not, but not far either, residuals are not measured again.
+    budget, in the place of one around other coefficients.
     """
-    wide, groups, intercept = stage.rows, stage.groups, rows.design.intercept
     gram, geometry = released or release_slope(study, rows, spending, start, stage)
-    whitening = geometry.whitening
-    residuals, estimate, steps, wider = stage.residuals, stage.estimate, list[Step](), 1.0
-    deviation = residuals.deviation
-    at_once, may_end = stage.near and not stage.bent, stage.near and _may_end(study, wide, spending)
-    after = 0.0 if at_once else CLIPPING + TAILS * stage.far
-    rest = spending.unspent(keep=kept_for_meat(study, wide, spending) + after)
-    parts, is_known = [rest] if at_once else [FIRST_STEP * rest, (1.0 - FIRST_STEP) * rest], False
-    for place, part in enumerate(parts):
-        if is_known:
-            part = spending.unspent(keep=kept_for_meat(study, wide, spending))
-        elif place:
-            deviation, _ = measure_deviation(groups, wide, spending, estimate, stage.explained, stage.present)
-        choose = partial(expect_clip, study, groups, spending, estimate, stage.explained, deviation)
-        if not place and (stage.far or stage.looks):
-            residuals = choose(wide, geometry, rest, errors="alike" if stage.looks else None)
-        if place:
-            residuals = choose(wide, geometry, part)
-        if place and stage.far:
-            wider, part = look_for_tails(stage, geometry, estimate, residuals, spending, part)
-            if wider > 1.0:
-                steps.clear()
-                if (followed := follow_tails(stage, geometry, spending, part)) is not None:
-                    stage, part = followed, part - FOLLOWED
-                    (gram, geometry), wide = release_slope(study, rows, spending, start, stage), stage.rows
-                residuals = choose(wide, geometry, part, wider)
-        if place and stage.looks and wider == 1.0:
-            part -= SIDES
-            near = choose(wide, geometry, part, errors="near")
-            alike = are_alike(stage, geometry, gram, estimate, residuals, near, spending)
-            residuals = choose(wide, geometry, part, errors="alike" if alike else None)
-            if not alike:
-                steps.clear()
-        slope, beta = derivative(gram, residuals, intercept), estimate.beta
-        clip = clip_around(beta, residuals, wide.design, whitening)
-        is_last = place + 1 == len(parts)
-        meat, strata = None, None
-        if study.intervals and (is_last or may_end):
-            strata = release_centres(study, groups, wide, residuals, clip, spending)
-            centres = None if strata is None else strata.centres
-            meat = plan_meat_clip(study, groups, wide, residuals, clip, spending, wider, centres)
-        private = wide.right_residuals(clip, meat)
-        steps.append(_take_step(private, spending, part, _turned(beta, geometry), residuals))
-        sums = combine_steps(steps, slope)
-        before, estimate = estimate, _solve(wide.design, sums, geometry)
-        if may_end and not is_last and began_near(stage, geometry, residuals, sums, before, estimate):
-            again = spending.unspent(keep=kept_for_meat(study, wide, spending))
-            steps.append(_take_step(private, spending, again, steps[0].centre, residuals))
-            sums = combine_steps(steps, slope)
-            estimate = _solve(wide.design, sums, geometry)
-            break
-        is_known = may_end and most_changed(estimate.beta - before.beta, geometry.sizes) ** 2 <= _ALIKE * deviation**2
-        if wide.dropped and not is_last and _began_far(stage, before, estimate):
-            steps.clear()
+    walk = _Walk(study, rows, spending, start, stage, gram, geometry, stage.residuals, stage.estimate)
+    if stage.near and not stage.bent:
+        walk.take(walk.left(), last=True)
+    else:
+        rest = walk.left(CLIPPING + TAILS * stage.far)
+        if stage.far or stage.looks:
+            walk.residuals = walk.choose(rest, errors="alike" if stage.looks else None)
+        walk.take(FIRST_STEP * rest, last=False)
+        if walk.began_near():
+            walk.repeat()
+        else:
+            walk.take(walk.look_around((1.0 - FIRST_STEP) * rest), last=True)
+    return _end(walk)
+
+
+@dataclass(eq=False)
+class _Walk:
+    """The way to the coefficients, and what is known on it, all of it public or released by then but for the last private sums.
+
+    Attributes
+    ----------
+    stage, gram, geometry
+        The second stage, the equation's slope before clipping, and how its instruments are scaled.
+    residuals, estimate
+        What is expected of residuals, and the coefficients that they are taken around next.
+    before
+        The coefficients of the step before.
+    steps, sums, private, strata
+        The steps that count so far and the linear system that they make; the latest one's private sums, and the strata that their squares are around.
+    may_end
+        Whether the first step may be the last one.
+    """
+
+    study: Study
+    rows: LinkedRows
+    spending: Spending
+    start: ReleasedSums
+    stage: SecondStage
+    gram: ReleasedSums
+    geometry: Geometry
+    residuals: Residuals
+    estimate: Estimate
+
+    def __post_init__(self) -> None:
+        self.before, self.deviation, self.steps = self.estimate, self.residuals.deviation, list[Step]()
+        self._wider = 1.0  # times as far out as otherwise the last step clips
+        self.may_end = self.stage.near and _may_end(self.study, self.wide, self.spending)
+
+    @property
+    def wide(self) -> LinkedRows:
+        """The rows with the instruments of the second stage."""
+        return self.stage.rows
+
+    def left(self, after: float = 0.0) -> float:
+        """Share of the budget that is left for steps, when what intervals need and what comes `after` is kept."""
+        return self.spending.unspent(keep=kept_for_meat(self.study, self.wide, self.spending) + after)
+
+    def choose(self, share: float, wider: float = 1.0, errors: str | None = None) -> Residuals:
+        """How far a step that gets a `share` of the budget clips residuals."""
+        known = self.study, self.stage.groups, self.spending, self.estimate, self.stage.explained, self.deviation
+        return expect_clip(*known, self.wide, self.geometry, share, wider, errors)
+
+    def take(self, share: float, *, last: bool) -> None:
+        """Release the equation around the present coefficients for a `share` of the budget; its contributions are squared on the way where this may be the `last` step."""
+        study, groups, wide, beta = self.study, self.stage.groups, self.wide, self.estimate.beta
+        clip = clip_around(beta, self.residuals, wide.design, self.geometry.whitening)
+        meat, self.strata = None, None
+        if study.intervals and (last or self.may_end):
+            self.strata = release_centres(study, groups, wide, self.residuals, clip, self.spending)
+            centres = None if self.strata is None else self.strata.centres
+            meat = plan_meat_clip(study, groups, wide, self.residuals, clip, self.spending, self._wider, centres)
+        self.private = wide.right_residuals(clip, meat)
+        self._release(share, _turned(beta, self.geometry))
+
+    def repeat(self) -> None:
+        """Release the same private equation once more, for all that is left."""
+        self._release(self.left(), self.steps[0].centre)
+
+    def _release(self, share: float, centre: Floats) -> None:
+        """Release the private equation around a centre, and solve what all steps tell."""
+        self.steps.append(_take_step(self.private, self.spending, share, centre, self.residuals))
+        slope = derivative(self.gram, self.residuals, self.rows.design.intercept)
+        self.sums = combine_steps(self.steps, slope)
+        self.before, self.estimate = self.estimate, _solve(self.wide.design, self.sums, self.geometry)
+
+    def began_near(self) -> bool:
+        """Whether the first step shows that it may be the last."""
+        return self.may_end and began_near(
+            self.stage, self.geometry, self.residuals, self.sums, self.before, self.estimate
+        )
+
+    def look_around(self, share: float) -> float:
+        """Measure residuals around the first step's coefficients, and choose how far the last one clips. Returns its share of the budget, of which looks take some.
+
+        If the first step led not near, but not far either, residuals are not measured again. It is forgotten where it tells another line than the last one will.
+        """
+        stage, way = self.stage, self.estimate.beta - self.before.beta
+        known = self.may_end and most_changed(way, self.geometry.sizes) ** 2 <= _ALIKE * self.deviation**2
+        if self.wide.dropped and _began_far(stage, self.before, self.estimate):
+            self.steps.clear()
+        if known:
+            share = self.left()
+        else:
+            measured = stage.groups, self.wide, self.spending, self.estimate, stage.explained, stage.present
+            self.deviation, _ = measure_deviation(*measured)
+        self.residuals = self.choose(share)
+        if stage.far:
+            share = self._look_for_tails(share)
+        return self._look_at_sides(share) if stage.looks and self._wider == 1.0 else share
+
+    def _look_for_tails(self, share: float) -> float:
+        """Follow tails, if there are any; what that leaves of the last step's share."""
+        self._wider, share = look_for_tails(
+            self.stage, self.geometry, self.estimate, self.residuals, self.spending, share
+        )
+        if self._wider > 1.0:
+            self.steps.clear()
+            if (followed := follow_tails(self.stage, self.geometry, self.spending, share)) is not None:
+                self.stage, share = followed, share - FOLLOWED
+                released = release_slope(self.study, self.rows, self.spending, self.start, followed)
+                self.gram, self.geometry = released
+            self.residuals = self.choose(share, self._wider)
+        return share
+
+    def _look_at_sides(self, share: float) -> float:
+        """Clip closer, if residuals are alike on both sides of the line; what that look leaves of the last step's share."""
+        share -= SIDES
+        near = self.choose(share, errors="near")
+        known = self.stage, self.geometry, self.gram, self.estimate
+        alike = are_alike(*known, self.residuals, near, self.spending)
+        self.residuals = self.choose(share, errors="alike" if alike else None)
+        if not alike:
+            self.steps.clear()
+        return share
+
+
+def _end(walk: _Walk) -> Release:
+    """The release at the end of the way: its variance, its errors and how well it fits."""
+    study, rows, spending, stage = walk.study, walk.rows, walk.spending, walk.stage
+    groups, wide, residuals, estimate, sums = stage.groups, stage.rows, walk.residuals, walk.estimate, walk.sums
     mixing = groups.accuracy * residuals.wrong / (groups.contrast * residuals.kept[2])
-    sums = replace(sums, mixing=min(1.0, mixing))
+    sums, whitening = replace(sums, mixing=min(1.0, mixing)), walk.geometry.whitening
     sums = sums if whitening is None else coefficient_sums(sums, whitening.matrix)
     variance = None
     if study.intervals:
-        variance = residual_variance(study, groups, wide, spending, private, residuals, strata)
+        variance = residual_variance(study, groups, wide, spending, walk.private, residuals, walk.strata)
         variance = replace(variance, basis=sums.basis)
     wrong = residuals.wrong_share(groups.accuracy)
     errors = split_errors(wide.design, groups, estimate, sums, variance, wrong)
