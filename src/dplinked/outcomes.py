@@ -227,20 +227,15 @@ def bin_counts(rows: LinkedRows) -> ResidualCounts:
 def clip_beyond(rows: LinkedRows, groups: Groups, spending: Spending, size: float, level: float) -> LinkedRows:
     """The same rows with counts clipped, if a share `level` of them was found to lie below `size`, with what is left of the budget then."""
     rest = spending.rest(MEAT + LEVEL_SLOPE + NEARER + CURVE_SLOPE[0])
-    largest = furthest_count(rows.design, rows.exposure, as_many_alike(rows, groups), rest, size, level)
+    largest = furthest_count(rows.design, rows.exposure, rows.count * groups.present * groups.square, rest, size, level)
     return rows.with_design(rows.design.with_largest(largest))
-
-
-def as_many_alike(rows: LinkedRows, groups: Groups) -> float:
-    """As many rows as tell as much if all count the same, as far as public and released values tell."""
-    return rows.count * groups.present * groups.square / counted_sizes(rows.design, groups.present).large ** 2
 
 
 def write_equation(rows: LinkedRows, groups: Groups, spending: Spending, answered: float = 1.0) -> Equation:
     """Choose the instruments, and the length that they are shortened to."""
-    curve, largest = rows.design.curve, counted_sizes(rows.design, groups.present).large
+    curve = rows.design.curve
     assert curve is not None
-    instruments = choose_instruments(rows.design, rows.exposure, spending.mu, groups.squares / largest**2, largest)
+    instruments = choose_instruments(rows.design, rows.exposure, spending.mu, groups.squares)
     return Equation(curve, rows.with_design(instruments.design), groups, instruments, answered)
 
 
@@ -363,13 +358,13 @@ def release_outcome_variance(
     Contributions are cut no closer than single rows of rare outcomes lie. By the size of outcomes alone, it is what the curve itself implies.
     """
     rows, groups, p = equation.rows, equation.groups, len(equation.rows.design.names)
-    used, largest = equation.instruments, counted_sizes(equation.rows.design, equation.groups.present).large
+    used, heavy = equation.instruments, counted_sizes(equation.rows.design, equation.groups.present).large
     weights = 1.0 / (used.kept * np.concatenate([np.ones(int(equation.intercept)), used.ratios]))
     least = _ROOM * math.sqrt(p) * min(float(equation.curve.largest), 2.0 + 4.0 * deviation)
     meat, noise = groups.squares * deviation**2 * np.eye(p), 0.0
     if route is not SCALE_ALONE:
         private = rows.right_residuals(
-            equation.at(beta), MeatClip(route.name, weights, largest * max(route.clip * deviation, least))
+            equation.at(beta), MeatClip(route.name, weights, heavy * max(route.clip * deviation, least))
         )
         meat, noise = release_residual_meat(private, spending)
     return NoisyVariance(
@@ -392,7 +387,8 @@ def share_slope(equation: Equation, slope: Floats, spending: Spending) -> float:
 
 def choose_outcome_route(equation: Equation, spending: Spending) -> MeatRoute:
     """Whose contributions are squared, from public and released values."""
-    rows = equation.rows
+    rows, groups = equation.rows, equation.groups
     largest = None if rows.blocks is None else rows.blocks.largest
-    count = max(1, round(as_many_alike(rows, equation.groups)))
+    heavy = counted_sizes(rows.design, groups.present).large  # of rows that most of the squares come from
+    count = max(1, round(rows.count * groups.present * groups.square / heavy**2))
     return choose_route(len(rows.design.names), rows.exposure, largest, count, spending.share(MEAT))

@@ -53,7 +53,7 @@ class Instruments:
     sizes, ratios
         Root mean square of each column, and of each instrument (d).
     iota, limit, kept
-        What the intercept's 1 counts for, the length of instruments, times what rows count, and the root mean square of what shortening leaves of them.
+        What the intercept's 1 counts for, the length of instruments, and the root mean square of what shortening leaves of them.
     """
 
     design: Design
@@ -64,10 +64,8 @@ class Instruments:
     kept: float
 
 
-def choose_instruments(
-    design: Design, exposure: LinkageExposure, mu: float, count: float, largest: float = 1.0
-) -> Instruments:
-    """Choose the instruments, and the length that they are shortened to, for a budget of μ and a number of rows (squares of their weights), most of which count `largest`."""
+def choose_instruments(design: Design, exposure: LinkageExposure, mu: float, count: float) -> Instruments:
+    """Choose the instruments, and the length that they are shortened to, for a budget of μ and a number of rows (squares of what they count and of their weights)."""
     sizes = np.sqrt(column_spread(design))
     wide = design.with_instrument((_WIDE * sizes).tolist())
     ratios = instrument_sizes(wide, sizes)
@@ -75,7 +73,7 @@ def choose_instruments(
     iota = INTERCEPT_WEIGHT * typical * design.intercept
     share = 1.0 - MEAT - LEVEL_SLOPE - NEARER - CURVE_SLOPE[0]
     limit, kept = choose_limit(ratios, iota, equation_sensitivity(exposure) / (mu * math.sqrt(share)), count)
-    return Instruments(wide, sizes, ratios, iota, largest * limit, kept)
+    return Instruments(wide, sizes, ratios, iota, limit, kept)
 
 
 def choose_limit(ratios: Floats, iota: float, noise: float, count: float) -> tuple[float, float]:

@@ -68,12 +68,11 @@ def curve_errors(setting: Setting, guess: Guess, count: int, epsilon: float) -> 
     design, share = aim_at_middles(setting, count, mu, 1.0 - kept)
     outcomes, sized = _expect_outcomes(setting.aimed, design, guess), counted_sizes(design)
     total, squares = count * guess.subgroup * sized.mean, count * guess.subgroup * sized.square
-    alike = squares / sized.large**2
-    design, share = _clip_counts(design, outcomes, exposure, (count, alike), mu, share, counted=study.drops_missing)
+    design, share = _clip_counts(design, outcomes, exposure, (count, squares), mu, share, counted=study.drops_missing)
     curve, first = design.curve, int(design.intercept)
     assert curve is not None
-    instruments = choose_instruments(design, exposure, mu, alike, sized.large)
-    terms = _instrument_terms(instruments, outcomes.columns, sized.usual)
+    instruments = choose_instruments(design, exposure, mu, squares)
+    terms = _instrument_terms(instruments, outcomes.columns)
     contrast = guess.accuracy if exposure.symmetric else 1.0
     level = contrast * total * (terms.T @ outcomes.columns) / len(terms)
     last = choose_slope_share(expected_slope(level, curve), curve, instruments, exposure, count, mu)
@@ -134,7 +133,7 @@ def _clip_counts(
 ) -> tuple[Design, float]:
     """The design with counts clipped where a release would clip them, and what is left of the budget; complete rows may be `counted`.
 
-    `counts` are the number of rows, and as many rows as tell as much as those that count.
+    `counts` are the number of rows, and that of the squares of what they count.
     """
     from scipy.special import pdtr
 
@@ -152,14 +151,14 @@ def _clip_counts(
     return design.with_largest(furthest_count(design, exposure, counts[1], rest, size, level)), share
 
 
-def _instrument_terms(instruments: Instruments, columns: Floats, counted: float) -> Floats:
-    """``s(1, h)`` of each example (k×p), as of rows that are `counted` so."""
+def _instrument_terms(instruments: Instruments, columns: Floats) -> Floats:
+    """``s(1, h)`` of each example (k×p)."""
     design, first = instruments.design, int(instruments.design.intercept)
     assert design.half_widths is not None
     cells, widths = columns[:, first:], np.array(design.half_widths)
     h = np.where(numeric_columns(design), np.clip(cells / widths, -1.0, 1.0), cells)
     length = np.sqrt(instruments.iota**2 + (h**2).sum(axis=1))
-    shortened = np.minimum(1.0, instruments.limit / np.maximum(counted * length, 1e-300))
+    shortened = np.minimum(1.0, instruments.limit / np.maximum(length, 1e-300))
     return np.asarray(np.column_stack([columns[:, :first], h]) * shortened[:, None], np.float64)
 
 

@@ -174,7 +174,8 @@ class ResidualClip:
     the equation's (1, h).
 
     Along a `curve` nothing is clipped, since residuals of rare events are all in one tail. Fitted values are the curve's means at the line, and residuals are multiplied by
-    ``s = min(1, limit/√(ι² + ‖h‖²))`` (`widest` is 1): it is the instruments that are shortened, to at most `limit`.
+    ``s = min(1, limit/√(ι² + ‖h‖²))`` (`widest` is 1): it is the instruments that are shortened, to at most `limit`, whatever the row counts: else rows would lose of their weights, and
+    not of tails.
 
     Attributes
     ----------
@@ -226,10 +227,11 @@ class ResidualClip:
     def widths(self, instruments: Floats, counted: Floats | float = 1.0) -> Floats:
         """How far the residuals of some rows are clipped, or by what their instruments are multiplied (k).
 
-        From instruments without the intercept's (d×k), or from whitened ones (p×k), and from what rows count (k).
+        From instruments without the intercept's (d×k), or from whitened ones (p×k), and from what rows count (k), which does not matter along a curve.
         """
         if self.squared:
             return np.full(instruments.shape[1], self.limit)
+        counted = 1.0 if self.curve is not None else counted
         norms = counted * np.sqrt(self.intercept_weight**2 + np.einsum("ij,ij->j", instruments, instruments))
         return np.asarray(self.limit / np.maximum(norms * (1.0 + 1e-12), self.limit / self.widest), np.float64)
 

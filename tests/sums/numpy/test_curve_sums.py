@@ -80,8 +80,7 @@ def by_hand(rows: LinkedRows, clip: ResidualClip, level: float, weights: Any, co
         shift = x[d, i] if design.exposure is not None else 0.0
         eta = np.array([clip.beta[:first].sum() + clip.beta[first:] @ x[:d, i] + shift])
         mean, slope = curve.mean_and_slope(eta)
-        length = counted[i] * np.hypot(clip.intercept_weight, np.linalg.norm(h))
-        share = weights[i] * counted[i] * min(1.0, clip.limit / max(length, 1e-300))
+        share = weights[i] * counted[i] * min(1.0, clip.limit / np.hypot(clip.intercept_weight, np.linalg.norm(h)))
         h, own = np.append(np.ones(first), h), np.append(np.ones(first), x[:d, i])
         vector += share * h * (mean[0] - level)
         matrix += share * slope[0] * np.outer(h, own)
@@ -116,7 +115,7 @@ COUNTED = {
 def test_rows_count_by_weights_and_conditions(
     monkeypatch: pytest.MonkeyPatch, family: str, counted: str, compiled: bool
 ) -> None:
-    """What a row counts is a factor on its instruments before they are shortened, in the sums along the curve as in the equation of responses."""
+    """What a row counts is a factor on its instruments, which are shortened whatever it is, in the sums along the curve as in the equation of responses."""
     if not compiled:
         monkeypatch.setattr(kernel, "KERNEL", None)
     data = draw_rows()

@@ -2,8 +2,8 @@
 
 With ``S = Σ (1, h) s [(1-o) z_i - (1-γ) mean z_l - a m_i]``, whose expectation is ``Σ a s (1, h)(y - m)``, what has responses in it is a sum of its own. It is released once
 (:mod:`~dplinked.privacy.quantities.right_residuals`, around a level line). The rest, ``F = Σ w a s (1, h)(m - level)``, and its slope ``J = Σ w a s m' (1, h)(1, x)'`` are released
-at every step. They have no response and no link in them: w and a are those of the row's block. If rows do not all count the same, what a row counts, ω from 0 to 1, is a factor of its (1, h), and s
-shortens what that leaves: ``ωs(ι, h)`` is as long as ``s(ι, h)`` at most elsewhere, and ω is seen from the row's own cells, as h is. So all that follows holds as it stands.
+at every step. They have no response and no link in them: w and a are those of the row's block. If rows do not all count the same, what a row counts, ω from 0 to 1, is a factor of its (1, h): ``ωs(ι, h)``
+is no longer than ``s(ι, h)``, and ω is seen from the row's own cells, as h is. So all that follows holds as it stands.
 
 Where missing cells are dropped, rows that lack a regressor count 0 in all of them, and a missing response counts as the curve's mean of the row that meets it, which is one more function of
 that row's regressors: terms are as long as before. How many responses are there is released beside.

@@ -621,8 +621,8 @@ FOR_ALL_MACHINES int dplinked_residuals(int64_t rows, int64_t columns, int inter
             for (int64_t i = 0; i < n; i++)
                 width[i] += hj[i] * hj[i];
         }
-        keep_counted(counts, first, n, width);
-        keep_counted(counts, first, n, width);
+        keep_counted(curved ? 0 : counts, first, n, width);
+        keep_counted(curved ? 0 : counts, first, n, width);
         fit_line(x, slopes, mixed ? 0.0 : c->level, d, n, line);
         if (curved)
             follow_curve(line, 0, c, n);
@@ -690,7 +690,7 @@ FOR_ALL_MACHINES int dplinked_residuals(int64_t rows, int64_t columns, int inter
 }
 
 /* Sums along a curve, of rows by themselves: products s m' (1, h)(1, x)' and then s (1, h)(m - middle), with s = min(1, limit / |(ι, h)|) times the
- * weight of the row's block; 0 for rows with a missing regressor, if they are `dropped`. What a row counts is a factor on its (ι, h). A last column of infinite half-width is an exposure: it has no instrument, and its products are left 0. Returns 0 where a code is no block's number, else 1. */
+ * weight of the row's block; 0 for rows with a missing regressor, if they are `dropped`. What a row counts is a factor on s. A last column of infinite half-width is an exposure: it has no instrument, and its products are left 0. Returns 0 where a code is no block's number, else 1. */
 FOR_ALL_MACHINES int dplinked_curve(int64_t rows, int64_t columns, int intercept, int dropped, const double *const *cells, const Scaling *scaling,
                                     const double *slopes, const Clip *c, int64_t blocks, const int32_t *codes, const double *weights,
                                     double *sums, double *workspace)
@@ -719,8 +719,6 @@ FOR_ALL_MACHINES int dplinked_curve(int64_t rows, int64_t columns, int intercept
         }
         fit_line(x + intercept * STRIDE, slopes, c->level, d, n, line);
         follow_curve(line, slope, c, n);
-        keep_counted(counts, first, n, share);
-        keep_counted(counts, first, n, share);
         divide_by_lengths(share, c->limit, c->limit / c->widest, n);
         keep_counted(counts, first, n, share);
         for (int64_t i = 0; weights && i < n; i++)

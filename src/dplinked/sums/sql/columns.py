@@ -107,7 +107,8 @@ class DesignColumns:
         double, top = self.engine.double, max((column.log for column in h), default=0)
         squares = [double(math.ldexp(clip.intercept_weight, -top) ** 2)]
         squares += [f"{double(math.ldexp(1.0, 2 * (column.log - top)))} * {column.sql} * {column.sql}" for column in h]
-        counted = "e * " if self.dropped and self.design.counting is not None else ""
+        uneven = self.dropped and self.design.counting is not None and clip.curve is None
+        counted = "e * " if uneven else ""
         norm = f"{counted}sqrt({' + '.join(squares)}) * {double(1.0 + 1e-12)}"
         least = double(math.ldexp(clip.limit / clip.widest, -top))
         return f"{double(math.ldexp(clip.limit, -top - unit))} / greatest({norm}, {least})"
