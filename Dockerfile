@@ -4,6 +4,7 @@ RUN apt-get update && apt-get install --yes --no-install-recommends gcc libc6-de
 WORKDIR /source
 COPY pyproject.toml constraints.txt hatch_build.py README.md LICENSE ./
 COPY src src
+COPY docs docs
 RUN python -m venv /opt/dplinked && /opt/dplinked/bin/pip install --no-cache-dir --constraint constraints.txt '.[linkage]'
 
 FROM python:3.12-slim

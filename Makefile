@@ -80,6 +80,7 @@ wheel: $(RELEASE)/.ready
 	$(PYTHON) -m venv dist/local/empty
 	dist/local/empty/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt "$$(ls dist/*.whl)[linkage]"
 	cd dist/local && empty/bin/dplinked demo --rows 5000
+	cd dist/local && empty/bin/python -c "from dplinked.studio.documentation import TITLES, render_page; assert all(map(render_page, TITLES))"
 	rm -rf dist/local
 
 # The wheel in a fresh environment of each Python that there is.

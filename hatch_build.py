@@ -1,4 +1,4 @@
-"""What building the package takes: kernel.c is compiled, and README's links are made to work outside of the repository.
+"""What building the package takes: kernel.c is compiled, the documentation's pages come along, and README's links are made to work outside of the repository.
 
 Without a C compiler the package is built without the kernel, and NumPy does its work.
 """
@@ -40,11 +40,17 @@ def outside_links(text: str, repository: str | None) -> str:
     return re.sub(r"\[([^\]]+)\]\((?!https?:|#)([^)]+)\)", kept or r"\1", text)
 
 
-class KernelHook(BuildHookInterface):
-    """Builds ``libkernel`` beside its source."""
+def documentation(root: Path) -> dict[str, str]:
+    """The documentation's pages, which the studio serves, by where they are, with their places in the wheel."""
+    return {str(page): f"dplinked/documentation/{page.name}" for page in sorted(root.glob("docs/*.md"))}
+
+
+class PackageHook(BuildHookInterface):
+    """Builds ``libkernel`` beside its source, and takes the documentation along."""
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
         """Compile, and mark the wheel as one for this kind of machine."""
+        build_data["force_include"].update(documentation(Path(self.root)))
         source = Path(self.root, "src", "dplinked", "sums", "numpy", "kernel.c")
         target = source.with_name(f"libkernel{sysconfig.get_config_var('SHLIB_SUFFIX') or '.so'}")
         compilers = filter(shutil.which, dict.fromkeys([os.environ.get("CC", "cc"), "cc", "gcc", "clang"]))

@@ -185,6 +185,7 @@ def pages(releases: dict[str, dpl.Release], plans: dict[str, dpl.Plan]) -> dict[
 def shown_text(page: str) -> str:
     """What a reader sees, attributes and drawings' shapes left out."""
     body = re.sub(r"<style>.*?</style>", "", page.split("<body>")[-1], flags=re.DOTALL)
+    body = re.sub(r"</?span\b[^>]*>", "", body)  # within words
     return " ".join(unescape(re.sub(r"<[^>]*>", " ", body)).split())
 
 

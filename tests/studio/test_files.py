@@ -16,7 +16,8 @@ from browsing import go, look, see
 import dplinked as dpl
 from dplinked.check.files import check_file, suggest_options
 from dplinked.simulate import two_files
-from dplinked.studio.files_page import as_python, data_files, facts_of, in_python, is_same
+from dplinked.studio.desk import Fault
+from dplinked.studio.files_page import as_python, data_files, facts_of, in_python, is_same, look_into
 
 CSV = "id;name;born;income;region;member;empty\n" + "".join(
     f"{k};person {k};{1950 + k % 40}-0{1 + k % 9}-11;{1000 + k},5;{'north' if k % 2 else 'south'};{'x' if k % 3 else ''};\n"
@@ -73,6 +74,17 @@ def test_a_file_is_read_again_when_it_has_changed(written: Path) -> None:
     assert facts_of(written) is before
     written.write_text("a\n1\n")
     assert (before.names, facts_of(written).names) == (["id", "b"], ["a"])
+
+
+def test_a_file_of_headers_alone_is_of_no_use(tmp_path: Path) -> None:
+    (tmp_path / "heads.csv").write_text("id,income\n")
+    pq.write_table(pa.table({"x": pa.array([], pa.float64())}), tmp_path / "heads.parquet")
+    for name in ("heads.csv", "heads.parquet"):
+        told = look_into(tmp_path / name)
+        assert isinstance(told, Fault)
+        assert told.text.startswith(f"'{name}' has no rows: it holds the names of columns")
+    (tmp_path / "heads.csv").write_text("id,income\n1,2\n")
+    assert look_into(tmp_path / "heads.csv") == check_file(tmp_path / "heads.csv")
 
 
 def test_files_of_the_folder_are_listed(written: Path) -> None:
@@ -164,6 +176,21 @@ def test_files_are_chosen_and_seen(start: Any, folder: Path) -> None:
     see(page, "2,000 rows", "p")
     go(page, "study")
     see(page, 'path = "linked.parquet"', "pre")
+
+
+@pytest.mark.slow
+def test_a_file_of_headers_alone_is_told_beside_its_field(start: Any, folder: Path) -> None:
+    (folder / "heads.csv").write_text("id,name,income\n")
+    (folder / "people.csv").write_text(CSV)
+    page = start().open()
+    page.locator("#pick_left").select_option("heads.csv")
+    page.locator("#seen_left .bad", has_text="'heads.csv' has no rows").wait_for()
+    page.locator("#pick_right").select_option("people.csv")
+    see(page, "60 rows", "p")
+    see(page, "A file cannot be used: see below what is wrong.", ".state")
+    (folder / "heads.csv").write_text("id,name,income\n1,Ann,5\n")  # while the page is open
+    see(page, "The files are chosen and can be read.", ".state")
+    assert page.locator("#seen_left .bad").count() == 0
 
 
 @pytest.mark.slow

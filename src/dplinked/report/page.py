@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from html import escape
 from urllib.parse import quote
@@ -98,13 +99,14 @@ _CELL_STYLE = """
 .dplinked summary { cursor: pointer; font-weight: 600; }
 """.strip()
 
+_SMALL = re.compile(r"(?<![\w.])\d[\d.]*e-\d+\b")  # such as 1e-06: browsers would break the line after its hyphen
 _MANY = 7  # columns beyond which a table's cells are set closer
 
 # A browser that is shown something foreign all the same neither runs nor loads it.
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'"
 
 
-def page(title: str, body: str, *, warning: str | None = None) -> str:
+def page(title: str, body: str, *, warning: str | None = None, style: str = "") -> str:
     """A whole HTML document.
 
     Parameters
@@ -115,13 +117,15 @@ def page(title: str, body: str, *, warning: str | None = None) -> str:
         HTML, made by :func:`paragraph`, :func:`table` and the like.
     warning
         Text that stands before everything else.
+    style
+        Style sheet that is added to the page's own.
     """
     shown = "" if warning is None else f'<p class="warning" role="note">{to_html(warning)}</p>\n'
     return (
         '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n<meta name="color-scheme" content="light dark">\n'
         f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">\n'
-        f"<title>{to_html(title)}</title>\n<style>\n{_STYLE}\n</style>\n</head>\n<body>\n<main>\n"
+        f"<title>{to_html(title)}</title>\n<style>\n{_STYLE}\n{style}</style>\n</head>\n<body>\n<main>\n"
         f"{shown}<h1>{to_html(title)}</h1>\n{body}\n</main>\n</body>\n</html>\n"
     )
 
@@ -170,22 +174,22 @@ def table(header: Sequence[str], rows: Sequence[Sequence[str]], *, label: str = 
 
 def paragraph(text: str) -> str:
     """A paragraph of text."""
-    return f"<p>{to_html(text)}</p>"
+    return f"<p>{to_content(text)}</p>"
 
 
 def lead(text: str) -> str:
     """A paragraph that stands first, in larger letters."""
-    return f'<p class="lead">{to_html(text)}</p>'
+    return f'<p class="lead">{to_content(text)}</p>'
 
 
 def ordered_list(items: Sequence[str]) -> str:
     """A numbered list of texts."""
-    return "<ol>" + "".join(f"<li>{to_html(item)}</li>" for item in items) + "</ol>"
+    return "<ol>" + "".join(f"<li>{to_content(item)}</li>" for item in items) + "</ol>"
 
 
 def unordered_list(items: Sequence[str]) -> str:
     """A list of texts."""
-    return "<ul>" + "".join(f"<li>{to_html(item)}</li>" for item in items) + "</ul>"
+    return "<ul>" + "".join(f"<li>{to_content(item)}</li>" for item in items) + "</ul>"
 
 
 def figure(svg: str, caption: str = "") -> str:
@@ -241,6 +245,11 @@ def to_html(text: str) -> str:
     return escape(clean(text), quote=True)
 
 
+def to_content(text: str) -> str:
+    """Text within an element: its characters stand for themselves, and no line is broken within a number."""
+    return _SMALL.sub(r'<span style="white-space:nowrap">\g<0></span>', to_html(text))
+
+
 def _cell(tag: str, text: str, number: bool, attributes: str = "") -> str:
     kind = ' class="number"' if number else ""
-    return f"<{tag}{attributes}{kind}>{to_html(text)}</{tag}>"
+    return f"<{tag}{attributes}{kind}>{to_content(text)}</{tag}>"

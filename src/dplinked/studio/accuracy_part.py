@@ -18,7 +18,7 @@ from dplinked.studio.desk import Fault, attempt
 from dplinked.studio.draft import Draft
 from dplinked.studio.link_page import progress_of, show_stop
 from dplinked.studio.linking import Price, Request, accuracy_changes, public_changes, released_before, take_accuracy
-from dplinked.studio.look import group, say, show
+from dplinked.studio.look import group, prose, say, show
 from dplinked.studio.room import Held, Question, Room, steady, when_changed
 
 _WAYS = {
@@ -135,7 +135,7 @@ def serve_accuracy(input: Inputs, room: Room, done: Callable[[], Request | None]
             question.ask(
                 (asked, paid),
                 "Release the accuracy?",
-                tags.p(show(text)),
+                tags.p(prose(text)),
                 tags.p("What is spent is spent, whatever is found."),
                 yes=ui.input_action_button("do_release_accuracy", "Spend it and release", class_="btn-primary"),
             )

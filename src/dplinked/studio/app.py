@@ -7,6 +7,9 @@ from typing import Any
 
 from htmltools import Tag, TagList, tags
 from shiny import App, Inputs, Outputs, Session, reactive, render, ui
+from starlette.requests import Request
+from starlette.responses import HTMLResponse
+from starlette.routing import Route
 
 from dplinked.studio import (
     budget_page,
@@ -19,6 +22,7 @@ from dplinked.studio import (
     study_page,
 )
 from dplinked.studio.desk import Desk
+from dplinked.studio.documentation import address, render_absence, render_page
 from dplinked.studio.look import SCRIPT, STYLE, render_to, say
 from dplinked.studio.path import STEPS, State, after, before, number
 from dplinked.studio.room import Room
@@ -64,6 +68,11 @@ def build_app(desk: Desk, then: Callable[[], Any] | None = None) -> App:
                     ui.download_button("download_script", "Download shell script"),
                     class_="buttons",
                 ),
+                tags.p(
+                    tags.a("All of the documentation", href=address("index"), target="_blank", rel="noopener"),
+                    ", in a new tab. It needs no network.",
+                    class_="hint",
+                ),
                 class_="whole",
             ),
             window_title="dplinked studio",
@@ -82,7 +91,15 @@ def build_app(desk: Desk, then: Callable[[], Any] | None = None) -> App:
 
     app = App(layout, server)
     app.sanitize_errors = True
+    app.starlette_app.routes.insert(0, Route(f"/{address('{name}')}", _show_documentation))
     return app
+
+
+def _show_documentation(asked: Request) -> HTMLResponse:
+    """A page of the documentation, behind the guard like all that is served."""
+    found = render_page(asked.path_params["name"])
+    kept = {"cache-control": "no-store"}
+    return HTMLResponse(render_absence(), 404, kept) if found is None else HTMLResponse(found, 200, kept)
 
 
 def _serve_step(input: Inputs, room: Room, step: str, state: Callable[[], State]) -> None:

@@ -30,7 +30,7 @@ from dplinked.studio.desk import Fault, attempt
 from dplinked.studio.draft import Changes, Draft, number_from
 from dplinked.studio.files_page import as_python
 from dplinked.studio.form import number_fault, number_field
-from dplinked.studio.look import group, panel, render_to, rows, say, section, show
+from dplinked.studio.look import group, panel, prose, render_to, rows, say, section, show
 from dplinked.studio.path import State
 from dplinked.studio.room import NOT_OPENED, Held, Question, Room, Side
 from dplinked.studio.study_page import say_incomplete
@@ -128,7 +128,7 @@ def serve(input: Inputs, room: Room) -> Callable[[], State]:
                 float(now["epsilon"] or 0), float(now["delta"] or 0), mu if isinstance(mu, float) else None
             )
         )
-        return say(said.text, "bad") if isinstance(said, Fault) else tags.p(said)
+        return say(said.text, "bad") if isinstance(said, Fault) else tags.p(prose(said))
 
     def files() -> list[Any]:
         """The two files that are linked here: registered, so that the links' accuracy can be paid from the budget."""
@@ -150,7 +150,9 @@ def serve(input: Inputs, room: Room) -> Callable[[], State]:
             now,
             "Open this budget?",
             tags.p(
-                f"All that is ever released about {show(now['population'])} from data registered here will spend at most epsilon = {now['epsilon']:g} at delta = {now['delta']:g}.",
+                prose(
+                    f"All that is ever released about {now['population']} from data registered here will spend at most epsilon = {now['epsilon']:g} at delta = {now['delta']:g}."
+                ),
                 class_="lead",
             ),
             tags.p("A budget is opened once. It cannot be taken back, made larger or begun anew."),
@@ -327,7 +329,7 @@ def _show(account: Account, study: Study | Fault, place: Place | Fault | None) -
     listed, spent = spending_table(balance, account.events), f"{100 * share:.2f} % of the budget is spent."
     return TagList(
         None if account.refusal is None else say(f"{account.refusal} Here: the button below registers it.", "warning"),
-        tags.p(show(describe_left(balance, mu)), class_="lead"),
+        tags.p(prose(describe_left(balance, mu)), class_="lead"),
         tags.p(
             tags.label(spent, for_="budget_meter"), tags.meter(spent, id="budget_meter", min="0", max="1", value=f"{min(share, 1.0):.4f}"),
             class_="meter",

@@ -16,6 +16,7 @@ from dplinked.check.files import FileFacts, check_file, suggest_options
 from dplinked.data.files import kind_of
 from dplinked.data.format import DECIMALS, SEPARATORS, THOUSANDS, File, split_file
 from dplinked.data.look import as_arguments, look_at
+from dplinked.errors import shown
 from dplinked.studio import outside
 from dplinked.studio.desk import Fault, attempt
 from dplinked.studio.draft import Draft
@@ -173,7 +174,7 @@ def _serve_side(input: Inputs, room: Room, side: Side, way: Callable[[], str], l
     def facts() -> FileFacts | Fault | None:
         room.files()
         file = room.source(side)
-        return None if file is None else attempt(lambda: facts_of(file))
+        return None if file is None else look_into(file)
 
     @render_to(f"seen_{side}")
     def _seen() -> Tag | None:
@@ -270,6 +271,15 @@ def is_same(left: File | Path | None, right: File | Path | None) -> bool:
     return how == otherwise and os.path.isfile(one) and os.path.isfile(other) and os.path.samefile(one, other)
 
 
+def look_into(file: File | Path) -> FileFacts | Fault:
+    """What a file holds, or why it is of no use."""
+    found = attempt(lambda: facts_of(file))
+    if isinstance(found, Fault) or found.rows:
+        return found
+    name = shown(split_file(file)[0].name)
+    return Fault(f"{name} has no rows: it holds the names of columns, and nothing below them. Put the rows into it, or choose another file.")  # fmt: skip
+
+
 def facts_of(file: File | Path) -> FileFacts:
     """What a file holds. It is read again only if it has changed."""
     path, _ = split_file(file)
@@ -308,9 +318,8 @@ def _state(room: Room, way: str) -> State:
         )
     if way == "two" and is_same(room.source("left"), room.source("right")):
         return State("missing", SAME)
-    found = [attempt(lambda file=file: facts_of(file)) for side in _SIDES[way] if (file := room.source(side))]  # type: ignore[misc]
-    if any(isinstance(one, Fault) for one in found):
-        return State("missing", "A file cannot be read: see below what is wrong.")
+    if any(isinstance(look_into(file), Fault) for side in _SIDES[way] if (file := room.source(side))):
+        return State("missing", "A file cannot be used: see below what is wrong.")
     return State(
         "done",
         "The files are chosen and can be read.",

@@ -13,7 +13,7 @@ from dplinked.studio.desk import Fault, attempt
 from dplinked.studio.draft import Draft, lines_of
 from dplinked.studio.fields import Fields
 from dplinked.studio.look import group, show
-from dplinked.studio.terms import TERMS
+from dplinked.studio.terms import explain
 from dplinked.study.columns import FormulaParts
 from dplinked.study.typed import read_number, write_number
 
@@ -372,14 +372,8 @@ def _more(draft: Draft, fields: Fields) -> Tag:
 
 def ask(place: str, *children: TagChild, term: str | None = None, class_: str = "") -> Tag:
     """Fields of one setting, with help beside them. The browser puts there what is wrong with it."""
-    told = None if term is None else _help(term)
+    told = None if term is None else explain(term)
     return tags.div(*children, told, class_=f"asked {class_}".strip(), data_place=place)
-
-
-def _help(name: str) -> Tag:
-    term = TERMS[name]
-    mark = tags.summary(tags.span("?", aria_hidden="true"), tags.span("What is this?", class_="visually-hidden"))
-    return tags.details(mark, tags.p(term.sentence, tags.span(f" More: “{term.page}” in the documentation.", class_="page")), class_="help")  # fmt: skip
 
 
 def _line(fields: Fields, name: str, label: str, draft: Draft) -> Tag:

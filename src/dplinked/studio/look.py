@@ -10,7 +10,7 @@ from htmltools import HTML, Tag, TagChild, TagList, tags
 from shiny import render, ui
 from shiny.types import NavSetArg
 
-from dplinked.report.page import table
+from dplinked.report.page import table, to_content
 from dplinked.report.words import clean
 from dplinked.studio.path import STEPS, after, before, number
 
@@ -55,7 +55,7 @@ def group(title: str, *children: TagChild, class_: str = "") -> Tag:
 
 def say(text: str, kind: str = "plain") -> Tag:
     """A message: plain, good, bad or warning."""
-    return tags.p(show(text), class_=f"note {kind}", role="alert" if kind == "bad" else "status")
+    return tags.p(prose(text), class_=f"note {kind}", role="alert" if kind == "bad" else "status")
 
 
 def ask(title: str, *children: TagChild, yes: Tag, size: Literal["m", "xl"] = "m") -> None:
@@ -69,6 +69,11 @@ def ask(title: str, *children: TagChild, yes: Tag, size: Literal["m", "xl"] = "m
 def show(text: str) -> str:
     """A text that is safe to show: characters that would change the direction of writing are made visible."""
     return "\n".join(clean(line) for line in text.expandtabs(4).split("\n"))
+
+
+def prose(text: str) -> HTML:
+    """A text that is safe to show, within whose numbers, such as 1e-06, no line is broken."""
+    return HTML("\n".join(to_content(line) for line in text.expandtabs(4).split("\n")))
 
 
 def rows(header: Sequence[str], cells: Sequence[Sequence[str]], label: str) -> HTML:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from htmltools import Tag, tags
 
-from dplinked.studio.look import show
+from dplinked.studio.look import prose
 
 
 def same(shell: str | None = None, python: str | None = None, study: str | None = None) -> Tag:
@@ -16,4 +16,4 @@ def same(shell: str | None = None, python: str | None = None, study: str | None 
 
 
 def _code(title: str, lines: str) -> Tag:
-    return tags.pre(tags.code(show(lines)), tabindex="0", role="region", aria_label=title)
+    return tags.pre(tags.code(prose(lines)), tabindex="0", role="region", aria_label=title)

@@ -28,7 +28,7 @@ from dplinked.studio.desk import Fault, attempt
 from dplinked.studio.draft import Changes, number_from
 from dplinked.studio.files_page import facts_of
 from dplinked.studio.form import ask, number_fault, number_field
-from dplinked.studio.look import panel, render_to, rows, say, section, show
+from dplinked.studio.look import panel, prose, render_to, rows, say, section, show
 from dplinked.studio.path import State
 from dplinked.studio.room import Room, steady
 from dplinked.studio.study_page import say_incomplete
@@ -376,7 +376,7 @@ def _expected(study: Study, before: Plan, found: Plan) -> Tag:
     lead = [tags.li(show(text)) for text in [*said[:_SAID], *more]]
     return section(
         "What to expect",
-        tags.p(f"{at}, in 95 % intervals:"),
+        tags.p(prose(f"{at}, in 95 % intervals:")),
         tags.ul(*lead, class_="expected"),
         tags.p(tags.strong(show(best[0]))) if best else None,
         tags.div(_table(before, found, moved=moved)),

@@ -22,7 +22,7 @@ from dplinked.release.releases import Releases, forms_of
 from dplinked.studio import outside
 from dplinked.studio.check_page import Seen, about_rows
 from dplinked.studio.desk import Fault, Job, Kept, Made, attempt
-from dplinked.studio.look import panel, rows, say, section, show
+from dplinked.studio.look import panel, prose, rows, say, section, show
 from dplinked.studio.path import STEPS, State
 from dplinked.studio.release_words import (
     Obstacle,
@@ -141,7 +141,7 @@ def serve(input: Inputs, room: Room) -> Callable[[], State]:
             return None
         account = room.account()
         return TagList(
-            tags.p(show(say_spending(study, account)), class_="lead"),
+            tags.p(prose(say_spending(study, account)), class_="lead"),
             rows((), describe_charge(study, account), "Charge"),
         )
 
@@ -201,7 +201,7 @@ def serve(input: Inputs, room: Room) -> Callable[[], State]:
         question.ask(
             (study, name, anew),
             "Make this release?" if new else "Show a release again?",
-            tags.p(show(say_asked(study, account, name, anew)), class_="lead"),
+            tags.p(prose(say_asked(study, account, name, anew)), class_="lead"),
             tags.p("What is spent is spent, whatever the result looks like.") if new else None,
             yes=yes,
         )

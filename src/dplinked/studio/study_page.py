@@ -26,7 +26,7 @@ from dplinked.studio.draft import BLANK, Changes
 from dplinked.studio.fields import Fields, column_changes, data_changes, form_changes
 from dplinked.studio.files_page import data_files, facts_of
 from dplinked.studio.form import builder, column_fields, form, use_of
-from dplinked.studio.look import ask, panel, say, section, show
+from dplinked.studio.look import ask, panel, prose, say, section, show
 from dplinked.studio.path import State
 from dplinked.studio.room import Held, Room, steady
 from dplinked.study.columns import FormulaParts, join_formula, named_columns, split_formula
@@ -176,7 +176,7 @@ def serve(input: Inputs, room: Room) -> Callable[[], State]:
     @render.ui
     def study_unit() -> Tag | None:
         said = _unit_of(room.text())
-        return None if said is None else tags.p(tags.strong("What follows: "), said, class_="follows")
+        return None if said is None else tags.p(tags.strong("What follows: "), prose(said), class_="follows")
 
     @render.ui
     def study_promise() -> Tag | None:
@@ -184,7 +184,7 @@ def serve(input: Inputs, room: Room) -> Callable[[], State]:
             return None
         budget = _section(room.text(), "privacy")
         said = attempt(lambda: promise_of_budget(budget["epsilon"], budget["delta"]))
-        return None if isinstance(said, Fault) else tags.p(tags.strong("What follows: "), said, class_="follows")
+        return None if isinstance(said, Fault) else tags.p(tags.strong("What follows: "), prose(said), class_="follows")
 
     @render.code
     def study_text() -> str:
