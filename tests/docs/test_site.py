@@ -107,7 +107,7 @@ def test_searching_works_from_disk(site: Path) -> None:
         page.goto((site / "api" / "fit.html").as_uri())
         page.keyboard.press("/")
         page.get_by_placeholder("Search").first.fill("carriers")
-        page.get_by_text("How many rows may be linked to one record").first.wait_for(timeout=20_000)
+        page.get_by_text("How many rows may be linked to one record").first.wait_for(timeout=90_000)
         browser.close()
     assert all(url.startswith(("file:", "about:")) for url in asked), asked
 
