@@ -39,10 +39,13 @@ import time
 import dplinked.study.study as module
 prepare = module.Study.prepare
 def slow(self):
-    time.sleep(0.08)
+    end = time.perf_counter() + 0.1
+    for _ in range(12_000_000):
+        pass
+    time.sleep(max(0.0, end - time.perf_counter()))
     return prepare(self)
 module.Study.prepare = slow
-"""  # planted: every check of a study takes longer
+"""  # planted: every check of a study takes longer, and as much longer as anything else where a machine is slow
 
 
 @dataclass(frozen=True)

@@ -18,6 +18,7 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -754,11 +755,10 @@ def test_an_interrupted_release_is_not_waited_for_in_the_same_process(
         patch.setattr(Rows, "numbers", interrupt)
         with pytest.raises(KeyboardInterrupt):
             fit_study(study, study.data, release_id="a")
-    monkeypatch.setattr("dplinked.ledger.ledger._WAIT", 1.0)
-    start = time.monotonic()
+    clock = SimpleNamespace(monotonic=time.monotonic, sleep=lambda _: pytest.fail("it was waited for"))
+    monkeypatch.setattr("dplinked.ledger.ledger.time", clock)
     with pytest.raises(dpl.LedgerError, match="never finished"):
         fit_study(study, study.data, release_id="a")
-    assert time.monotonic() - start < 0.9
 
 
 def test_a_result_that_cannot_be_recorded_is_a_failure_after_the_charge(
@@ -797,7 +797,7 @@ from dplinked.ledger.ledger import Ledger
 def pausing(call):
     def paused(*arguments, **named):
         flag.touch()
-        time.sleep(60)
+        time.sleep(600)
         return call(*arguments, **named)
     return paused
 
@@ -826,11 +826,11 @@ def start(folder: Path, where: str, *arguments: object, limit: int = 0) -> subpr
 
 
 def stop(process: subprocess.Popen[str], folder: Path, how: signal.Signals) -> tuple[int, str]:
-    limit = time.monotonic() + 50
+    limit = time.monotonic() + 200
     while not (folder / "flag").exists() and process.poll() is None and time.monotonic() < limit:
         time.sleep(0.02)
     process.send_signal(how)
-    _, said = process.communicate(timeout=30)
+    _, said = process.communicate(timeout=120)
     return process.returncode, said
 
 
@@ -866,7 +866,7 @@ def test_two_at_once_with_budget_for_one(folder: Path) -> None:
     Ledger.create(folder / "budget.db", "households", epsilon=1.1, delta=1e-6)
     register(folder, folder / "linked.parquet")
     both = [start(folder, "", "--out", folder / f"{k}.json", "--again") for k in range(2)]
-    said = [process.communicate(timeout=60)[1] for process in both]
+    said = [process.communicate(timeout=300)[1] for process in both]
     assert sorted(process.returncode for process in both) == [0, 3], said
     assert charges(folder) == 1
     assert len(list(folder.glob("?.json"))) == 1

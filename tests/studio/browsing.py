@@ -16,7 +16,10 @@ CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 ODD = '<img src=x onerror="document.title=1">\'&amp;😀'  # a column's name
 
 
-def wait_for(done: Callable[[], bool], seconds: float = 30.0) -> None:
+PATIENCE = 90.0  # seconds that anything may take on a machine that has much else to do
+
+
+def wait_for(done: Callable[[], bool], seconds: float = PATIENCE) -> None:
     """Wait until something is so."""
     end = time.monotonic() + seconds
     while not done():
@@ -61,7 +64,7 @@ class Studio:
     def open(self, width: int = 1280, scheme: str = "light", address: str | None = None) -> Any:
         """A window of a browser of its own at the printed address, or at another one."""
         context = self._browser.new_context(viewport={"width": width, "height": 900}, color_scheme=scheme)
-        context.set_default_timeout(20_000)
+        context.set_default_timeout(1000 * PATIENCE)
         self._contexts.append(context)
         page = context.new_page()
         page.on("request", lambda request: self.asked.append(request.url))
@@ -74,7 +77,7 @@ class Studio:
     def kill(self) -> None:
         """End the studio at once, as a machine that is switched off does."""
         self.process.kill()
-        self.process.wait(20)
+        self.process.wait(PATIENCE)
         self.killed = True
 
     def close(self) -> None:
@@ -82,7 +85,7 @@ class Studio:
             context.close()
         if not self.killed:
             self.process.send_signal(2)
-            assert self.process.wait(20) == 0
+            assert self.process.wait(PATIENCE) == 0
         assert self.process.stdout is not None
         self.process.stdout.close()
         told = self.errors.read_text()
@@ -107,16 +110,30 @@ def go(page: Any, name: str) -> None:
         moving.wait_for(state="detached")
     link.click()
     page.locator(f".tab-pane.active[data-value={name}]").wait_for()
-    page.wait_for_timeout(50)
+    settle(page, 0)
 
 
 def see(page: Any, text: str | re.Pattern[str], kind: str = ".note") -> None:
     page.locator(f".tab-pane.active {kind}").filter(has_text=text).first.wait_for()
 
 
-def settle(page: Any) -> None:
-    """Wait until the server has nothing more to say."""
-    page.wait_for_timeout(300)
+# Browsers hold back what is typed for a quarter of a second. A session takes messages one after the other, so that an answer to
+# a question, here to one that it does not know, comes after all that was said before, and so does what the page shows of that.
+SETTLED = """async ([typed, patience]) => {
+  const pause = time => new Promise(done => setTimeout(done, time));
+  const late = pause(patience).then(() => { throw new Error('the server does not answer') });
+  const answered = () => Promise.race([late, new Promise(done => Shiny.shinyapp.makeRequest('nothing', [], done, done))]);
+  await pause(typed);
+  await answered();
+  await pause(30);  // what the page says of fields that appeared
+  await answered();
+}"""
+
+
+def settle(page: Any, typed: int = 300) -> None:
+    """Wait until the server knows what was done, with what was typed up to so many milliseconds ago, and has nothing more to say."""
+    page.wait_for_function("() => window.Shiny?.shinyapp?.config")  # there is a session
+    page.evaluate(SETTLED, [typed, 1000 * PATIENCE])
     page.locator("html:not(.shiny-busy)").wait_for(state="attached")
 
 
@@ -161,6 +178,9 @@ OVERLAPS = """() => {
 }"""
 
 
+# Nothing fades or moves any more, but for what does so without end.
+STILL = "() => document.getAnimations().every(one => one.playState != 'running' || one.effect.getTiming().iterations == Infinity)"
+
 VIEWS = ((1280, "light"), (400, "dark"), (1280, "dark"), (400, "light"))  # widths, and whether it is light or dark
 
 
@@ -170,7 +190,8 @@ def look(page: Any, axe: Any, name: str, views: Sequence[tuple[int, str]] = VIEW
         page.set_viewport_size({"width": width, "height": 900})
         page.emulate_media(color_scheme=scheme)
         page.wait_for_function("scheme => document.documentElement.dataset.bsTheme == scheme", arg=scheme)
-        page.wait_for_timeout(300)
+        settle(page)
+        page.wait_for_function(STILL)
         where = f"{name}, {scheme}, {width} wide"
         assert page.evaluate(OVERLAPS) == [], where
         found = axe.run(page).response["violations"]
@@ -183,4 +204,5 @@ def look(page: Any, axe: Any, name: str, views: Sequence[tuple[int, str]] = VIEW
         assert shown == [], where
     page.set_viewport_size({"width": 1280, "height": 900})
     page.emulate_media(color_scheme="light")
-    page.wait_for_timeout(300)
+    settle(page)
+    page.wait_for_function(STILL)

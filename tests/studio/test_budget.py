@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from browsing import fetch, go, look, see, wait_for
+from browsing import fetch, go, look, see, settle, wait_for
 
 import dplinked as dpl
 from dplinked.studio import budget_page
@@ -138,6 +138,7 @@ def test_data_is_registered_here(start: Any, folder: Path) -> None:
     page = start(folder / "study.toml").open()
     go(page, "release")
     see(page, "is not registered for the budget", ".bad")
+    settle(page)
     assert page.get_by_role("button", name="Release …").count() == 0
     page.get_by_role("button", name="Go to Budget").click()
     page.get_by_role("button", name="Register the data").click()

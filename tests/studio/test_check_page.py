@@ -139,7 +139,7 @@ look = check_page.check_study
 def held(study, data, progress):
     def tell(*step):
         progress(*step)
-        end = time.monotonic() + 60
+        end = time.monotonic() + 90
         while not Path("go").exists() and time.monotonic() < end:
             time.sleep(.02)
     return look(study, data, progress=tell)
@@ -163,7 +163,7 @@ def test_only_one_job_runs_at_a_time(folder: Path) -> None:
     import threading
 
     going, desk = threading.Event(), Desk(folder)
-    desk.start("release", lambda report: going.wait(20))
+    desk.start("release", lambda report: going.wait(90))
     with pytest.raises(dpl.StudyError, match="Something is running already"):
         desk.start("check", lambda report: None)
     going.set()

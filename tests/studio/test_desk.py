@@ -52,7 +52,7 @@ def test_one_release_at_a_time(folder: Path, monkeypatch: pytest.MonkeyPatch) ->
 
     def slow(*_: Any, progress: Any, **__: Any) -> Any:
         begun.append(progress("reading", 1, 2))
-        going.wait(30)
+        going.wait(90)
         raise dpl.BudgetError("No.")
 
     monkeypatch.setattr("dplinked.studio.desk.fit_study", slow)
@@ -71,7 +71,7 @@ def test_a_job_is_stopped_only_if_it_may_be(tmp_path: Path) -> None:
 
     def work(report: Any) -> None:
         report("one", 1, 2)
-        going.wait(30)
+        going.wait(90)
         report("two", 2, 2)
         done.append(True)
 

@@ -20,7 +20,7 @@ from urllib.parse import urljoin, urlsplit
 from urllib.request import HTTPCookieProcessor, Request, build_opener, url2pathname, urlopen
 
 import pytest
-from browsing import see, wait_for
+from browsing import PATIENCE, see, wait_for
 
 from dplinked.studio.guard import Guard
 from dplinked.studio.serve import run_studio, write_redirect
@@ -211,7 +211,7 @@ def served() -> Iterator[Guard]:
         serving.start()
         yield guard
         server.should_exit = True
-        serving.join(10)
+        serving.join(PATIENCE)
 
 
 def test_a_server_on_another_port_gets_nothing_of_use(served: Guard, harvester: Harvester) -> None:
@@ -267,7 +267,7 @@ def test_the_browsers_command_line_does_not_hold_the_token(folder: Path) -> None
             wait_for(lambda: not page.parent.exists())
         finally:
             process.send_signal(2)
-        assert process.wait(20) == 0
+        assert process.wait(PATIENCE) == 0
     assert (folder / "stderr.txt").read_text() == ""
 
 

@@ -370,13 +370,30 @@ def test_another_study_can_take_the_linked_rows(start: Any, folder: Path) -> Non
     see(page, 'path = "linked/linked.parquet"', "pre")
 
 
+HELD = """
+import time
+from pathlib import Path
+from dplinked.studio import link_page
+link = link_page.link_files
+def held(request, folder, progress):
+    def tell(*step):
+        progress(*step)
+        end = time.monotonic() + 600
+        while Path("hold").exists() and time.monotonic() < end:
+            time.sleep(.02)
+            progress(*step)
+    return link(request, folder, tell)
+link_page.link_files = held
+"""
+
+
 @pytest.mark.slow
 def test_one_job_at_a_time_and_linking_is_stopped(start: Any, folder: Path) -> None:
-    """A job goes on over a reload; while it runs no release is made, and it can be stopped."""
+    """A job goes on over a reload; while it runs no release is made, and it can be stopped. It waits where it tells its progress, as long as a file is there."""
     axe = pytest.importorskip("axe_playwright_python.sync_playwright").Axe()
     write_files(folder, 6_000)
-    studio = start(folder / "study.toml")
-    page = studio.open()
+    (folder / "hold").touch()
+    page = start(folder / "study.toml", before=HELD).open()
     see(page, "The study is complete", ".state")
     go(page, "files")
     choose(page)
@@ -398,11 +415,13 @@ def test_one_job_at_a_time_and_linking_is_stopped(start: Any, folder: Path) -> N
     see(page, "Stopped. Nothing was written.", ".bad")
     assert not (folder / "linked").exists()
     wait_for(lambda: page.get_by_role("button", name="Link", exact=True).count() == 1)
+    (folder / "hold").unlink()
 
     # what was linked before is not lost with a linkage that is stopped
     page.get_by_label("state", exact=True).check()
     page.get_by_role("button", name="Link", exact=True).click()
     see(page, "The files are linked.", ".state")
+    (folder / "hold").touch()
     page.get_by_label("state", exact=True).uncheck()
     page.get_by_role("button", name="Link again").click()
     page.get_by_role("button", name="Stop").click()

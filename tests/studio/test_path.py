@@ -9,7 +9,7 @@ from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
-from browsing import ODD, OVERLAPS, Studio, fetch, go, look, see, wait_for
+from browsing import ODD, OVERLAPS, Studio, fetch, go, look, see, settle, wait_for
 from test_whole import check_notebook, run
 from walking import fill_in, walk, write_files
 
@@ -47,7 +47,7 @@ def test_from_two_files_to_a_published_page(browser: Any, tmp_path: Path) -> Non
         page.locator("#plan_checked svg").wait_for()  # how many links were reviewed counts
         page.get_by_label("Times as many links checked").wait_for()
         for step in ("files", "link", "review", "study", "check", "release", "budget"):
-            assert page.locator(f"a[data-value={step}] .sign").get_attribute("class") == "sign done", step
+            page.locator(f"a[data-value={step}] .sign[class='sign done']").wait_for()
         name, notebook = fetch(page, "Download notebook")
         assert name == "studio.ipynb"
         ledger = dpl.Ledger(tmp_path / "budget.db")
@@ -75,6 +75,7 @@ def test_the_last_steps_by_keyboard_alone(start: Any, folder: Path) -> None:
     page.locator(".navbar").wait_for()
 
     def reach(name: str) -> None:
+        settle(page)
         for _ in range(80):
             page.keyboard.press("Tab")
             if page.evaluate("document.activeElement.textContent").strip() == name:
@@ -88,8 +89,7 @@ def test_the_last_steps_by_keyboard_alone(start: Any, folder: Path) -> None:
     page.get_by_role("button", name="Release …").wait_for()
     reach("Release …")
     page.keyboard.press("Enter")
-    page.get_by_role("dialog").wait_for()
-    page.wait_for_timeout(400)
+    page.wait_for_function("() => document.querySelector('.modal.show')?.contains(document.activeElement)")
     reach("Spend it and release")
     page.keyboard.press("Enter")
     see(page, "Written to 'release.json'", ".good")
@@ -140,6 +140,7 @@ def test_a_study_that_does_not_fit_is_refused_at_each_step(start: Any, folder: P
         go(page, "release")
         see(page, told, ".bad")
         see(page, "The study cannot be released yet.", ".state")
+        settle(page)
         assert page.get_by_role("button", name="Release …").count() == 0
         page.get_by_role("button", name="Go to Study").click()
         page.locator(".tab-pane.active[data-value=study]").wait_for()
@@ -154,6 +155,12 @@ def test_a_study_that_does_not_fit_is_refused_at_each_step(start: Any, folder: P
     see(page, "absent.parquet", ".bad")
 
 
+def kept_in(folder: Path) -> str:
+    """What the studio keeps of what was worked on, once it does."""
+    file = folder / ".dplinked-studio.json"
+    return file.read_text(encoding="utf-8") if file.exists() else ""
+
+
 @pytest.mark.slow
 def test_a_studio_that_is_started_again_goes_on_where_it_was(start: Any, folder: Path) -> None:
     """The window of the one that was stopped says what to do, and notices when there is another one at its port."""
@@ -161,7 +168,7 @@ def test_a_studio_that_is_started_again_goes_on_where_it_was(start: Any, folder:
     page = studio.open()
     go(page, "release")
     page.get_by_label("Name of this release").fill("half typed")
-    wait_for(lambda: "half typed" in (folder / ".dplinked-studio.json").read_text())
+    wait_for(lambda: "half typed" in kept_in(folder))
     studio.kill()
     page.get_by_role("heading", name="The studio has stopped").wait_for()
     gone = page.get_by_role("alertdialog")
@@ -183,7 +190,7 @@ def test_a_lost_connection_is_taken_up_again(start: Any, folder: Path) -> None:
     page = start(folder / "study.toml").open()
     go(page, "release")
     page.get_by_label("Name of this release").fill("half typed")
-    wait_for(lambda: "half typed" in (folder / ".dplinked-studio.json").read_text())
+    wait_for(lambda: "half typed" in kept_in(folder))
     page.wait_for_timeout(5_500)  # a page that is lost at once asks before it loads again
     page.evaluate("window.old = true")
     page.evaluate("Shiny.shinyapp.$socket.close()")
@@ -263,7 +270,7 @@ def test_odd_names_are_shown_as_text(start: Any, folder: Path) -> None:
     page.frame_locator(".tab-pane.active iframe.report").get_by_text(ODD).first.wait_for()
     for name in STEPS:
         go(page, name)
-        page.wait_for_timeout(200)
+        settle(page)
         assert page.locator(".tab-pane.active img, .tab-pane.active b").count() == 0
         assert page.evaluate(OVERLAPS) == []
     assert page.title() == "dplinked studio"

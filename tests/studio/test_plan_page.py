@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from browsing import drag, go, look, see, wait_for
+from browsing import drag, go, look, see, settle, wait_for
 
 import dplinked as dpl
 from dplinked.plan.pictures import draw_slope, find_curve, list_places
@@ -189,7 +189,7 @@ def test_plans_are_moved_and_taken_over(start: Any, folder: Path) -> None:
     drag(page, "Epsilon", 60)
     see(page, "Settings were moved and not taken over.", ".state")
     page.locator("#plan_epsilon svg", has_text="the study as it is").wait_for()
-    assert page.locator(".expected li").first.inner_text() != before
+    wait_for(lambda: page.locator(".expected li").first.inner_text() != before)
     assert "epsilon = 1.0" in page.locator("#study_text").text_content()  # the study stays as it is
     look(page, axe, "moved")
     page.locator(".tab-pane.active input[id^=checked_]").fill("4000")
@@ -222,6 +222,8 @@ def test_a_number_of_rows_that_nobody_typed_follows_the_file(start: Any, folder:
     rows.fill("5000")
     see(page, "and 5,000 rows", "p")
     (folder / "linked.parquet").unlink()  # what somebody typed stays
+    page.locator("a[data-value=study] .sign:not(.done)").wait_for()
+    settle(page)
     see(page, "and 5,000 rows", "p")
     wait_for(lambda: rows.input_value() == "5000")
 

@@ -175,6 +175,7 @@ def test_the_lines_outside_make_the_same_release(folder: Path) -> None:
 
 
 def release(page: Any, name: str = "", *, anew: bool = False) -> None:
+    settle(page)
     go(page, "release")
     page.get_by_label("Name of this release").fill(name)
     page.get_by_label("Pay anew").set_checked(anew)
@@ -207,6 +208,7 @@ def test_a_release_is_made_shown_and_downloaded(start: Any, folder: Path) -> Non
     see(page, "This release needs 47.3 % of the budget of households, and 5.4 % is left.", ".lead")
     see(page, "The budget does not allow a new release like this one.", ".warning")
     page.get_by_role("button", name="Go to Budget").wait_for()
+    settle(page)
     assert page.get_by_role("button", name="Release …").count() == 0
     assert page.get_by_label("Pay anew").count() == 0
     page.get_by_role("button", name="Show again …").click()
@@ -243,6 +245,7 @@ def test_several_results_are_one_release(start: Any, folder: Path) -> None:
     go(page, "release")
     see(page, "and no budget is kept", ".lead")
     see(page, "No budget is kept: the study names none", ".warning")
+    settle(page)
     assert page.get_by_label("Name of this release").count() == 0
     page.get_by_role("button", name="Release …").click()
     page.get_by_role("button", name="Spend it and release").click()
@@ -267,6 +270,7 @@ def test_refusals_say_what_to_do(start: Any, folder: Path) -> None:
     see(page, "To be mended", ".state")
     go(page, "release")
     see(page, "The study is not complete yet. ", ".bad")
+    settle(page)
     assert page.get_by_role("button", name="Release …").count() == 0
     page.get_by_role("button", name="Go to Study").click()
     page.locator(".tab-pane.active[data-value=study]").wait_for()

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from browsing import VIEWS, go, look, see, settle, wait_for
+from browsing import PATIENCE, VIEWS, go, look, see, settle, wait_for
 from test_link import REQUEST, silent, write_files
 
 import dplinked as dpl
@@ -184,7 +184,7 @@ def test_three_hundred_links_by_keyboard_stopped_twice(start: Any, folder: Path)
     see(page, f"100 of {total} links are answered.", ".state")
     answer(200)
     studio.process.send_signal(signal.SIGKILL)
-    studio.process.wait(20)
+    studio.process.wait(PATIENCE)
     studio.killed = True
     assert on_disk(folder) == expected
 
@@ -249,7 +249,7 @@ def test_a_key_answers_the_link_that_is_shown_and_no_other(start: Any, folder: P
     page.keyboard.press("Control+y")
     page.get_by_label("Answer with the keys").uncheck()
     page.keyboard.press("y")
-    page.wait_for_timeout(500)
+    settle(page)
     assert len(on_disk(folder)) == count
     page.get_by_role("button", name="No (n)").click()
     wait_for(lambda: len(on_disk(folder)) == count + 1)
@@ -271,6 +271,7 @@ def test_the_second_reviewer_is_blind_and_differences_are_settled(start: Any, fo
     page.locator("summary", has_text="Who reviews").click()
     page.get_by_label("a second one").check()
     see(page, f"0 of {len(first)} links are answered.", ".state")
+    settle(page)
     assert page.locator(".tab-pane.active").get_by_text(re.compile("% of the links")).count() == 0
     assert page.locator(".given").inner_text() == "Not answered yet."
     page.locator("body").click(position={"x": 5, "y": 300})
@@ -288,6 +289,7 @@ def test_the_second_reviewer_is_blind_and_differences_are_settled(start: Any, fo
     see(page, f"Link 1 of {len(differ)}", "h2")
     see(page, "the first reviewer: ", "p")
     see(page, f"0 of {len(differ)} differences are settled.", ".state")
+    settle(page)
     assert page.locator(".tab-pane.active").get_by_text(re.compile("% of the links")).count() == 0
     look(page, axe, "settling", VIEWS[:1])
     assert len(on_disk(folder)) == len(first) - len(differ)
@@ -315,7 +317,7 @@ def test_the_page_is_readable_in_every_state(start: Any, folder: Path) -> None:
     look(page, axe, "missing")
     page.close()
     studio.process.send_signal(2)
-    studio.process.wait(20)
+    studio.process.wait(PATIENCE)
     studio.killed = True
 
     linked_folder(folder, replace(REQUEST, size=40, block=()), 400)
@@ -362,6 +364,7 @@ def test_a_secret_review_tells_nothing_of_what_it_finds(start: Any, folder: Path
     page = start().open()
     see(page, "Who was drawn is secret", "p")
     press(page, "y")
+    settle(page)
     assert page.locator(".tab-pane.active").get_by_text(re.compile("% of the links")).count() == 0
     assert page.get_by_label("By identifiers").count() == 0
     assert stat.S_IMODE((folder / "linked" / "audit.csv").stat().st_mode) == 0o600

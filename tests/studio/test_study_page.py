@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from browsing import fetch, go, look, see, settle, wait_for
+from browsing import PATIENCE, fetch, go, look, see, settle, wait_for
 
 import dplinked as dpl
 from dplinked.studio.study_page import in_lines, linkage_files, read_linkage
@@ -305,6 +305,7 @@ def test_accuracies_come_from_where_they_were_found(start: Any, folder: Path) ->
     page = start(folder / "study.toml").open()
     see(page, COMPLETE, ".state")
     cost = page.get_by_label("What its release cost")
+    settle(page)
     assert not cost.is_visible()
     page.get_by_label("Where the accuracy").select_option("released")
     see(page, "Still missing: what the accuracy cost and the links it was paid for", ".state")
@@ -322,6 +323,7 @@ def test_accuracies_come_from_where_they_were_found(start: Any, folder: Path) ->
     page.get_by_role("button", name="Take over").click()
     page.locator("pre", has_text='fields = ["surname"]').wait_for()
     see(page, COMPLETE, ".state")
+    settle(page)
     assert page.get_by_label("Blocks and their shares").input_value() == "nsw = 0.9\nvic = 0.8"
     page.get_by_role("button", name="Save").click()
     see(page, "is saved")
@@ -334,6 +336,7 @@ def test_counts_ask_for_an_exposure_and_events_for_levels(start: Any, folder: Pa
     page = start(folder / "study.toml").open()
     see(page, COMPLETE, ".state")
     exposure = page.get_by_label("Column of exposures")
+    settle(page)
     assert not exposure.is_visible()
     page.get_by_label("The response is").select_option("poisson")
     exposure.wait_for()
@@ -362,13 +365,14 @@ def test_several_studies_are_kept_through_reload_and_restart(start: Any, folder:
     page.get_by_label("In this folder").select_option("other.toml")
     page.get_by_role("button", name="Open", exact=True).click()
     see(page, "'other.toml' is saved")
+    settle(page)
     page.get_by_label("Epsilon of").fill("0.5")
     see(page, "Not saved")
     page.reload()
     see(page, "Not saved")
-    page.wait_for_timeout(300)
+    settle(page)
     studio.process.send_signal(signal.SIGKILL)
-    studio.process.wait(20)
+    studio.process.wait(PATIENCE)
     studio.killed = True
 
     page = start().open()
@@ -380,6 +384,7 @@ def test_several_studies_are_kept_through_reload_and_restart(start: Any, folder:
     page.get_by_label("In this folder").select_option("study.toml")
     page.get_by_role("button", name="Open", exact=True).click()
     see(page, "the bounds of income", ".state")
+    settle(page)
     assert page.get_by_label("income: Highest").input_value() == ""
     assert (page.get_by_label("income: Lowest").input_value(), page.get_by_label("income: Unit").input_value()) == ("0", "euros")  # fmt: skip
     assert chips(page) == ["north (reference)", "south", "east"]
@@ -395,6 +400,7 @@ def test_a_study_that_changed_on_disk_is_opened_anew(start: Any, folder: Path) -
     page.get_by_role("button", name="Open", exact=True).click()
     page.locator("pre", has_text="epsilon = 0.7").wait_for()
     see(page, "'study.toml' is saved")
+    settle(page)
 
     page.get_by_label("income: Unit").fill("euros")
     page.locator("pre", has_text='income = "euros"').wait_for()
@@ -406,6 +412,7 @@ def test_a_study_that_changed_on_disk_is_opened_anew(start: Any, folder: Path) -
     page.get_by_role("button", name="Open", exact=True).click()
     page.get_by_role("button", name="Load the file").click()
     page.locator("pre", has_text="epsilon = 0.8").wait_for()
+    settle(page)
     assert page.get_by_label("income: Unit").input_value() == ""
     file.unlink()
     see(page, "'study.toml' is gone, or cannot be read any more. Save writes it again.", ".bad")

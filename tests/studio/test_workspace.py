@@ -114,6 +114,7 @@ def test_a_second_window_asks_before_it_takes_over(start: Any, folder: Path) -> 
     assert not other.locator(".tab-pane.active").is_visible()
     other.get_by_role("button", name="Go on in this window").click()
     see(other, "Not saved")
+    settle(other)
     assert other.get_by_label("Epsilon of").input_value() == "0.7"
     page.get_by_role("heading", name="The studio is open in another window").wait_for()
     settle(other)
@@ -135,7 +136,7 @@ def test_steps_say_what_is_missing_and_lead_on(start: Any, folder: Path) -> None
     )
     page.get_by_role("button", name="Next: Link").click()
     page.locator(".tab-pane.active[data-value=link]").wait_for()
-    assert page.evaluate("document.activeElement.textContent") == "Link"
+    page.wait_for_function("() => document.activeElement.textContent == 'Link'")
     page.get_by_role("button", name="Back: Files").click()
     page.locator(".tab-pane.active[data-value=files]").wait_for()
     go(page, "study")

@@ -58,7 +58,7 @@ class Person:
         button.click()
         if step is None:
             return
-        arrived, end = self.page.locator(f".tab-pane.active[data-value={step}]"), time.monotonic() + 6.0
+        arrived, end = self.page.locator(f".tab-pane.active[data-value={step}]"), time.monotonic() + 20.0
         while not arrived.is_visible() and time.monotonic() < end:
             self.page.wait_for_timeout(10)
         if not arrived.is_visible():
@@ -95,7 +95,7 @@ class Person:
         if slow:
             self.actions.append(Action(name, None))
             return
-        self.page.wait_for_function(_SETTLED, polling=50, timeout=60_000)
+        self.page.wait_for_function(_SETTLED, polling=50, timeout=300_000)
         done, changed = self.page.evaluate("[window.watch.done, window.watch.changed]")
         after = cpu_of(self._server)
         computed = None if before is None or after is None else after - before
