@@ -16,6 +16,7 @@ import scipy.sparse as sp
 
 import dplinked as dpl
 from dplinked import outcomes
+from dplinked.data.arrow import mark_origin
 from dplinked.errors import StudyError
 from dplinked.not_private.baseline import chambers
 from dplinked.privacy import noise
@@ -241,6 +242,32 @@ def test_weights_and_conditions_that_cannot_be_taken_are_refused(weighted: dict[
     for setting in ({"by": "sex"}, {"cluster": "sex"}, {"strata": "sex"}, {"goodness": True}):
         with pytest.raises(StudyError, match="family='linear'"):
             fit(weighted, "logistic", formula="died ~ age", **setting)
+
+
+@pytest.mark.parametrize(("file", "refused"), [("left", False), ("right", True)])
+def test_without_regressors_conditions_are_not_of_the_responses_file(file: str, refused: bool) -> None:
+    """On a linked row they would be somebody else's, and go with the response."""
+    rows = draw_rows(4_000)
+    fields = [
+        mark_origin(pa.field("sex", pa.string()), file), mark_origin(pa.field("died", pa.string()), "right"), pa.field("block", pa.int64()),
+    ]  # fmt: skip
+    table = pa.table({name: rows[name] for name in ("sex", "died", "block")}, schema=pa.schema(fields))
+    if refused:
+        with pytest.raises(StudyError, match="which comes from another file"):
+            fit(table, "logistic", formula="died ~ 1", where="sex == 'f'")
+    else:
+        fit(table, "logistic", formula="died ~ 1", where="sex == 'f'")
+
+
+def test_an_empty_subgroup_is_released_all_the_same(monkeypatch: pytest.MonkeyPatch, weighted: dict[str, Any]) -> None:
+    """Even if noise should be nothing."""
+    for quiet in (False, True):
+        if quiet:
+            monkeypatch.setattr(noise, "add_gaussian", lambda values, scale: np.asarray(values, float))
+        for family in BOTH:
+            release = fit({**weighted, "age": np.full(40_000, -0.9)}, family, where="age > 0.5")
+            assert all(math.isfinite(value) for value in release.coef.values())
+            assert release.subgroup[1] < 300.0
 
 
 def test_releases_say_ratios(rows: dict[str, Any]) -> None:

@@ -359,7 +359,8 @@ def release_outcome_variance(
     """
     rows, groups, p = equation.rows, equation.groups, len(equation.rows.design.names)
     used, heavy = equation.instruments, counted_sizes(equation.rows.design, equation.groups.present).large
-    weights = 1.0 / (used.kept * np.concatenate([np.ones(int(equation.intercept)), used.ratios]))
+    own, instruments = used.kept
+    weights = 1.0 / np.concatenate([np.full(int(equation.intercept), own), instruments * used.ratios])
     least = _ROOM * math.sqrt(p) * min(float(equation.curve.largest), 2.0 + 4.0 * deviation)
     meat, noise = groups.squares * deviation**2 * np.eye(p), 0.0
     if route is not SCALE_ALONE:

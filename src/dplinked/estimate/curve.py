@@ -52,8 +52,10 @@ class Instruments:
         The design that has them.
     sizes, ratios
         Root mean square of each column, and of each instrument (d).
-    iota, limit, kept
-        What the intercept's 1 counts for, the length of instruments, and the root mean square of what shortening leaves of them.
+    iota, limit
+        What the intercept's 1 counts for, and the length of instruments.
+    kept
+        The root mean square of what shortening leaves of the intercept's 1, and of instruments.
     """
 
     design: Design
@@ -61,7 +63,7 @@ class Instruments:
     ratios: Floats
     iota: float
     limit: float
-    kept: float
+    kept: tuple[float, float]
 
 
 def choose_instruments(design: Design, exposure: LinkageExposure, mu: float, count: float) -> Instruments:
@@ -76,8 +78,8 @@ def choose_instruments(design: Design, exposure: LinkageExposure, mu: float, cou
     return Instruments(wide, sizes, ratios, iota, limit, kept)
 
 
-def choose_limit(ratios: Floats, iota: float, noise: float, count: float) -> tuple[float, float]:
-    """K, the length that instruments are shortened to, and the root mean square of what that leaves of them.
+def choose_limit(ratios: Floats, iota: float, noise: float, count: float) -> tuple[float, tuple[float, float]]:
+    """K, the length that instruments are shortened to, and the root mean square of what that leaves of the intercept's 1, and of them.
 
     The shorter, the less noise, and the less the rows far out tell. Norms of instruments are taken to spread as those of independent normal columns do.
 
@@ -96,15 +98,15 @@ def choose_limit(ratios: Floats, iota: float, noise: float, count: float) -> tup
     squares = np.clip(square + spread * _EXAMPLES, 0.05 * square, max(1.0, square, float(ratios.size)))
     typical = math.sqrt(iota**2 + square) if square or iota else 1.0
 
-    def judge(limit: float) -> tuple[float, float]:
+    def judge(limit: float) -> tuple[float, tuple[float, float]]:
         shares = np.minimum(1.0, limit / np.sqrt(iota**2 + squares)) if typical else np.ones(1)
         signal, sampling = float((shares * squares).mean()), float((shares**2 * squares).mean())
         d = max(1, ratios.size)
         error = (sampling / d * count * _GUESS**2 + (noise * limit) ** 2) / max(signal / d, 1e-300) ** 2
-        return error, math.sqrt(sampling / square) if square else 1.0
+        return error, (math.sqrt(float((shares**2).mean())), math.sqrt(sampling / square))
 
     if not square:
-        return max(iota, 1.0), 1.0
+        return max(iota, 1.0), (1.0, 1.0)
     limit = min((typical * tried for tried in _TRIED.tolist()), key=lambda one: judge(one)[0])
     return limit, judge(limit)[1]
 
@@ -201,6 +203,8 @@ def choose_slope_share(
     first, (least, most) = int(design.intercept), CURVE_SLOPE
     if not d:
         return least
+    if first and not slope[0, 0]:  # nothing to divide by, and nothing told
+        return most
     left, sizes, right = np.linalg.svd(centred_core(slope, design.intercept))
     of_h, of_x = (np.abs(one / slope[0, 0]) if first else np.zeros(d) for one in (slope[first:, 0], slope[0, first:]))
     share = least

@@ -199,6 +199,10 @@ def say_route(result: Result) -> list[str]:
     if variance is None:
         return []
     said = [f"Sampling and linkage variance come from {_ROUTES[variance.route]}, released with noise."]
+    if variance.route == "scale" and result.declared.family != "linear":
+        said = [
+            "Sampling and linkage variance are what the curve itself implies: the budget is too small to release them."
+        ]
     if variance.route == "cluster":
         said.append(f"Intervals allow for whatever rows with the same {result.declared.cluster} have in common.")
         if variance.noise > _HARDLY * float(np.trace(variance.meat * np.outer(variance.weights, variance.weights))):

@@ -78,13 +78,15 @@ def _check_parts(study: Study, origins: Mapping[str, str]) -> None:
 
 
 def _check_counted(design: Design, found: Mapping[str, str]) -> None:
-    """Refuse weights, conditions and strata that the other file than the regressors' tells."""
+    """Refuse weights, conditions and strata that the other file than the regressors' tells; without regressors, the response's."""
     counted = () if design.counting is None else (*design.counting.numeric, *design.counting.categorical)
     made = {name for column in design.columns for factor in column.numeric for name in factor.variables}
     made |= {name for column in design.columns for name, _ in column.cell}
     files = {found[name] for name in made if name in found}
+    response = {found[name] for name in design.response_variables if name in found}
     for name in (*counted, *([] if design.strata is None else [design.strata])):
-        if name in found and files and found[name] not in files:
+        elsewhere = name in found and (found[name] not in files if files else found[name] in response)
+        if elsewhere:
             what = "The strata are" if name == design.strata else "What rows count follows"
             raise StudyError(
                 f"{what} {name!r}, which comes from another file than the regressors: on a linked row it may be that of somebody else. Weights, conditions, levels and strata take columns of the "

@@ -256,7 +256,7 @@ class Study(PlainlyShown):
         what = next(name for name in ("weights", "where", "by") if getattr(self, name) is not None)
         if not self.drops_missing:
             raise StudyError(
-                f"{what} belongs to method='ssp' with calibration='tight' and missing='drop': leave these out."
+                f"{what} belongs to method='ssp' with calibration='tight' and missing='drop', which are the defaults: leave out what is declared instead of them."
             )
         if self.ridge is not None:
             raise StudyError(f"{what} and ridge do not go together: leave out ridge.")

@@ -10,6 +10,7 @@ import pyarrow as pa
 import pytest
 
 import dplinked as dpl
+from dplinked.outcomes import bin_counts
 from dplinked.study.build import build_design
 from dplinked.study.design import Design
 from dplinked.study.family import LEAST_ETA, MOST_COUNTS, Curve
@@ -117,6 +118,22 @@ def test_rows_that_count_unevenly_have_the_sums_of_memory(engine: Open, family: 
     assert (one.known, one.complete) == (two.known, two.complete)
     assert 0 < one.known < N
     assert_near(found.weight_moments().sums, expected.weight_moments().sums)
+
+
+@pytest.mark.parametrize("counted", [{"weights": "years"}, {"where": "years > 1"}], ids=["weights", "a condition"])
+def test_rows_may_count_by_their_exposure(engine: Open, counted: dict[str, str]) -> None:
+    """A row without one then counts nothing, in counts of rows too, which need no exposure."""
+    table, (model, unit) = make_table(), find_linkage("lists")
+    years = pa.array(np.where(np.arange(N) % 9 == 0, np.nan, table["years"].to_numpy()), from_pandas=True)
+    table = table.set_column(table.column_names.index("years"), "years", years)
+    design = make_design("poisson", **counted)
+    found, expected = (
+        source.linked_rows(design, model, unit).without_missing() for source in (engine(table), open_source(table))
+    )
+    check(found, expected, clip_of(expected))
+    one, two = bin_counts(found), bin_counts(expected)
+    assert one.incomplete == two.incomplete >= N // 9
+    assert np.array_equal(one.counts, two.counts)
 
 
 @pytest.mark.parametrize("partners", ["drawn", "one block"])

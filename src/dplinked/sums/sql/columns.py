@@ -241,9 +241,10 @@ class DesignColumns:
         return f"{known}, case when {response} then 1 else 0 end as answered"
 
     def _exposure_alone(self) -> set[str]:
-        """Columns that nothing but the exposure is made of, where it is not one of the regressors: see :meth:`Design.exposed`."""
-        exposure, columns = self.design.exposure, self.design.columns
+        """Columns that nothing but the exposure is made of, where it is not one of the regressors and rows do not count by it: see :meth:`Design.exposed`."""
+        exposure, columns, counting = self.design.exposure, self.design.columns, self.design.counting
         used = {name for column in columns for factor in column.numeric for name in factor.variables}
+        used |= set() if counting is None else set(counting.numeric)
         return set() if exposure is None else {name for f in exposure.numeric for name in f.variables} - used
 
     def _stratum(self, name: str) -> str:
