@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 from sklearn.base import clone
+from sklearn.utils import estimator_checks
 from sklearn.utils.estimator_checks import check_estimator
 
 import dplinked as dpl
@@ -83,12 +84,16 @@ FROM_ROWS = "check_classifiers_classes"  # wants classes that were read from y: 
 NO_CELL_FAILS = {  # they want errors for cells; a release must not fail, or tell, because of a cell
     "check_complex_data", "check_dtype_object", "check_supervised_y_no_nan", "check_classifiers_regression_target",
 }  # fmt: skip
+NO_BOUNDS = {  # they give weights for which no bounds are declared
+    "check_all_zero_sample_weights_error", "check_sample_weight_equivalence_on_dense_data", "check_sample_weights_list", "check_sample_weights_not_an_array",
+    "check_sample_weights_not_overwritten", "check_sample_weights_pandas_series", "check_sample_weights_shape",
+}  # fmt: skip
 FAILS = {
     dpl.LinkedLogisticRegression(bounds=(-5, 5), linkage=dpl.Exact(), epsilon=1e4, large_epsilon=True, refits=True): {
-        *NO_CELL_FAILS, FROM_ROWS, "check_classifier_not_supporting_multiclass", "check_supervised_y_2d",  # classes are keys, which are listed, not converted
+        *NO_CELL_FAILS, *NO_BOUNDS, "check_classifiers_one_label_sample_weights", FROM_ROWS, "check_classifier_not_supporting_multiclass", "check_supervised_y_2d",  # classes are keys, which are listed, not converted
     },
     dpl.LinkedPoissonRegression(bounds=(-5, 5), largest=5, linkage=dpl.Exact(), epsilon=1e4, large_epsilon=True, refits=True): {
-        *NO_CELL_FAILS - {"check_classifiers_regression_target"},
+        *NO_CELL_FAILS - {"check_classifiers_regression_target"}, *NO_BOUNDS,
     },
 }  # fmt: skip
 
@@ -100,6 +105,32 @@ def test_scikit_learn_checks(estimator: Any, monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(noise, "add_gaussian", lambda values, scale: np.array(values, dtype=float))
     found = check_estimator(estimator, on_fail=None, on_skip=None)
     assert {check["check_name"] for check in found if check["status"] == "failed"} == FAILS[estimator]
+
+
+WEIGHTED = [
+    dpl.LinkedLogisticRegression(bounds=(-5, 5), weight_bounds=(0, 9), linkage=dpl.Exact(), epsilon=1e4, large_epsilon=True, refits=True),
+    dpl.LinkedPoissonRegression(bounds=(-5, 5), weight_bounds=(0, 9), largest=5, linkage=dpl.Exact(), epsilon=1e4, large_epsilon=True, refits=True),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ["list", "not_an_array", "not_overwritten", "pandas_series", "shape"])
+@pytest.mark.parametrize("estimator", WEIGHTED, ids=lambda estimator: type(estimator).__name__)
+@pytest.mark.filterwarnings("ignore")
+def test_scikit_learn_checks_of_weights(estimator: Any, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With declared bounds."""
+    monkeypatch.setattr(noise, "add_gaussian", lambda values, scale: np.array(values, dtype=float))
+    getattr(estimator_checks, f"check_sample_weights_{name}")(type(estimator).__name__, clone(estimator))
+
+
+def test_rows_of_twice_the_weight_are_two_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(noise, "add_gaussian", lambda values, scale: np.array(values, dtype=float))
+    X, line, rng = draw_rows()
+    y = (rng.random(N) < 1 / (1 + np.exp(-line))).astype(int)
+    twice = rng.random(N) < 0.5
+    declared = {"bounds": (-1, 1), "linkage": dpl.Exact(), "epsilon": 8.0, "ranges": "declared"}
+    one = dpl.LinkedLogisticRegression(**declared, weight_bounds=(0, 2)).fit(X, y, sample_weight=1.0 + twice)
+    two = dpl.LinkedLogisticRegression(**declared).fit(np.vstack([X, X[twice]]), np.append(y, y[twice]))
+    np.testing.assert_allclose(one.coef_, two.coef_, atol=0.01)
 
 
 def test_nothing_is_told_before_a_fit() -> None:

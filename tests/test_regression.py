@@ -35,7 +35,12 @@ PUBLIC = LinkedRegression(bounds=(-1000, 1000), response_bounds=(-1000, 1000), l
 AGAIN = "ignore:This model and its copies were fitted"
 
 NOISE = "Fits twice and wants equal predictions; each fit draws its own noise, which cannot be seeded."
+NO_BOUNDS = {  # they give weights for which no bounds are declared
+    "check_all_zero_sample_weights_error", "check_sample_weight_equivalence_on_dense_data", "check_sample_weights_list", "check_sample_weights_not_an_array",
+    "check_sample_weights_not_overwritten", "check_sample_weights_pandas_series", "check_sample_weights_shape",
+}  # fmt: skip
 EXPECTED_FAILURES = {
+    **dict.fromkeys(NO_BOUNDS, "Gives weights; their bounds are public, and have to be declared."),
     "check_fit_idempotent": NOISE,
     "check_regressor_data_not_an_array": NOISE,
     "check_regressors_int": NOISE,
@@ -96,7 +101,7 @@ def test_only_noise_is_behind_expected_failures_and_skipped_checks():
         for check in estimator_checks.check_estimator(estimator, on_fail=None, on_skip=None)
         if check["status"] == "failed"
     ]
-    assert sorted(failed) == ["check_complex_data", "check_dtype_object", "check_supervised_y_no_nan"]
+    assert set(failed) == {"check_complex_data", "check_dtype_object", "check_supervised_y_no_nan"} | NO_BOUNDS
 
 
 def test_tags_say_what_noise_and_total_semantics_do():
@@ -141,7 +146,7 @@ NOT_HERE = {
 def test_parameters_are_those_of_fit():
     """Columns, formulas and ledgers aside: what `fit` can be told, the estimator can be told, with the same defaults where `fit` has any."""
     fit, here = (inspect.signature(one).parameters for one in (dpl.fit, LinkedRegression))
-    assert set(here) == (set(fit) - NOT_HERE) | {"response_bounds", "fit_intercept", "refits"}
+    assert set(here) == (set(fit) - NOT_HERE) | {"response_bounds", "weight_bounds", "fit_intercept", "refits"}
     assert set(fit) >= NOT_HERE
     for name in set(fit) & set(here):
         assert fit[name].default in (inspect.Parameter.empty, here[name].default), name
@@ -420,6 +425,40 @@ def test_faulty_settings(rows, settings, message):
     X, y, _ = rows
     with pytest.raises(StudyError, match=message):
         model(**settings).fit(pd.DataFrame(X, columns=["x1", "income"]), y)
+
+
+def test_weights_are_those_of_fit(rows, silent):
+    """The line of weighted least squares, and the release of `dplinked.fit` with the same columns."""
+    X, y, _ = rows
+    weights = np.where(X[:, 0] > 5.0, 4.0, 0.5)
+    y = y + 0.06 * X[:, 0] ** 2
+    estimator = model(weight_bounds=(0.5, 4.0), response_bounds=(-5, 15), epsilon=10.0)
+    estimator.fit(X, y, sample_weight=weights)
+    right = LinearRegression().fit(X, y, sample_weight=weights)
+    plain = LinearRegression().fit(X, y)
+    np.testing.assert_allclose(estimator.coef_, right.coef_, atol=0.02)
+    assert abs(plain.coef_[0] - right.coef_[0]) > 0.05
+    table = {"a": X[:, 0], "b": X[:, 1], "y": y, "w": weights}
+    bounds = {"a": (0, 10), "b": (-1, 1), "y": (-5, 15), "w": (0.5, 4.0)}
+    release = dpl.fit(table, "y ~ a + b", bounds=bounds, weights="w", linkage=Exact(), epsilon=10.0, delta=1e-6)
+    np.testing.assert_allclose(estimator.coef_, [release.coef["a"], release.coef["b"]], rtol=1e-9)
+    assert estimator.release_.declared.weights == "sample_weight"
+    assert "weighted by sample_weight" in " ".join(estimator.release_.summary().split())
+
+
+@pytest.mark.parametrize(
+    ("declared", "given", "message"),
+    [
+        ({"weight_bounds": (0, 1)}, {}, "go together"),
+        ({}, {"sample_weight": np.ones(2_000)}, "go together"),
+        ({"weight_bounds": (0, 1)}, {"sample_weight": np.ones(3)}, "sample_weight has 3 numbers for 2000 rows"),
+        ({"weight_bounds": (-1, 1)}, {"sample_weight": np.ones(2_000)}, "'sample_weight' must not begin below 0"),
+    ],
+)
+def test_faulty_weights(rows, declared, given, message):
+    X, y, _ = rows
+    with pytest.raises(StudyError, match=message):
+        model(**declared).fit(X, y, **given)
 
 
 @pytest.mark.parametrize(

@@ -10,11 +10,10 @@ from numpy.typing import NDArray
 from scipy.special import expit
 from sklearn.base import ClassifierMixin
 
-from dplinked.data.arrow import column_origins
 from dplinked.data.keys import key_text
 from dplinked.errors import StudyError
 from dplinked.linkage import Linkage, PrivacyUnit
-from dplinked.regression import LinkedRegression, list_keys, read_column, read_features, short_errors
+from dplinked.regression import LinkedRegression, list_keys, read_features, short_errors
 
 Floats = NDArray[np.float64]
 
@@ -28,7 +27,7 @@ class LinkedLogisticRegression(ClassifierMixin, LinkedRegression):  # type: igno
     ----------
     classes
         The two levels of the response, the reference first: texts, numbers or booleans. Other cells count as the reference. They are public, and never read from the data.
-    bounds, epsilon, delta, linkage, unit, fit_intercept, typical, ranges, large_epsilon, intervals, refits
+    bounds, weight_bounds, epsilon, delta, linkage, unit, fit_intercept, typical, ranges, large_epsilon, intervals, refits
         As in :class:`LinkedRegression`.
 
     Attributes
@@ -54,6 +53,7 @@ class LinkedLogisticRegression(ClassifierMixin, LinkedRegression):  # type: igno
         *,
         bounds: Mapping[Any, Sequence[float]] | Sequence[float] | None = None,
         classes: Sequence[Any] = (0, 1),
+        weight_bounds: Sequence[float] | None = None,
         epsilon: float = 1.0,
         delta: float = 1e-6,
         linkage: Linkage | None = None,
@@ -67,6 +67,7 @@ class LinkedLogisticRegression(ClassifierMixin, LinkedRegression):  # type: igno
     ) -> None:
         self.bounds = bounds
         self.classes = classes
+        self.weight_bounds = weight_bounds
         self.epsilon = epsilon
         self.delta = delta
         self.linkage = linkage
@@ -78,14 +79,14 @@ class LinkedLogisticRegression(ClassifierMixin, LinkedRegression):  # type: igno
         self.intervals = intervals
         self.refits = refits
 
-    def fit(self, X: Any, y: Any, blocks: Any = None) -> Self:
+    def fit(self, X: Any, y: Any, blocks: Any = None, sample_weight: Any = None) -> Self:
         """Release the coefficients; see :meth:`LinkedRegression.fit`. `y` holds one of `classes` per row.
 
         Privacy
         -------
         One (ε, δ)-differentially private release; see the class.
         """
-        super().fit(X, y, blocks)
+        super().fit(X, y, blocks, sample_weight)
         self.classes_ = np.array(list(self.classes))
         self.coef_, self.intercept_ = self.coef_[None, :], np.array([self.intercept_])
         return self
@@ -135,7 +136,7 @@ class LinkedPoissonRegression(LinkedRegression):
         The largest count, public. Larger ones count as this one, which the regression allows for.
     exposure_bounds
         Public bounds ``(low, high)`` above 0 of the exposure that :meth:`fit` is given.
-    bounds, epsilon, delta, linkage, unit, fit_intercept, typical, ranges, large_epsilon, intervals, refits
+    bounds, weight_bounds, epsilon, delta, linkage, unit, fit_intercept, typical, ranges, large_epsilon, intervals, refits
         As in :class:`LinkedRegression`.
 
     Attributes
@@ -160,6 +161,7 @@ class LinkedPoissonRegression(LinkedRegression):
         bounds: Mapping[Any, Sequence[float]] | Sequence[float] | None = None,
         largest: int | None = None,
         exposure_bounds: Sequence[float] | None = None,
+        weight_bounds: Sequence[float] | None = None,
         epsilon: float = 1.0,
         delta: float = 1e-6,
         linkage: Linkage | None = None,
@@ -174,6 +176,7 @@ class LinkedPoissonRegression(LinkedRegression):
         self.bounds = bounds
         self.largest = largest
         self.exposure_bounds = exposure_bounds
+        self.weight_bounds = weight_bounds
         self.epsilon = epsilon
         self.delta = delta
         self.linkage = linkage
@@ -185,7 +188,7 @@ class LinkedPoissonRegression(LinkedRegression):
         self.intervals = intervals
         self.refits = refits
 
-    def fit(self, X: Any, y: Any, blocks: Any = None, exposure: Any = None) -> Self:
+    def fit(self, X: Any, y: Any, blocks: Any = None, exposure: Any = None, sample_weight: Any = None) -> Self:
         """Release the coefficients; see :meth:`LinkedRegression.fit`. `y` holds counts, `exposure` what each is taken by, such as years.
 
         The exposure must come from the file that X comes from. Where X is a table that `link` made, it is a table of one column of the same.
@@ -194,17 +197,7 @@ class LinkedPoissonRegression(LinkedRegression):
         -------
         One (ε, δ)-differentially private release; see the class.
         """
-        origins = list(column_origins(exposure).values())
-        origin = origins[0] if len(origins) == 1 == exposure.num_columns else None
-        if exposure is not None:
-            if origin is None and (origins or column_origins(X)):
-                raise StudyError(
-                    "X comes from linked files, so the exposure must show that it is from the same one: give it as a table of one column, exposure=linked.rows.select([…])."
-                )
-            exposure = exposure if origin is None else exposure.column(0)
-            with short_errors():
-                exposure = read_column(self, exposure, "exposure")
-        return self._release(X, y, blocks, exposure, origin)
+        return self._release(X, y, blocks, sample_weight=sample_weight, exposure=exposure)
 
     def predict(self, X: Any) -> Floats:
         """Expected counts, for an exposure of one. Nothing is clipped, and a row with NaN gives NaN."""

@@ -44,6 +44,7 @@ from dplinked.study.study import Study
 Floats = NDArray[np.float64]
 
 _LEARN_SHAPES = ("PolynomialFeatures", "FeatureHasher", "GaussianRandomProjection", "SparseRandomProjection")
+_BESIDE = {"exposure": "e", "sample_weight": "w"}  # columns beside X, and how their names begin in formulas
 _NUMBERS: dict[str, Any] = {"dtype": np.float64, "ensure_all_finite": False}
 
 
@@ -57,6 +58,8 @@ class LinkedRegression(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         Cells are clipped to them. Bounds are never read from the data; if those of a feature are missing, that is an error.
     response_bounds
         Public bounds ``(low, high)`` of the response.
+    weight_bounds
+        Public bounds ``(low, high)``, from 0 on, of the weights that :meth:`fit` is given as `sample_weight`.
     epsilon, delta
         The privacy budget that each call of :meth:`fit` spends.
     linkage
@@ -132,6 +135,7 @@ class LinkedRegression(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         *,
         bounds: Mapping[Any, Sequence[float]] | Sequence[float] | None = None,
         response_bounds: Sequence[float] | None = None,
+        weight_bounds: Sequence[float] | None = None,
         epsilon: float = 1.0,
         delta: float = 1e-6,
         linkage: Linkage | None = None,
@@ -154,6 +158,7 @@ class LinkedRegression(RegressorMixin, BaseEstimator):  # type: ignore[misc]
     ) -> None:
         self.bounds = bounds
         self.response_bounds = response_bounds
+        self.weight_bounds = weight_bounds
         self.epsilon = epsilon
         self.delta = delta
         self.linkage = linkage
@@ -180,7 +185,7 @@ class LinkedRegression(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         copied._copied, copied._spent = True, self.__dict__.setdefault("_spent", [])
         return copied
 
-    def fit(self, X: Any, y: Any, blocks: Any = None) -> Self:
+    def fit(self, X: Any, y: Any, blocks: Any = None, sample_weight: Any = None) -> Self:
         """Release the coefficients.
 
         Parameters
@@ -193,18 +198,24 @@ class LinkedRegression(RegressorMixin, BaseEstimator):  # type: ignore[misc]
             Linked responses.
         blocks
             Block key of each row; needed if, and only if, `linkage` has a block column.
+        sample_weight
+            How much each row counts, such as a survey's weights, with declared `weight_bounds`; protected like any cell. They must come from the file that X comes from: where X is a table that
+            `link` made, they are a table of one column of the same.
 
         Privacy
         -------
         One (ε, δ)-differentially private release; see the class.
         """
-        return self._release(X, y, blocks)
+        return self._release(X, y, blocks, sample_weight=sample_weight)
 
-    def _release(self, X: Any, y: Any, blocks: Any, exposure: Any = None, origin: str | None = None) -> Self:
-        """Make the release, and keep it with its coefficients."""
+    def _release(self, X: Any, y: Any, blocks: Any, **beside: Any) -> Self:
+        """Make the release, with columns `beside` X where they are given, and keep it with its coefficients."""
         self._check_refit()
         warn_of_learning_steps()
         origins, response = column_origins(X), getattr(y, "name", None)
+        columns = {
+            name: _read_beside(self, given, name, origins) for name, given in beside.items() if given is not None
+        }
         X, y = self._read_rows(X, y)
         labels = [str(label) for label in getattr(self, "feature_names_in_", [f"x{k}" for k in range(X.shape[1])])]
         if len({"Intercept", *labels}) <= len(labels):
@@ -216,11 +227,11 @@ class LinkedRegression(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         names = {f"x{k}{tail}": label for k, label in enumerate(labels)}
         cells = {name: np.ascontiguousarray(column) for name, column in zip(names, X.T, strict=True)}
         cells[f"y{tail}"] = y
-        if exposure is not None:
-            if len(exposure) != len(X):
-                raise StudyError(f"exposure has {len(exposure)} numbers for {len(X)} rows. Give one per row.")
-            cells[f"e{tail}"] = exposure
-        study = self._declare(f"y{tail}", names, None if exposure is None else f"e{tail}")
+        for name, (column, _) in columns.items():
+            if len(column) != len(X):
+                raise StudyError(f"{name} has {len(column)} numbers for {len(X)} rows. Give one per row.")
+            cells[_BESIDE[name] + tail] = column
+        study = self._declare(f"y{tail}", names, {name: _BESIDE[name] + tail for name in columns})
         named = [*labels, *([str(response)] if response is not None else [])]
         if found := sorted(set(named) & set(RESULTS_OF_LINKING)):
             raise StudyError(
@@ -231,18 +242,18 @@ class LinkedRegression(RegressorMixin, BaseEstimator):  # type: ignore[misc]
                 f"The column {used[0]!r} is one that linking or checking the links looked at, so the accuracies may tell of it. Leave it out."
             )
         files = {name: origins[label] for name, label in names.items() if label in origins}
-        files |= {} if origin is None else {f"e{tail}": origin}
+        files |= {_BESIDE[name] + tail: origin for name, (_, origin) in columns.items() if origin is not None}
         carriers = {name: origins.carriers[label] for name, label in names.items() if label in origins.carriers}
         known = Origins(files, carriers=carriers)
+        labelled = names | {f"y{tail}": "y", **{own + tail: name for name, own in _BESIDE.items()}}
         try:
             check_origins(study, study.prepare()[0], known)
             release = fit_study(study, cells | self._read_blocks(block, blocks, len(y)))
             assert isinstance(release, Release)
         except StudyError as fault:
-            labelled = names | {f"y{tail}": "y", f"e{tail}": "exposure"}
             raise_alone(type(fault)(re.sub(r"'(\w+)'", lambda name: repr(labelled.get(name[1], name[1])), str(fault))))
         self._book(release)
-        self.release_ = _rename(release, names, f"y{tail}", f"e{tail}")
+        self.release_ = _rename(release, labelled, f"y{tail}")
         if compared := find_compared(
             labels, [*(getattr(self.linkage, "fields", None) or ()), *sorted(origins.compared)]
         ):
@@ -309,8 +320,8 @@ class LinkedRegression(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         return tags
 
     @plain_faults
-    def _declare(self, response: str, names: Mapping[str, str], exposure: str | None = None) -> Study:
-        """The study that the parameters declare. `names` maps the formula's column names to feature names."""
+    def _declare(self, response: str, names: Mapping[str, str], beside: Mapping[str, str]) -> Study:
+        """The study that the parameters declare. `names` maps the formula's column names to feature names, and `beside` has the names of columns beside these."""
         bounds, typical = _by_column(self.bounds, names), _by_column(self.typical, names)
         missing = [label for name, label in names.items() if name not in bounds]
         if missing:
@@ -321,12 +332,19 @@ class LinkedRegression(RegressorMixin, BaseEstimator):  # type: ignore[misc]
             )
         if isinstance(self.typical, Mapping) and len(typical) < len(self.typical):
             raise StudyError(f"typical must name features, each once: {list(names.values())}.")
+        weights = beside.get("sample_weight")
+        if (weights is None) != (self.weight_bounds is None):
+            raise StudyError(
+                "Weights and their bounds go together: weight_bounds=(low, high), public too, and fit(X, y, sample_weight=…)."
+            )
+        bounds |= {} if weights is None else {weights: self.weight_bounds}
         return Study(
             formula=" + ".join([f"{response} ~ {'1' if self.fit_intercept else '0'}", *names]),
             typical=typical,
             unit=UNSTATED if self.unit is None else self.unit,
+            weights=weights,
             **{setting: getattr(self, setting) for setting in self._SHARED},
-            **self._declare_response(response, bounds, exposure),
+            **self._declare_response(response, bounds, beside.get("exposure")),
         )
 
     def _declare_response(self, response: str, bounds: dict[str, Any], exposure: str | None) -> dict[str, Any]:
@@ -425,6 +443,20 @@ def read_features(model: LinkedRegression, X: Any, y: Any = "no_validation", *, 
     return cells  # type: ignore[no-any-return]
 
 
+def _read_beside(
+    model: LinkedRegression, given: Any, name: str, origins: Mapping[str, str]
+) -> tuple[Floats, str | None]:
+    """A column that is given beside X, whose columns have these origins: its numbers, and the file that it comes from, as far as that is known."""
+    files = list(column_origins(given).values())
+    file = files[0] if len(files) == 1 == given.num_columns else None
+    if file is None and (files or origins):
+        raise StudyError(
+            f"X comes from linked files, so {name} must show that it is from the same one: give it as a table of one column, {name}=linked.rows.select([…])."
+        )
+    with short_errors():
+        return read_column(model, given if file is None else given.column(0), name), file
+
+
 def read_column(model: LinkedRegression, column: Any, name: str) -> Floats:
     """Read one number per row, each cell on its own; check their shape."""
     cells = check_array(_read_cells(column, name), input_name=name, estimator=model, ensure_2d=False, **_NUMBERS)
@@ -454,9 +486,8 @@ def _by_column(declared: Any, names: Mapping[str, str]) -> dict[str, Any]:
     return {name: declared[key] for name, key in keys if key in declared}
 
 
-def _rename(release: Release, names: Mapping[str, str], response: str, exposure: str) -> Release:
+def _rename(release: Release, names: Mapping[str, str], response: str) -> Release:
     """The same release with the user's feature names in place of the formula's column names."""
-    names = {**names, response: "y", exposure: "exposure"}
 
     def relabel(values: dict[str, Any]) -> dict[str, Any]:
         return {names.get(name, name): value for name, value in values.items()}
@@ -467,8 +498,9 @@ def _rename(release: Release, names: Mapping[str, str], response: str, exposure:
     columns = tuple(replace(column, name=names[column.name]) for column in scaling.columns)
     formula = "y ~ " + " + ".join(terms if scaling.intercept else ["0", *terms])
     declared: dict[str, Any] = {part: relabel(getattr(release.declared, part)) for part in ("bounds", "levels", "fill")}
-    if release.declared.exposure is not None:
-        declared["exposure"] = "exposure"
+    for part in ("exposure", "weights"):
+        if (column := getattr(release.declared, part)) is not None:
+            declared[part] = names[column]
     named = scaling.response.name.replace(response, "y", 1)
     return replace(
         release,
