@@ -79,14 +79,14 @@ class LinkedLogisticRegression(ClassifierMixin, LinkedRegression):  # type: igno
         self.intervals = intervals
         self.refits = refits
 
-    def fit(self, X: Any, y: Any, blocks: Any = None, sample_weight: Any = None) -> Self:
+    def fit(self, X: Any, y: Any, blocks: Any = None, *, sample_weight: Any = None) -> Self:
         """Release the coefficients; see :meth:`LinkedRegression.fit`. `y` holds one of `classes` per row.
 
         Privacy
         -------
         One (ε, δ)-differentially private release; see the class.
         """
-        super().fit(X, y, blocks, sample_weight)
+        super().fit(X, y, blocks, sample_weight=sample_weight)
         self.classes_ = np.array(list(self.classes))
         self.coef_, self.intercept_ = self.coef_[None, :], np.array([self.intercept_])
         return self
@@ -188,7 +188,7 @@ class LinkedPoissonRegression(LinkedRegression):
         self.intervals = intervals
         self.refits = refits
 
-    def fit(self, X: Any, y: Any, blocks: Any = None, exposure: Any = None, sample_weight: Any = None) -> Self:
+    def fit(self, X: Any, y: Any, blocks: Any = None, exposure: Any = None, *, sample_weight: Any = None) -> Self:
         """Release the coefficients; see :meth:`LinkedRegression.fit`. `y` holds counts, `exposure` what each is taken by, such as years.
 
         The exposure must come from the file that X comes from. Where X is a table that `link` made, it is a table of one column of the same.

@@ -185,7 +185,7 @@ class LinkedRegression(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         copied._copied, copied._spent = True, self.__dict__.setdefault("_spent", [])
         return copied
 
-    def fit(self, X: Any, y: Any, blocks: Any = None, sample_weight: Any = None) -> Self:
+    def fit(self, X: Any, y: Any, blocks: Any = None, *, sample_weight: Any = None) -> Self:
         """Release the coefficients.
 
         Parameters
