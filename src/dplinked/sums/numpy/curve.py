@@ -47,7 +47,7 @@ def _sum_strip(data: PreparedRows, clip: ResidualClip, level: float, strip: Stri
     assert curve is not None
     h, x = instruments_of(data, strip.x), np.vstack([np.ones((first, strip.z.size)), strip.x])
     mean, slope = curve.mean_and_slope(clip.beta[:first].sum() + clip.beta[first:] @ strip.x)
-    shares = clip.widths(h[first:], strip.known) * strip.known
+    shares = clip.widths(h[first:]) * strip.known
     if data.blocks is not None and data.blocks.weights is not None:
         shares *= strip.take(data.blocks.weights)
     return [np.dot(h * (shares * slope), x.T), np.dot(h, shares * (mean - level))], None
