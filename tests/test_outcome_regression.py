@@ -142,18 +142,22 @@ def test_nothing_is_told_before_a_fit() -> None:
             method(np.zeros((1, 1)))
 
 
-def test_an_exposure_from_the_other_file_is_refused() -> None:
-    """One person would change their regressors on one row and their exposure on another."""
+@pytest.mark.parametrize(
+    ("declared", "beside", "said"),
+    [
+        ({"exposure_bounds": (0.5, 3.0)}, "exposure", "come from both linked files"),
+        ({"weight_bounds": (0.5, 3.0)}, "sample_weight", "another file than the regressors"),
+    ],
+)
+def test_columns_beside_from_the_other_file_are_refused(declared: Any, beside: str, said: str) -> None:
+    """One person would change their regressors on one row and their exposure on another, or somebody else's weight would count."""
     linked = dpl.link(
         {"id": ["1", "2"], "x": [0.1, 0.2], "t": [1.0, 2.0]},
         {"id": ["2", "1"], "y": [1.0, 2.0], "e": [1.0, 2.0]},
         method="pairs", pairs={"left": ["1", "2"], "right": ["1", "2"]}, id="id",
     )  # fmt: skip
-    model = dpl.LinkedPoissonRegression(
-        bounds=(0, 1), largest=9, exposure_bounds=(0.5, 3.0), linkage=dpl.ELE(0.9), epsilon=1.0
-    )
-    rows = linked.rows
-    with pytest.raises(StudyError, match="come from both linked files"):
-        model.fit(rows.select(["x"]), rows["y"], exposure=rows.select(["e"]))
+    model, rows = dpl.LinkedPoissonRegression(bounds=(0, 1), largest=9, linkage=dpl.ELE(0.9), **declared), linked.rows
+    with pytest.raises(StudyError, match=said):
+        model.fit(rows.select(["x"]), rows["y"], **{beside: rows.select(["e"])})
     with pytest.raises(StudyError, match="a table of one column"):
-        model.fit(rows.select(["x"]), rows["y"], exposure=np.array([1.0, 2.0]))
+        model.fit(rows.select(["x"]), rows["y"], **{beside: np.array([1.0, 2.0])})
